@@ -1,7 +1,8 @@
-"""Trained models that packages carry, found if installed, never downloaded: a name or a folder becomes model and text.
+"""Trained models contained in packages, used if installed, never downloaded: a name or a folder gives model and
+tokenizer.
 
-``smollm2`` comes quantised in one file, which takes a minute to read. So it is converted once, into a cache folder that
-is complete or not there at all, and holds a checksum of each of its files.
+``smollm2`` is distributed quantized in one file, which takes a minute to read. It is converted once, into a cache
+folder that is either complete or absent, with a checksum of each of its files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CHECKSUMS_FILE = "checksums.json"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be asked."""
+    """A loaded model with its tokenizer."""
 
     sizes: ModelSizes
     model: Any
@@ -65,17 +66,17 @@ def find_folder(name: str) -> Path:
 
 
 def find_cache_folder() -> Path:
-    """Where converted models are kept."""
+    """Where converted models are stored."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "models"
 
 
 def convert_gguf(source: Path) -> Path:
-    """The folder of a converted GGUF file, made where there is none that is whole."""
+    """The folder of a converted GGUF file, created if there is no complete one."""
     folder = find_cache_folder() / f"{source.stem}-{_find_digest(source)[:12]}"
     if is_complete(folder):
         return folder
-    shutil.rmtree(folder, ignore_errors=True)  # half of one, from a disk that was full or a machine that went off
+    shutil.rmtree(folder, ignore_errors=True)  # an incomplete one, from a full disk or an interruption
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         temporary.mkdir(parents=True)
@@ -90,7 +91,7 @@ def convert_gguf(source: Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"{source.name} cannot be converted into {folder.parent}: {_format_error(error)}; "
-            "make room there (0.6 GB) or set XDG_CACHE_HOME"
+            "free some space (0.6 GB) or set XDG_CACHE_HOME"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -107,7 +108,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def _write_converted(source: Path, folder: Path) -> None:
-    """Weights in float32, as many numbers as the file's blocks stand for, with config and tokenizer."""
+    """The weights in float32, with config and tokenizer."""
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         packages = " and ".join(missing)

@@ -1,11 +1,11 @@
-"""Capture queries, keys and values of a trained model's layers, as they enter attention, for ``--activations FILE``.
+"""Capture queries, keys and values of a trained model's layers, as inputs of attention, for ``--activations FILE``.
 
     python -m efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz
 
-After rotary positions, with as many key-value heads as the model has, and scaled so that 1 / sqrt(width) is what is
-left to do. The text begins with the same documents as the suite ``swap`` has. The file holds float16 arrays q
-``[layers, heads, length, width]``, k and v ``[layers, kv_heads, length, width]``, the layers' numbers, and one sentence
-on its origin. A file in ``.safetensors`` is written just so.
+After rotary positions, with the model's key-value heads, scaled so that 1 / sqrt(width) remains to be applied. The text
+begins with the same documents as in the suite ``swap``. The file has float16 arrays q ``[layers, heads, length,
+width]``, k and v ``[layers, kv_heads, length, width]``, the layers' numbers, and a sentence about its origin. A
+``.safetensors`` file has the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transformers import listen, register
 
 
 def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:
-    """q, k and v of these layers while the model, as it is, reads the tokens ``[1, N]``: float16, as a file has them.
+    """q, k and v of these layers while the unmodified model reads the tokens ``[1, N]``, in float16.
 
     Raises `UsageError` for a layer that the model does not have, and for values beyond float16.
     """
@@ -48,7 +48,7 @@ def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) ->
         base_model(tokens, **options)
     arrays = {name: torch.stack([captured[layer][i] for layer in layers]).numpy() for i, name in enumerate("qkv")}
     if not all(np.isfinite(x).all() for x in arrays.values()):
-        raise UsageError(f"{loaded_model.sizes.label}: what enters attention is too large for float16")
+        raise UsageError(f"{loaded_model.sizes.label}: inputs of attention are too large for float16")
     return arrays | {"layers": np.array(layers, dtype=np.int64)}
 
 

@@ -1,7 +1,7 @@
-"""Questions to a trained model about a haystack that it read with a mechanism: which of ten answers is the most likely.
+"""Questions to a trained model about a text that it read with a mechanism: which of ten answers is the most likely?
 
-The haystack is read once, into states. Each question goes on from a copy of them, and where the answers are longer than
-a token, each answer from a copy of the question's. So no answer is ever read before another.
+The text is read once, into states. Each question continues from a copy of them, and if answers are longer than a token,
+each answer from a copy of the question's. No answer sees another one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .haystacks import Haystack, Question
 from .state_cache import StateCache
 from .transformers import register, watch
 
-MAX_STATE_BYTES = 1 << 30  # bytes of states that are copied together, if more than one row has
+MAX_STATE_BYTES = 1 << 30  # bytes of states that are copied together, if there is more than one row
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleAnswer:
-    """What became of a question. margin: nats by which the right answer is more likely than the best wrong one."""
+    """The result of a question. margin: log-likelihood of the correct answer minus that of the best wrong one, in nats."""
 
     depth: float
     margin: float
@@ -38,7 +38,7 @@ class NeedleAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class HaystackResult:
-    """A model's answers to a haystack's questions. bytes: of all states, once it has read the haystack."""
+    """A model's answers to a text's questions. bytes: of all states, after the text."""
 
     answers: tuple[NeedleAnswer, ...]
     bytes: int
@@ -46,8 +46,8 @@ class HaystackResult:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTokens:
-    """A question as tokens. begin: what all of its answers begin with, at least the question. ends: what is left of
-    each answer, a token or more."""
+    """A question as tokens. begin: the common beginning of all answers, at least the question. ends: the remaining
+    tokens of each answer, at least one."""
 
     prefix: tuple[int, ...]
     suffixes: tuple[tuple[int, ...], ...]
@@ -59,7 +59,7 @@ class QuestionTokens:
         n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
         n_prefix = min(
             n_common, min(map(len, sequences)) - 1
-        )  # an answer that another one begins with keeps its last token
+        )  # an answer that is a prefix of another one keeps its last token
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
     @property
@@ -68,10 +68,10 @@ class QuestionTokens:
 
 
 def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack) -> HaystackResult:
-    """Let a model read a haystack with a mechanism in all layers, and answer its questions.
+    """Let a model read a text with a mechanism in all layers, and answer its questions.
 
     An answer's likelihood is the product over its tokens. Raises `UnsupportedError` for a mechanism that cannot decode,
-    and `UsageError` for a model whose layers do not ask for it.
+    and `UsageError` for a model whose layers do not call it.
     """
     model = loaded_model.model
     model.set_attn_implementation(register(spec))
@@ -80,7 +80,7 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
     cache = StateCache(model, max_len=tokens.shape[1] + max(entry.max_tokens for entry in encoded))
     with torch.inference_mode():
         with watch() as meter:
-            model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which nobody asks for
+            model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which are not needed
         meter.check(model, str(spec))
         size = state_bytes(cache.states)
         batch_size = max(1, MAX_STATE_BYTES // size)
@@ -97,7 +97,7 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
 
 
 def _group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """The numbers of questions of one length, so many at once at most: states have no padding."""
+    """The indices of questions of one length, in batches: states do not support padding."""
     for length in dict.fromkeys(lengths):
         indices = [i for i, other_length in enumerate(lengths) if other_length == length]
         yield from (indices[start : start + max_size] for start in range(0, len(indices), max_size))
@@ -106,7 +106,7 @@ def _group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int
 def _score_answers(
     model: Any, haystack_cache: StateCache, questions: Sequence[QuestionTokens], batch_size: int
 ) -> Iterator[list[float]]:
-    """The log-likelihoods of each question's answers; the questions are of one length."""
+    """The log-likelihoods of each question's answers; the questions have one length."""
     cache = haystack_cache.copy_rows([0] * len(questions))
     prefixes = torch.tensor([question.prefix for question in questions])
     prefix_log_probs = model(prefixes, past_key_values=cache, use_cache=True).logits[:, -1].float().log_softmax(-1)
@@ -125,7 +125,7 @@ def _score_answers(
 
 
 def _score_suffixes(model: Any, cache: StateCache, suffixes: Sequence[Sequence[int]]) -> Tensor:
-    """The log-likelihood of each end's tokens after the first. What fills up short ends comes after them, unseen."""
+    """The log-likelihood of each end's tokens after the first. Short ends are padded on the right."""
     width = max(map(len, suffixes))
     tokens = torch.tensor([[*suffix, *[suffix[-1]] * (width - len(suffix))] for suffix in suffixes])
     log_probs = model(tokens[:, :-1], past_key_values=cache, use_cache=True).logits.double().log_softmax(-1)

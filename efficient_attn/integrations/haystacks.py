@@ -1,7 +1,7 @@
-"""Haystacks: real text with needles in it, and questions that only those can answer who find a needle.
+"""Texts with needles, and questions that can only be answered by finding a needle.
 
-Four families, after RULER (Hsieh et al., 2024, arXiv:2404.06654). A question is the beginning of a sentence, which one
-of ten answers ends. A model answers by what it holds to be likely, so nothing is parsed, and chance is one in ten.
+Four families, after RULER (Hsieh et al., 2024, arXiv:2404.06654). A question is the beginning of a sentence, completed
+by one of ten answers. A model answers with the most likely one, so that nothing is parsed, and chance is one in ten.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NeedleFamily = Literal["single", "multi_key", "variables", "words"]
 CountTokens = Callable[[str], int]  # the tokens of a text
 
 N_NEEDLES = 10  # in a haystack; each has a question
-N_ANSWERS = 10  # to a question, one of them right
+N_ANSWERS = 10  # to a question, one of them correct
 QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
-LETTERS_PER_TOKEN = 16  # of a document for each token, of which a haystack takes what fits
+LETTERS_PER_TOKEN = 16  # characters of a document for each token, of which a text uses what fits
 
 PEOPLE = (
     *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
     *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
 )
-# a sentence for each kind of thing, and what may end it
+# a sentence for each subject, and its possible endings
 SUBJECTS = {
     "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
     "the animal in the kitchen is a": "tiger rabbit dolphin monkey turtle camel shark donkey goat whale zebra penguin",
@@ -50,13 +50,13 @@ WORDS = (
     *("guitar", "rocket", "lemon", "pepper", "blanket", "hammer", "spider", "tunnel", "tiger", "piano", "banana"),
     *("kitchen", "ladder", "needle", "orange", "potato", "rabbit", "shirt", "turtle", "violin", "zebra", "basket"),
 )
-FREQUENT_WORD_COUNT = 5  # times that a list has its most frequent word; the others are in it once
+FREQUENT_WORD_COUNT = 5  # occurrences of a list's most frequent word; the others occur once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The beginning of a sentence, ``answers`` that might end it, and which of them is right. depth: where in the
-    haystack it is said, from 0 to 1."""
+    """The beginning of a sentence, ``answers`` that may complete it, and the correct one. depth: of its needle in the
+    text, from 0 to 1."""
 
     text: str
     answers: tuple[str, ...]
@@ -74,7 +74,7 @@ class Haystack:
 
 @dataclass(frozen=True, kw_only=True)
 class Needle:
-    """Sentences for a haystack, in order, and the question that they answer."""
+    """Sentences for a text, in order, and the question that they answer."""
 
     sentences: tuple[str, ...]
     question: str
@@ -83,10 +83,11 @@ class Needle:
 
 
 def make_haystack(text: Text, number: int, *, family: NeedleFamily, length: int, count: CountTokens) -> Haystack:
-    """A haystack of at most ``length`` tokens, a question and its answer included; the same for the same number.
+    """A text of at most ``length`` tokens, including a question and its answer; the same for the same number.
 
-    Its hay are the first sentences of a document, each number another one, and needles lie between them at even depths.
-    Raises `UsageError` where the text has too few documents of that length, and for a length without room for needles.
+    It consists of the first sentences of a document, another one for each number, with needles between them at even
+    depths. Raises `UsageError` if the text has too few documents of that length, and for a length that is too short for
+    needles.
     """
     n_found = -1
     for index in text.list_spread_numbers():
@@ -146,7 +147,7 @@ def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int
 
 
 def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
-    """The hay with what is inserted, each in the middle of an even part of it."""
+    """The document with needles, each in the middle of an even part of it."""
     cuts = [round(len(hay) * (i + 0.5) / len(inserted)) for i in range(len(inserted))]
     parts: list[str] = []
     for first, last, sentence in zip([0, *cuts], cuts, inserted, strict=False):
@@ -158,7 +159,7 @@ def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
 
 
 def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Each needle about another kind of thing; wrong answers are of its kind, and stand nowhere in the haystack."""
+    """Each needle is about another subject; wrong answers fit the subject, but are not in the text."""
     kinds = {kind: [w for w in ends.split() if w.lower() not in document_words] for kind, ends in SUBJECTS.items()}
     usable = [kind for kind, ends in kinds.items() if len(ends) >= N_ANSWERS]
     if len(usable) < N_NEEDLES:
@@ -171,7 +172,7 @@ def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
 
 
 def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Needles that differ in their key alone; wrong answers are the other needles' values."""
+    """Needles that differ only in their key; wrong answers are the other needles' values."""
     values = _draw_words(rng, document_words)
     for right, person in enumerate(rng.sample(PEOPLE, N_NEEDLES)):
         question = f"the secret word of the {person} is"
@@ -180,7 +181,7 @@ def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
 
 
 def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Variable tracking: one variable has a value, another has what the first has, and that is asked for."""
+    """Variable tracking: one variable has a value, another refers to the first, and the question is about the latter."""
     values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, 2 * N_NEEDLES)
     for right, (first, second) in enumerate(zip(people[:N_NEEDLES], people[N_NEEDLES:], strict=True)):
         first_sentence = f"The secret word of the {first} is {values[right]}."
@@ -192,7 +193,7 @@ def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
 
 
 def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Counting of common words: lists of ten words, of which one is there more often."""
+    """Counting of common words: lists of ten words, one of which occurs more often."""
     for person in rng.sample(PEOPLE, N_NEEDLES):
         words, right = _draw_words(rng, document_words), rng.randrange(N_ANSWERS)
         entries = [*words, *[words[right]] * (FREQUENT_WORD_COUNT - 1)]
@@ -203,10 +204,10 @@ def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
 
 
 def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
-    """Ten words that stand nowhere in the text."""
+    """Ten words that do not occur in the text."""
     absent = [word for word in WORDS if word not in document_words]
     if len(absent) < N_ANSWERS:
-        raise UsageError("needles: this text says too many of the words that needles have as values")
+        raise UsageError("needles: this text contains too many of the words that needles use as values")
     return rng.sample(absent, N_ANSWERS)
 
 

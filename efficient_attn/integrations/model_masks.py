@@ -1,8 +1,8 @@
-"""The masks that transformers' models ask for, as values: never N x M numbers, where a description will do.
+"""The masks of transformers' models as values instead of N x M tensors.
 
-A model asks for a mask once in a forward pass, by a function of indices. Its usual functions are known by what they
-are; any other one is looked at pair by pair and has to be one of those that a `Mask` can say: causal, within a window,
-padded, packed. What is none of these is refused.
+A model requests a mask once in a forward pass, by a function of indices. Its usual functions are recognized; any other
+one is evaluated for all pairs and has to be one that `Mask` can represent: causal, within a window, padded, packed.
+Others are refused.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from transformers import masking_utils
 from ..contract.mask import Mask
 from ..errors import UnsupportedError
 
-MAX_PAIRS = 1 << 22  # pairs looked at together
+MAX_PAIRS = 1 << 22  # pairs evaluated together
 
 MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of row of the batch, head, query's and key's position
 
 
 @dataclass(frozen=True, eq=False)
 class ModelMask:
-    """What a model's layers may see. window: keys that a query sees at most, its own included, where the model says so.
+    """The mask of a model's layers. window: keys that a query sees at most, including its own, if the model has one.
 
-    shift: the position of the first key, of which older ones were dropped.
+    shift: the position of the first key, if older ones were dropped.
     """
 
     mask: Mask
@@ -47,9 +47,9 @@ def describe_mask(
     device: torch.device | str = "cpu",
     **_: Any,
 ) -> ModelMask:
-    """The mask of a forward pass, under the names that transformers calls its mask functions by.
+    """The mask of a forward pass, with the arguments of transformers' mask functions.
 
-    Raises `UnsupportedError` for one that no `Mask` describes.
+    Raises `UnsupportedError` for one that no `Mask` represents.
     """
     start = int(q_offset) - kv_offset
     padding_fields: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
@@ -67,12 +67,12 @@ def describe_mask(
         return ModelMask(Mask(causal=True, cu_seqlens=ends))
     raise UnsupportedError(
         "this model's mask is neither causal nor within a window nor of packed sequences (one row of the batch), "
-        "which is all that efficient_attn mechanisms take; use the model's own attention"
+        "which is all that efficient_attn mechanisms support; use the model's own attention"
     )
 
 
 def _describe_padding(attention_mask: Tensor | None, keys: int, first: int) -> dict[str, Tensor]:
-    """The fields of a `Mask` for padding ``[B, positions]``, 0 where one is hidden; none where nothing is."""
+    """The fields of a `Mask` for padding ``[B, positions]``, 0 for padded ones; empty without padding."""
     valid = masking_utils.prepare_padding_mask(attention_mask, keys, first)
     if valid is None:
         return {}
@@ -94,7 +94,7 @@ def _is_visible(i: Tensor, j: Tensor, causal: bool, window: int | None) -> Tenso
 
 @dataclass(frozen=True)
 class _MaskProbe:
-    """A mask function with the sizes that it is asked for."""
+    """A mask function with the requested sizes."""
 
     allows: MaskFunction
     batch: int
@@ -105,7 +105,7 @@ class _MaskProbe:
     device: torch.device
 
     def equals(self, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        """Whether it is the same as another function of positions, for every row, looked at in blocks of queries."""
+        """Whether it equals another function of positions for every row, evaluated in blocks of queries."""
         step = max(1, MAX_PAIRS // (self.batch * self.keys))
         return all(self._equals_block(a, min(a + step, self.queries), expected) for a in range(0, self.queries, step))
 
@@ -119,7 +119,7 @@ class _MaskProbe:
         return torch.as_tensor(self.allows(b, torch.zeros_like(b), i, j))
 
     def find_sequences(self) -> Tensor | None:
-        """Where packed sequences begin and end, if it says that each sees itself alone, causally; else None."""
+        """The boundaries of packed sequences, if each sees only itself, causally; else None."""
         if self.batch != 1 or self.queries != self.keys or self.start:
             return None
         positions = torch.arange(1, self.keys, device=self.device)

@@ -1,6 +1,6 @@
-"""A trained model with another mechanism in its place: passes over one segment, first as the model is, then swapped.
+"""A trained model with another mechanism: passes over one segment, first with the original model, then swapped.
 
-Nothing is trained, and no weight changes. What is timed is the pass that losses are told of.
+Nothing is trained, and no weight changes. Times and losses are those of the same pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMED_STEPS = 8  # decode steps that are timed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SegmentModel:
-    """A model and a segment of tokens ``[1, N]``, and the pass that the model makes as it is."""
+    """A model and a segment of tokens ``[1, N]``, with the original model's pass."""
 
     loaded_model: LoadedModel
     tokens: Tensor
@@ -35,7 +35,7 @@ class SegmentModel:
 
     @classmethod
     def load(cls, model: str, text: str, length: int, number: int, own_spec: str) -> SegmentModel:
-        """Load the model and let it read the segment, once to warm up. own: the spec of its own attention."""
+        """Load the model and let it read the segment, after a warm-up. own_spec: the spec of its own attention."""
         loaded_model = load(model)
         tokens = cut_segment(loaded_model, Text.find(text), length, number)
         run_pass(loaded_model, own_spec, tokens)
@@ -46,21 +46,21 @@ class SegmentModel:
         return run_pass(self.loaded_model, spec, self.tokens)
 
     def measure_memory(self, spec: SpecLike) -> int | None:
-        """The most bytes that a pass with a mechanism holds at once beyond the weights, states and logits included."""
+        """The peak memory of a pass with a mechanism beyond the weights, states and logits included."""
         return measure_footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
 
     def compare(self, forward_pass: ForwardPass) -> dict[str, float | None]:
-        """What a pass loses against the model's own, by name."""
+        """The metrics of a pass compared with the original model's, by name."""
         return compare_with_own(self.loaded_model, forward_pass.out, self.own_pass.out, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForwardPass:
-    """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden rows ``[N, d]``.
+    """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden states ``[N, d]``.
 
-    seconds: of the pass. attention_s: of it, inside mechanisms. calls: of mechanisms, at least one a layer.
-    step_s: a decode step after the segment, the median; bytes: of all states then. None for encoders. disturbed: why
-    its time should not be trusted, if something speaks against it.
+    seconds: of the pass. attention_s: of them, in mechanisms. calls: of mechanisms, at least one for each layer.
+    step_s: median of decode steps after the segment; bytes: of all states then. None for encoders. disturbed: why its
+    time should not be trusted, if so.
     """
 
     out: Tensor
@@ -75,8 +75,8 @@ class ForwardPass:
 def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps: int = TIMED_STEPS) -> ForwardPass:
     """Read the tokens ``[1, N]`` with a mechanism in all layers.
 
-    A decoder takes them as its prompt, into states, and goes on for so many steps. Raises `UnsupportedError` for what
-    the mechanism cannot do, and `UsageError` for a model whose layers do not ask for it.
+    A decoder reads them into states, and continues for some steps. Raises `UnsupportedError` for what the mechanism
+    does not support, and `UsageError` for a model whose layers do not call it.
     """
     model = loaded_model.model
     model.set_attn_implementation(register(spec))
@@ -99,7 +99,7 @@ def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps
 
 
 def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> float:
-    """The median of some steps after a segment, each with a token of it, and one before them that is not timed."""
+    """The median of some steps after a segment, each with a token of it, after an untimed one."""
     times = []
     with torch.inference_mode():
         for i in range(steps + 1):

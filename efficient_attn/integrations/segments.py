@@ -1,4 +1,5 @@
-"""Segments of a text as a model's tokens, and what a model loses on them, token by token, against itself as it was."""
+"""Segments of a text as a model's tokens, and metrics of a modified model compared with the original one, token by
+token."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ POSITIONS_PER_BLOCK = 256  # positions whose probabilities over the vocabulary e
 
 
 def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int) -> Tensor:
-    """The tokens ``[1, length]`` of one segment: the beginning of a document that is long enough, each another one.
+    """The tokens ``[1, length]`` of one segment: the beginning of a document that is long enough, another one for each
+    number.
 
-    Raises `UsageError` where the model has fewer positions, or the text fewer such documents.
+    Raises `UsageError` if the model has fewer positions, or the text fewer such documents.
     """
     loaded_model.sizes.check_length(length)
     n_found = -1
@@ -39,7 +41,8 @@ def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int)
 def compare_with_own(
     loaded_model: LoadedModel, out: Tensor, own_out: Tensor, tokens: Tensor
 ) -> dict[str, float | None]:
-    """What a pass over tokens ``[1, N]`` loses against the model's own, by name: `Losses`, for encoders `Drift`."""
+    """The metrics of a pass over tokens ``[1, N]`` compared with the original model's: `TokenMetrics`, for encoders
+    `HiddenMetrics`."""
     if loaded_model.sizes.kind == "decoder":
         return asdict(measure_token_metrics(out, own_out, tokens[0]))
     return asdict(measure_hidden_metrics(out, own_out))
@@ -47,11 +50,11 @@ def compare_with_own(
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMetrics:
-    """What a pass over a segment of N tokens loses, in nats a token.
+    """Metrics of a pass over a segment of N tokens, in nats a token.
 
-    loss: of the next token, also over the first 512 positions and the later ones. divergence: of its probabilities
-    from the model's own, KL(own || swapped), the mean and the 99th percentile over positions. agreement: how often both
-    have the same first choice.
+    loss: of the next token, also over the first 512 positions and the later ones. divergence: KL(original || swapped)
+    of its probabilities, the mean and the 99th percentile over positions. agreement: the share of positions with the
+    same most likely token.
     """
 
     loss: float
@@ -63,7 +66,7 @@ class TokenMetrics:
 
 
 def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> TokenMetrics:
-    """Compare the logits ``[N, V]`` of a pass with those of the model as it was, over tokens ``[N]``."""
+    """Compare the logits ``[N, V]`` of a pass with those of the original model, over tokens ``[N]``."""
     losses, divergences, agreements = [], [], []
     for first in range(0, len(tokens) - 1, POSITIONS_PER_BLOCK):
         rows = slice(first, min(first + POSITIONS_PER_BLOCK, len(tokens) - 1))
@@ -86,9 +89,9 @@ def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) ->
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenMetrics:
-    """How far an encoder's last hidden rows move. hidden_error: ratio of Frobenius norms. embedding_cosine: between the
-    means over the segment. similarity_rank: Spearman's correlation of the cosines between all pairs of stretches of 32
-    positions, as the model has them and as they are now."""
+    """Changes of an encoder's last hidden states. hidden_error: ratio of Frobenius norms. embedding_cosine: between the
+    means over the segment. similarity_rank: Spearman's correlation of the cosines between all pairs of parts of 32
+    positions, in the original and in the swapped model."""
 
     hidden_error: float
     embedding_cosine: float
@@ -96,7 +99,7 @@ class HiddenMetrics:
 
 
 def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> HiddenMetrics:
-    """Compare hidden rows ``[N, d]`` of a pass with those of the model as it was."""
+    """Compare hidden states ``[N, d]`` of a pass with those of the original model."""
     widened, own_widened = rows.double(), own_rows.double()
     return HiddenMetrics(
         hidden_error=((widened - own_widened).norm() / own_widened.norm()).item(),

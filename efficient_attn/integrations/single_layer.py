@@ -1,4 +1,4 @@
-"""One layer swapped, the others as they are: which layers bear another attention, and which do not."""
+"""One layer swapped, the others unchanged: how sensitive each layer is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .transformers import register, swapped
 class LayerSwap:
     """A model, a segment of tokens ``[1, N]``, and one of its layers.
 
-    out: what the model makes of the segment as it is. before: what the layer before gave, which other passes take up.
+    out: the original model's output. before: the output of the preceding layer, from which other passes continue.
     """
 
     loaded_model: LoadedModel
@@ -32,7 +32,7 @@ class LayerSwap:
 
     @classmethod
     def load(cls, model: str, text: str, length: int, number: int, own_spec: str, layer: int) -> LayerSwap:
-        """Load the model and let it read the segment. own: the spec of its own attention."""
+        """Load the model and let it read the segment. own_spec: the spec of its own attention."""
         loaded_model, outputs = load(model), []
         tokens = cut_segment(loaded_model, Text.find(text), length, number)
         loaded_model.model.set_attn_implementation(register(own_spec))
@@ -45,25 +45,27 @@ class LayerSwap:
         return cls(loaded_model=loaded_model, tokens=tokens, layer=layer, own_out=out, previous_out=outputs[0])
 
     def run(self, spec: SpecLike) -> Tensor:
-        """The output with a mechanism in the one layer; what comes before it is not worked out again."""
+        """The output with a mechanism in the one layer; earlier layers are not computed again."""
         blocks = list_layers(self.loaded_model.model)
         with swapped(self.layer, spec), ExitStack() as stack:
-            for block in blocks[: self.layer]:  # only the last one's output is looked at
+            for block in blocks[: self.layer]:  # only the last one's output is used
                 block.forward = lambda *_, **__: self.previous_out
                 stack.callback(delattr, block, "forward")
             return _run_model(self.loaded_model, self.tokens)
 
     def compare(self, out: Tensor) -> dict[str, float | None]:
-        """What an output loses against the model's own, by name."""
+        """The metrics of an output compared with the original model's, by name."""
         return compare_with_own(self.loaded_model, out, self.own_out, self.tokens)
 
 
 def list_layers(model: Any) -> list[nn.Module]:
-    """The layers in order. Raises `UsageError` for a model that does not hold them in one list."""
+    """The layers in order. Raises `UsageError` for a model whose layers are not in one list."""
     count = model.config.get_text_config().num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(lists) != 1:
-        raise UsageError(f"{type(model).__name__}: its {count} layers are not one list, so none can be swapped alone")
+        raise UsageError(
+            f"{type(model).__name__}: its {count} layers are not in one list, so single layers cannot be swapped"
+        )
     return list(lists[0])
 
 

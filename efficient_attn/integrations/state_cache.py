@@ -1,7 +1,7 @@
-"""Decode states behind transformers' cache: what a mechanism keeps of the past, and not a key more.
+"""Decode states as transformers' cache: only what a mechanism stores of the past.
 
-``model.generate(..., past_key_values=StateCache(model))``: windows keep a ring, linear attention its sums, and so on. A
-layer of the cache hands the new keys and values on as they are, and the mechanism's `step` puts them into its state.
+``model.generate(..., past_key_values=StateCache(model))``: windows store a ring, linear attention its sums, and so on.
+A layer of the cache returns the new keys and values unchanged, and the mechanism's `step` adds them to its state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StateLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The new keys and values, marked with this layer: nothing is stored until they are attended to."""
+        """The new keys and values, marked with this layer; they are stored when attention is computed."""
         self.lazy_initialization(key_states, value_states)
         keys = key_states.view_as(key_states)
         setattr(keys, LAYER_ATTRIBUTE, self)
@@ -82,16 +82,18 @@ class StateLayer(CacheLayerMixin):
 
 
 class StateCache(Cache):
-    """A cache of states, one a layer. max_len: positions that it can hold; by default the model's.
+    """A cache of states, one for each layer. max_len: its capacity; by default the model's number of positions.
 
-    Raises `UsageError` for a model that says nothing of its positions where ``max_len`` is not given.
+    Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given.
     """
 
     def __init__(self, model: Any, max_len: int | None = None) -> None:
         config = model.config.get_text_config(decoder=True)
         longest = max_len or getattr(config, "max_position_embeddings", None)
         if not longest:
-            raise UsageError(f"StateCache: {type(model).__name__} does not say how many positions it has; give max_len")
+            raise UsageError(
+                f"StateCache: {type(model).__name__} does not define its number of positions; give max_len"
+            )
         if not str(config._attn_implementation).startswith("efficient_attn:"):
             raise UsageError(
                 f"StateCache: the model runs {config._attn_implementation!r}; "
@@ -100,7 +102,7 @@ class StateCache(Cache):
         super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
 
     def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
-        """A copy that goes on by itself, with these rows of a batch, one of them as often as it is named."""
+        """An independent copy with these rows of a batch, which may be repeated."""
         duplicate = copy(self)
         duplicate.layers = [layer.copy_rows(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
         return duplicate

@@ -1,4 +1,4 @@
-"""Real text for models: the State of the Union addresses, or a file of the user's own."""
+"""Real text for models: the State of the Union addresses, or the user's file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Text:
         return cls(f"{name if name == BUILT_IN_TEXT else path.name}@{digest}", tuple(d for d in documents if d.strip()))
 
     def list_spread_numbers(self) -> list[int]:
-        """The documents' numbers, neighbours far apart: taking some from the front takes from everywhere."""
+        """The documents' numbers in an order in which any prefix is spread over all of them."""
         count = len(self.documents)
         step = next(s for s in range(max(round(count * 0.618), 1), count + 1) if _coprime(s, count))
         return [(i * step) % count for i in range(count)]

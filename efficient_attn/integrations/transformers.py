@@ -1,9 +1,9 @@
-"""Our mechanisms inside transformers' models: ``model.set_attn_implementation("efficient_attn:full")``.
+"""Mechanisms in transformers' models: ``model.set_attn_implementation("efficient_attn:full")``.
 
 Importing this module registers every mechanism with its default options, and windows of the usual sizes. Others are
 registered by their spec: ``model.set_attn_implementation(register("attention_sinks:window=508:n_sink=4"))``. Weights
-stay as they are; each layer gets an instance of its own, with the seed of its number, and nothing that is trained.
-Masks come to a mechanism as a `Mask`. What a model asks for and a mechanism does not have raises `UnsupportedError`.
+are unchanged; each layer gets its own instance, seeded by its number, untrained. Mechanisms receive masks as a `Mask`.
+Features of a model that a mechanism does not support raise `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ from .model_masks import ModelMask, describe_mask
 from .state_cache import find_state_layer
 
 PREFIX = "efficient_attn:"
-OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names by which transformers takes another way
+OTHERS = (
+    "sdpa",
+    "flash",
+    "flex_attention",
+    "paged",
+    "eager",
+)  # parts of names for which transformers has special cases
 WINDOWS = (64, 128, 256, 512, 1024)
-# what models hand to attention besides masks and is no mechanism's here, and what that is
+# arguments of a model's attention, besides masks, that no mechanism supports here, and their meaning
 REFUSED = {
     "softcap": "capped scores",
     "s_aux": "learned sinks",
@@ -47,22 +53,24 @@ REFUSED = {
 
 @dataclass
 class Meter:
-    """What went through our mechanisms. calls: by the model's layer, its number or its module. seconds: in all."""
+    """Counts calls of mechanisms. calls: by the model's layer, its number or its module. seconds: in total."""
 
     calls: Counter[int | nn.Module] = field(default_factory=Counter)
     seconds: float = 0.0
 
     def check(self, model: Any, spec: str) -> None:
-        """Raise `UsageError` for a model whose layers did not all ask for the mechanism in a pass."""
+        """Raise `UsageError` for a model whose layers did not all call the mechanism in a pass."""
         layers = model.config.get_text_config().num_hidden_layers
         if len(self.calls) < layers:
             raise UsageError(
-                f"the model {type(model).__name__} asked for {spec} in {len(self.calls)} of its {layers} layers: its "
+                f"the model {type(model).__name__} called {spec} in {len(self.calls)} of its {layers} layers: its "
                 "attention does not go through transformers' AttentionInterface"
             )
 
 
-Listener = Callable[[int, Tensor, Tensor, Tensor], None]  # of a layer's number, and what enters its attention
+Listener = Callable[
+    [int, Tensor, Tensor, Tensor], None
+]  # called with a layer's number, and the inputs of its attention
 
 PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
 
@@ -73,12 +81,11 @@ _layer_specs: dict[int, str] = {}  # layers that have another mechanism for now
 
 
 def register(spec: SpecLike) -> str:
-    """Enter a mechanism into transformers' tables of attentions and of masks; returns its name there.
+    """Register a mechanism in transformers' tables of attentions and masks; returns its name there.
 
-    Without the second table transformers gives no mask at all, and so no causality. The name is ``efficient_attn:`` and
-    the spec, but for parts that mean something else to transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises
-    `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more than queries,
-    keys and values.
+    Without the second table transformers passes no mask, and so no causality. The name is ``efficient_attn:`` and the
+    spec, except for parts with another meaning for transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises
+    `UsageError` for an unknown spec, and `UnsupportedError` for a mechanism with further inputs.
     """
     parsed = rename_backend(parse(spec))
     check_serves(create(parsed, dims=PROBE))
@@ -116,10 +123,10 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each layer: ``[B, N, H, E]``, and no weights.
+    """The function that transformers calls in each layer: ``[B, N, H, E]``, and no weights.
 
-    query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for what the
-    mechanism cannot do, or this layer asks for.
+    query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for features of
+    this layer that the mechanism does not support.
     """
     start, layer_index = time.perf_counter(), getattr(module, "layer_idx", None)
     spec = _layer_specs.get(layer_index, spec) if _layer_specs and layer_index is not None else spec
@@ -149,7 +156,7 @@ def attend(
 
 @contextmanager
 def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
-    """Have one layer run another mechanism than the rest of its model; the model has to run one of ours."""
+    """Run another mechanism in one layer of a model, whose attention has to be one of ours."""
     register(spec)
     _layer_specs[layer] = str(rename_backend(parse(spec)))
     try:
@@ -160,7 +167,7 @@ def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
-    """Tell what enters attention in each layer: q, k and v after positions, as a scale of 1 / sqrt(D) finds them."""
+    """Call a function with the inputs of attention in each layer: q, k and v after positions, scaled for 1 / sqrt(D)."""
     _listeners.append(listener)
     try:
         yield
@@ -188,7 +195,7 @@ def _read_mask(
     causal: bool | None,
     window: int | None,
 ) -> ModelMask:
-    """The mask of a layer. None is what models say of their own that have none: then the layer says if it is causal."""
+    """The mask of a layer. If it is None, as for some models, the layer defines whether it is causal."""
     if isinstance(attention_mask, ModelMask):
         return attention_mask
     if attention_mask is not None:
@@ -201,7 +208,7 @@ def _read_mask(
 
 
 def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
-    """The layer's own instance, made at its first call."""
+    """The layer's own instance, created at its first call."""
     instances = _instances.setdefault(module, {})
     if spec not in instances:
         config = getattr(module, "config", None)
@@ -218,12 +225,14 @@ def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, valu
 
 
 def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Tensor) -> Attention:
-    """The mechanism within the model's own window, where that hides anything of what it sees."""
+    """The mechanism restricted to the model's window, if that hides any visible key."""
     n, m = query.shape[2], key.shape[2]
     pattern = attn.pattern if isinstance(attn, SparseAttention) else None
     reach = None if pattern is None else pattern.reach
     if model_mask.shift and attn.traits.positional and (reach is None or reach.prefix):
-        raise UnsupportedError(f"{attn.label} goes by positions, and the cache of this layer dropped its first keys")
+        raise UnsupportedError(
+            f"{attn.label} depends on absolute positions, and the cache of this layer dropped its first keys"
+        )
     window = model_mask.window
     if window is None or max(m, model_mask.mask.start(n, m) + n) <= (window if model_mask.mask.causal else window // 2):
         return attn
@@ -231,16 +240,14 @@ def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Te
 
 
 def _restrict_to_window(attn: Attention, model_mask: ModelMask) -> Attention:
-    """The mechanism within the model's own window, if it has one, however short the sequence is so far."""
+    """The mechanism restricted to the model's window, if it has one, however short the sequence is so far."""
     reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
     fits = reach is not None and not reach.prefix and model_mask.mask.causal and reach.back < (model_mask.window or 0)
     if model_mask.window is None or fits:
         return attn
     if type(attn).compute is SoftmaxAttention.compute:
         return _make_banded_attention(model_mask.window, model_mask.mask.causal)
-    raise UnsupportedError(
-        f"{attn.label} cannot be kept within the window of {model_mask.window} keys that this model has"
-    )
+    raise UnsupportedError(f"{attn.label} cannot be restricted to this model's window of {model_mask.window} keys")
 
 
 @lru_cache
@@ -250,7 +257,7 @@ def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
 
 def _register_defaults() -> None:
     for spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
-        with suppress(UnsupportedError):  # some want more than a model's layers have
+        with suppress(UnsupportedError):  # some require more than a model's layers provide
             register(spec)
 
 

@@ -1,1 +1,1 @@
-"""Models with any mechanism inside: encoder, decoder, both together, vision transformer, recurrent seq2seq."""
+"""Models with any mechanism: encoder, decoder, both together, vision transformer, recurrent seq2seq."""

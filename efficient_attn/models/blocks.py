@@ -1,4 +1,4 @@
-"""The block that transformers are stacked of: attention and a feed-forward part, each added to what came in."""
+"""The transformer block: attention and a feed-forward part, each added to its input."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FeedForward(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Each number of a position from itself and the same number of a few positions before it (depthwise, causal), added
-    to what came in. Drawn evenly, as torch draws its own: one that starts as nothing added learns late to look back."""
+    """A depthwise causal convolution over a few positions, added to its input. Initialized uniformly like torch's,
+    because a zero initialization learns late to look back."""
 
     def __init__(self, width: int, d_model: int, *, seed: int = 0) -> None:
         super().__init__()
@@ -45,18 +45,19 @@ class ShortConvolution(nn.Module):
 
     @property
     def reach(self) -> int:
-        """How many positions before its own it reads."""
+        """The number of earlier positions that it reads."""
         return self.weight.shape[2] - 1
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
-        """before: what came before x, ``[B, reach, d_model]``; nothing did where it is None."""
+        """before: the input before x, ``[B, reach, d_model]``; None at the beginning."""
         window = F.pad(x, (0, 0, self.reach, 0)) if past is None else torch.cat([past, x], 1)
         return x + F.conv1d(window.mT, self.weight, groups=x.shape[2]).mT
 
 
 @dataclass(frozen=True)
 class BlockState:
-    """Of one block: its mechanism's state, what its convolution still reads, and where rows begin, in its own count."""
+    """The state of one block: its mechanism's, the inputs that its convolution still reads, and the rows' starts, in
+    its own count."""
 
     attention: Any
     past: Tensor | None = None
@@ -85,7 +86,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Mask, context: Tensor | None = None, context_mask: Mask | None = None) -> Tensor:
-        """x ``[B, N, d_model]`` after the block. context: what a cross-attending block reads besides."""
+        """x ``[B, N, d_model]`` after the block. context: for cross attention."""
         if self.checkpointed and torch.is_grad_enabled():
             return checkpoint(self._mix, x, mask, context, context_mask, use_reentrant=False)
         return self._mix(x, mask, context, context_mask)
@@ -116,7 +117,9 @@ class Block(nn.Module):
             out, attention_state = self.attention.step(self._convolve(y, past), state.attention)
             if past is not None:
                 sequence = torch.cat([past, y], 1)
-                past = sequence[:, sequence.shape[1] - past.shape[1] :].clone()  # a view would keep all of it
+                past = sequence[
+                    :, sequence.shape[1] - past.shape[1] :
+                ].clone()  # a view would keep the whole tensor alive
             states.append(BlockState(attention_state, past, row_starts, state.length + y.shape[1]))
             return out
 
@@ -124,7 +127,7 @@ class Block(nn.Module):
         return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
-        """What follows self-attention, of each position by itself."""
+        """What follows self-attention, position by position."""
         cross = self.cross
         if cross is not None:
             x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))
@@ -134,7 +137,7 @@ class Block(nn.Module):
         return x if self.convolution is None else self.convolution(x, past)
 
     def _add_residual(self, index: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and what a part makes of it, normalised before or after."""
+        """The sum of x and a part's result, normalized before or after."""
         norm = self.norms[index]
         if self.norm_first:
             return x + self.dropout(part(norm(x)))

@@ -1,4 +1,4 @@
-"""What a model of transformer blocks is made of, as a value."""
+"""The configuration of a transformer model, as a value."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WIDTHS = range(2, 5)  # of the convolution before attention
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """attention: a spec for all layers, or one for each; fewer than there are layers are repeated with ``cycle``.
+    """attention: a spec for all layers, or one for each; ``cycle`` repeats a shorter list.
 
-    hidden: the width between the two maps of a feed-forward part, four times d_model unless given. positions: how the
-    model knows where tokens stand. norm: before each part, or after its sum with what came in. convolution: the width,
-    2 to 4, of a depthwise causal convolution before attention, 0 for none. dropout: of what each part adds, in
-    training. checkpointed: whether blocks keep only what they read for gradients, and work the rest out again, which
-    costs a forward pass more (Chen et al. 2016, arXiv:1604.06174). seed: of all weights; layer n gets ``seed + n``.
+    hidden: the inner width of the feed-forward part, four times d_model unless given. positions: the kind of positions.
+    norm: before each part, or after its residual sum. convolution: the width, 2 to 4, of a depthwise causal convolution
+    before attention, 0 for none. dropout: of what each part adds, in training. checkpointed: whether blocks store only
+    their inputs and recompute the rest for gradients, which costs one more forward pass (Chen et al. 2016,
+    arXiv:1604.06174). seed: of all weights; layer n uses ``seed + n``.
 
-    Raises `UsageError` for sizes that do not fit together.
+    Raises `UsageError` for inconsistent sizes.
     """
 
     d_model: int = 64
@@ -51,7 +51,7 @@ class Config:
         if self.convolution and self.convolution not in WIDTHS:
             raise UsageError(f"Config: convolution is 0, or from 2 to 4, got {self.convolution}")
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"Config: dropout lies in [0, 1), got {self.dropout}")
+            raise UsageError(f"Config: dropout must be in [0, 1), got {self.dropout}")
         if not isinstance(self.attention, str):
             object.__setattr__(self, "attention", tuple(self.attention))
         self.specs  # noqa: B018  (raises where they are not one a layer)
@@ -69,11 +69,11 @@ class Config:
 
     @property
     def placing(self) -> Positions | None:
-        """What layers do to queries and keys."""
+        """The positions that layers apply to queries and keys."""
         return {"rotary": Rotary(), "alibi": Alibi()}.get(self.positions or "")
 
     def make_encoding(self) -> Encoding | None:
-        """What is added to what the first layer reads."""
+        """The encoding added to the input of the first layer."""
         if self.positions == "learned":
             return Learned(self.d_model, max_len=self.max_len, seed=self.seed)
         encoding_class = {"sinusoidal": Sinusoidal, "binary": Binary}.get(self.positions or "")
@@ -81,7 +81,7 @@ class Config:
 
 
 def require(model: str, attn: Attention, *traits: str) -> None:
-    """Refuse a mechanism that lacks what a model needs; both are named."""
+    """Refuse a mechanism without a feature that a model needs; the message names both."""
     meanings = attn.traits.meanings()
     for name in traits:
         has, meaning = meanings[name]

@@ -1,4 +1,4 @@
-"""What a model's parameters are for."""
+"""Count a model's parameters by purpose."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ATTENTION = (MultiHeadAttention, Attention)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """How many parameters a model has, by part: ``attention`` (its projections, and what mechanisms learn),
-    ``embeddings`` (of tokens and positions), ``mixer`` (all else: feed-forward parts, convolutions, recurrence, norms,
+    """The number of a model's parameters by part: ``attention`` (projections and parameters of mechanisms),
+    ``embeddings`` (of tokens and positions), ``mixer`` (the rest: feed-forward parts, convolutions, recurrence, norms,
     heads)."""
     counts = Counter({"attention": 0, "embeddings": 0, "mixer": 0})
     _count(model, "mixer", counts, set())

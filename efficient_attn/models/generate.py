@@ -15,8 +15,8 @@ from .stacks import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """How the next token is taken from logits: the likeliest where ``temperature`` is 0, else drawn, of the ``top_k``
-    likeliest where that is given, from ``seed``. Raises `UsageError` for values that mean nothing."""
+    """How the next token is chosen from logits: the most likely one if ``temperature`` is 0, else a random one, from
+    the ``top_k`` most likely if given, with ``seed``. Raises `UsageError` for invalid values."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -44,12 +44,12 @@ GREEDY = Draw()
 def generate(
     model: Decoder, prompts: Tensor | Sequence[Tensor], steps: int, *, draw: Draw = GREEDY
 ) -> Tensor | list[Tensor]:
-    """What a decoder writes after prompts: ``[B, steps]`` for ``[B, N]``, or one ``[steps]`` for each of a list.
+    """Generate tokens after prompts: ``[B, steps]`` for ``[B, N]``, or one ``[steps]`` for each prompt of a list.
 
-    Prompts of a list may have several lengths. They go together, with padding before the shorter ones, where every
-    layer's state takes rows that begin late; else those of one length do. Each row's logits are those of its prompt
-    alone, and so are likeliest tokens. Draws are not: all rows that go together draw from one generator, in turn.
-    Raises `UsageError` for an empty prompt, and where prompt and steps are more than the model's max_len.
+    Prompts of a list may have several lengths. They form one left-padded batch if every layer's state supports rows
+    that begin late; otherwise those of one length do. Each row's logits, and greedy tokens, are those of its prompt
+    alone. Random tokens are not: all rows of a batch share one generator. Raises `UsageError` for an empty prompt, and
+    if prompt and steps exceed the model's max_len.
     """
     if isinstance(prompts, Tensor):
         return _generate_batch(model, prompts, None, steps, draw)
@@ -63,7 +63,7 @@ def generate(
 
 
 def _supports_starts(model: Decoder) -> bool:
-    """Whether rows of the model's states may begin late: asked of the smallest one."""
+    """Whether rows of the model's states may begin late, tested with the smallest state."""
     try:
         model.init_state(1, 1, starts=torch.zeros(1, dtype=torch.long))
     except UnsupportedError:
@@ -78,7 +78,7 @@ def _group_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Prompts one below another, their ends in one column, and where each begins; None where all begin at once."""
+    """A left-padded batch of prompts, and where each begins; None if all begin together."""
     longest = max(len(prompt) for prompt in prompts)
     starts = prompts[0].new_tensor([longest - len(prompt) for prompt in prompts], dtype=torch.long)
     tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])

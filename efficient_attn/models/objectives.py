@@ -1,6 +1,6 @@
-"""Objectives: what a model is trained towards, as functions of its logits and of the batch. Each is a mean over what
-is asked, in nats unless said; targets of `IGNORED` are not asked. Each raises `UsageError` for shapes that do not fit,
-for labels outside of the classes, and where nothing at all is asked, of which there is no mean."""
+"""Training objectives, as functions of logits and of the batch. Each is a mean over targets, in nats unless stated
+otherwise; positions of `IGNORED` have no target. Each raises `UsageError` for shapes that do not fit, for labels out of
+range, and without any target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-IGNORED = -100  # of a target: nothing is asked here. torch's own default, and the data sets'
+IGNORED = -100  # marks positions without a target, as in torch and in datasets
 
 
 def classify(logits: Tensor, labels: Tensor) -> Tensor:
@@ -19,14 +19,14 @@ def classify(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def predict_next(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Of each position the token after it: logits ``[B, N, vocab]`` of the tokens ``[B, N]`` that they come from."""
+    """The next token at each position: logits ``[B, N, vocab]`` from the tokens ``[B, N]``."""
     _check_fit("predict_next", logits, tokens)
     return _cross_entropy("predict_next", logits[:, :-1], tokens[:, 1:])
 
 
 def predict_masked(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of hidden positions what they were: logits ``[B, N, vocab]``, targets ``[B, N]``, `IGNORED` where all is shown
-    (BERT, Devlin et al. 2018, arXiv:1810.04805). Sequence to sequence is the same, with padding ignored."""
+    """The original tokens at masked positions: logits ``[B, N, vocab]``, targets ``[B, N]``, `IGNORED` elsewhere (BERT,
+    Devlin et al. 2018, arXiv:1810.04805). The same for sequence to sequence, with padding ignored."""
     return _cross_entropy("predict_masked", logits, targets)
 
 
@@ -47,7 +47,7 @@ def predict_patches(predicted: Tensor, patches: Tensor, hidden: Tensor) -> Tenso
         shapes = ", ".join(str(list(x.shape)) for x in (predicted, patches, hidden))
         raise UsageError(f"predict_patches: predicted, patches [B, P, W] and hidden [B, P] do not fit: {shapes}")
     if not hidden.any():
-        raise UsageError("predict_patches: no patch is hidden, so nothing is asked")
+        raise UsageError("predict_patches: no patch is masked, so there is no target")
     variance, mean = torch.var_mean(patches, -1, keepdim=True)
     targets = (patches - mean) * (variance + 1e-6).rsqrt()
     return (predicted - targets).square().mean(-1)[hidden].mean()
@@ -57,7 +57,7 @@ def _cross_entropy(name: str, logits: Tensor, targets: Tensor) -> Tensor:
     _check_fit(name, logits, targets)
     scored_targets = targets[targets != IGNORED]
     if not scored_targets.numel():
-        raise UsageError(f"{name}: no target is other than {IGNORED}, so nothing is asked")
+        raise UsageError(f"{name}: all targets are {IGNORED}, so there is no target")
     low, high = (int(x) for x in scored_targets.aminmax())
     if low < 0 or high >= logits.shape[-1]:
         raise UsageError(f"{name}: label {low if low < 0 else high} is outside of {logits.shape[-1]} classes")

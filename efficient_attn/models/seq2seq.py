@@ -21,19 +21,19 @@ SCORES: dict[How, str] = {"bahdanau": "additive", "luong": "general"}
 
 @dataclass(frozen=True)
 class Read:
-    """What the encoder made of the sources: a row a token ``[B, M, 2 width]``, and where padding is."""
+    """The encoded sources: a row for each token ``[B, M, 2 width]``, and the padding."""
 
     rows: Tensor
     mask: Mask
 
 
 class Seq2Seq(nn.Module):
-    """A bidirectional GRU reads the source, another GRU writes the target, one token after another.
+    """A bidirectional GRU encodes the source, another GRU generates the target, one token after another.
 
-    attention: None, and all that the writer knows of the source is one vector, the last states of the reader (Cho et
-    al. 2014, arXiv:1406.1078); ``bahdanau``, and at each token it attends to the reader's rows by its state before, an
-    input of its next state (arXiv:1409.0473); ``luong``, by the state itself, joined with it afterwards
-    (arXiv:1508.04025). variant: the mechanism that attends, by default ``additive`` and ``general``.
+    attention: None, with a single context vector, the encoder's last states (Cho et al. 2014, arXiv:1406.1078);
+    ``bahdanau``, attention by the decoder's previous state, as an input of its next state (arXiv:1409.0473); ``luong``,
+    by the present state, combined with it afterwards (arXiv:1508.04025). variant: the mechanism, by default
+    ``additive`` and ``general``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Seq2Seq(nn.Module):
         self.sources = make_embedding(source_vocab, width, seed=seed, name="sources")
         self.targets = make_embedding(target_vocab, width, seed=seed, name="targets")
         inputs = width + (2 * width if attention == "bahdanau" else 0)
-        with torch.random.fork_rng(devices=()):  # torch draws weights, which are drawn anew from the seed
+        with torch.random.fork_rng(devices=()):  # torch's initial weights, which are replaced by those from the seed
             self.reader = nn.GRU(width, width, batch_first=True, bidirectional=True)
             self.writer = nn.GRUCell(inputs, width)
         draw_uniform(self.reader, width**-0.5, seed=seed, name="reader")
@@ -71,8 +71,8 @@ class Seq2Seq(nn.Module):
             self.join = make_projection(3 * width, width, bias=False, seed=seed, name="join")
 
     def forward(self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None) -> Tensor:
-        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``; those of target i are of what
-        follows it. source_lengths: ``[B]``, where sources are padded at their ends."""
+        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]`` of the token after each target.
+        source_lengths: ``[B]``, for sources padded at their ends."""
         check_tokens("Seq2Seq", target, self.targets.num_embeddings)
         read, state = self.read(source, source_lengths)
         outputs = []
@@ -82,7 +82,7 @@ class Seq2Seq(nn.Module):
         return torch.stack(outputs, 1)
 
     def read(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Read, Tensor]:
-        """What is known of sources, and the writer's first state ``[B, width]``."""
+        """The encoded sources, and the decoder's first state ``[B, width]``."""
         check_tokens("Seq2Seq", source, self.sources.num_embeddings)
         x = self.sources(source)
         source_lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths.cpu()
@@ -92,7 +92,7 @@ class Seq2Seq(nn.Module):
         return Read(rows, Mask(key_lengths=lengths)), self.bridge(torch.cat([*last], -1)).tanh()
 
     def write(self, token: Tensor, state: Tensor, read: Read) -> tuple[Tensor, Tensor]:
-        """The logits of what follows a token ``[B]``, and the state after it."""
+        """The logits of the token after ``[B]``, and the next state."""
         x = self.targets(token)
         if self.how == "bahdanau":
             x = torch.cat([x, self._attend(state, read)], -1)
@@ -103,7 +103,7 @@ class Seq2Seq(nn.Module):
         return self.head(output), state
 
     def _attend(self, state: Tensor, read: Read) -> Tensor:
-        """What attention finds in the source by a state ``[B, width]``: ``[B, 2 width]``."""
+        """The attention output from the source for a state ``[B, width]``: ``[B, 2 width]``."""
         assert self.attn is not None
         assert self.keys is not None
         q, k, v = state[:, None, None], self.keys(read.rows)[:, None], read.rows[:, None]

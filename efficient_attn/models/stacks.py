@@ -1,4 +1,4 @@
-"""Stacks of blocks: an encoder that sees everything, a decoder that sees what came before, and both together."""
+"""Stacks of blocks: a bidirectional encoder, a causal decoder, and both together."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Stack(nn.Module):
         return tuple(cast(Block, block) for block in self.blocks)
 
     def read(self, inputs: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
-        """What the first block reads. starts: ``[B]``, where rows count from. Raises `UsageError` for tokens that there
-        are none of, and beyond max_len."""
+        """The input of the first block. starts: ``[B]``, the first position of each row. Raises `UsageError` for
+        unknown tokens, and beyond max_len."""
         name = type(self).__name__
         if start + inputs.shape[1] > self.config.max_len:
             raise UsageError(f"{name}: {start + inputs.shape[1]} positions, max_len is {self.config.max_len}")
@@ -64,7 +64,7 @@ class Stack(nn.Module):
 
 
 def check_tokens(name: str, tokens: Tensor, vocab: int) -> None:
-    """Refuse what is no token. Tensors that are only traced are not looked at."""
+    """Refuse tokens outside of the vocabulary. Traced tensors are not checked."""
     if tokens.ndim != 2 or tokens.is_floating_point():
         raise UsageError(f"{name}: tokens must be whole numbers [B, N], got {tokens.dtype} {list(tokens.shape)}")
     if tokens.numel() and not torch.compiler.is_compiling():
@@ -99,10 +99,10 @@ class DecoderState:
 
 
 class Decoder(Stack):
-    """Blocks over what came before, and a map to the next token's logits.
+    """Causal blocks, and a map to the logits of the next token.
 
-    cross: a spec for attention to a context, besides. Raises `UnsupportedError` for a mechanism that takes no causal
-    mask, or, of cross attention, no context.
+    cross: a spec for cross attention to a context. Raises `UnsupportedError` for a mechanism without causal masks, or,
+    for cross attention, without contexts.
     """
 
     causal = True
@@ -119,7 +119,7 @@ class Decoder(Stack):
         context: Tensor | None = None,
         context_mask: Mask | None = None,
     ) -> Tensor:
-        """Tokens ``[B, N]`` to logits ``[B, N, vocab]``. mask: a causal one, say of packed sequences."""
+        """Tokens ``[B, N]`` to logits ``[B, N, vocab]``. mask: a causal one, for example of packed sequences."""
         x, mask = self.read(tokens), mask or Mask(causal=True)
         if not mask.causal:
             raise UsageError("Decoder: the mask has to be causal")
@@ -130,7 +130,8 @@ class Decoder(Stack):
     def init_state(self, batch: int, max_len: int | None = None, starts: Tensor | None = None) -> DecoderState:
         """Empty states of all blocks. starts: ``[B]``, the first position of each row: tokens before it are padding.
 
-        Raises `UnsupportedError` where a mechanism cannot decode, or knows of no padding while it does."""
+        Raises `UnsupportedError` if a mechanism cannot decode, or does not support padding in decoding.
+        """
         for block in self.layers:
             require("Decoder.step", block.attention.attn, "decode")
         length = self.config.max_len if max_len is None else max_len
@@ -149,9 +150,10 @@ class Decoder(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder of sources and a decoder that attends to what it made of them.
+    """An encoder of sources, and a decoder with cross attention to its output.
 
-    cross: the mechanism by which it does; ``decoder`` says other sizes for the decoder, of the same d_model.
+    cross: the mechanism of cross attention; ``decoder`` is the decoder's configuration, if different, with the same
+    d_model.
     """
 
     def __init__(

@@ -15,11 +15,11 @@ from .stacks import Encoder
 
 
 class VisionTransformer(nn.Module):
-    """Patches of an image, each one linear map away from a token, after one token more that stands for the whole
-    (ViT, Dosovitskiy et al. 2020, arXiv:2010.11929).
+    """A vision transformer: each patch of an image becomes a token by a linear map, after a class token (ViT,
+    Dosovitskiy et al. 2020, arXiv:2010.11929).
 
-    image: its channels, height and width. patch: the side of a patch, which divides both. Positions are learned,
-    whatever the config says: patches have no one order.
+    image: its channels, height and width. patch: the side of a patch, which divides both. Positions are always learned,
+    because patches have no single order.
     """
 
     def __init__(self, config: Config, *, image: tuple[int, int, int], patch: int, classes: int) -> None:
@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
         return self._encode(self.patches(self.cut(images)))
 
     def cut(self, images: Tensor) -> Tensor:
-        """The patches as they are, ``[B, patches, C * patch * patch]``."""
+        """The patches ``[B, patches, C * patch * patch]``."""
         if images.ndim != 4 or images.shape[1:] != self.image:
             raise UsageError(
                 f"VisionTransformer: images must be [B, {', '.join(map(str, self.image))}], got {list(images.shape)}"
@@ -61,8 +61,8 @@ class VisionTransformer(nn.Module):
 
 
 class MaskedPatches(VisionTransformer):
-    """A vision transformer that says what hidden patches hold: one learned row stands in for each of them, and each
-    row's end is one linear map away from the patch's values (SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
+    """A vision transformer that predicts masked patches: a learned token replaces each of them, and a linear map of
+    each output predicts the patch's values (SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
 
     def __init__(self, config: Config, *, image: tuple[int, int, int], patch: int) -> None:
         super().__init__(config, image=image, patch=patch, classes=max(1, image[0] * patch * patch))

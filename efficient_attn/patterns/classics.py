@@ -1,4 +1,4 @@
-"""The published patterns, made of facts."""
+"""The published patterns, composed of facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sliding_window(window: int) -> Pattern:
 
 
 def dilated_window(window: int, dilation: int) -> Pattern:
-    """``window`` keys on each side, ``dilation`` apart: abs(i - j) <= window * dilation, and a multiple of it."""
+    """``window`` keys on each side, ``dilation`` apart: abs(i - j) <= window * dilation, and a multiple of dilation."""
     _check_minimum(window=(window, 0), dilation=(dilation, 1))
     return Pattern((Band(-window * dilation, window * dilation, dilation),))
 
@@ -26,7 +26,7 @@ def global_tokens(n_global: int) -> Pattern:
 
 
 def random_blocks(n_random: int, block_size: int, seed: int = 0) -> Pattern:
-    """A query's own block and ``n_random`` drawn ones; ``block_size=1`` draws single tokens."""
+    """A query's own block and ``n_random`` random ones; ``block_size=1`` draws single tokens."""
     _check_minimum(n_random=(n_random, 0), block_size=(block_size, 1))
     return Pattern((Blocks(block_size, n_random, seed),))
 

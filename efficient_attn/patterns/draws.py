@@ -8,10 +8,10 @@ _BITS = (1 << 31) - 1  # states of 31 bits: a product with a factor of 31 bits s
 
 
 def draw(seed: int, key: Any, among: Any, count: int) -> list[Any]:
-    """``count`` distinct numbers below ``among``, for each ``key``; -1 once all are drawn.
+    """``count`` distinct numbers below ``among``, for each ``key``; -1 when all are drawn.
 
-    key, among: numbers, arrays or tensors of one shape, from 0 and from 1. Every subset is equally likely (Floyd's
-    method: the t-th draw is below ``among - count + t + 1``, and what is taken already stands for that bound itself).
+    key, among: numbers, arrays or tensors of one shape, at least 0 and 1. Every subset is equally likely (Floyd's
+    method: the t-th draw is below ``among - count + t + 1``, and a repeated number is replaced by that bound itself).
     """
     state = _mix(_mix(_mix_seed(seed) ^ key) ^ among)
     has_enough = (among >= count) * 1
@@ -38,7 +38,7 @@ def _mix_seed(seed: int) -> int:
 
 
 def _mix(x: Any) -> Any:
-    """Every bit of the answer depends on every bit of x, which has at most 31."""
+    """A mixing function: every bit of the result depends on every bit of x, which has at most 31."""
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 0x5851F42D)):
         x = ((x ^ (x >> shift)) * factor) & _BITS
     return x ^ (x >> 16)

@@ -1,8 +1,8 @@
 """Facts, and patterns as tuples of them, joined by ``|``.
 
-A fact says whether query position i may see key position j, with operators only, so that tensors, arrays and plain
-numbers all fit; and it names the key blocks that a stretch of queries may touch, without looking at N x M pairs.
-Causality and padding are the mask's business, never the pattern's.
+A fact says whether query position i may see key position j, with operators only, so that tensors, arrays and numbers
+work; and it names the key blocks that a range of queries may touch, without evaluating N x M pairs. Causality and
+padding belong to the mask.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Fact(Protocol):
 
     @property
     def reach(self) -> Reach | None:
-        """What causal queries can see at most; None when there is no bound, or when distances alone do not tell."""
+        """What causal queries can see at most; None if there is no bound, or if it does not follow from distances."""
         ...
 
 
@@ -79,7 +79,7 @@ class Band(_Joinable):
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         lo, hi = self.within(g)
-        if self.step <= size + last - first:  # every block on the way is touched, or nearly
+        if self.step <= size + last - first:  # nearly every block in between is touched
             return range((first - hi) // size, (last - lo) // size + 1)
         distances = range(-(-lo // self.step) * self.step, hi + 1, self.step)
         return (b for d in distances for b in range((first - d) // size, (last - d) // size + 1))
@@ -109,7 +109,7 @@ class Keys(_Joinable):
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         column = j if self.period is None else j % self.period
-        return (column >= self.first) & (column < self.last) & (i == i)  # the last term gives the answer i's shape
+        return (column >= self.first) & (column < self.last) & (i == i)  # the last term gives the result i's shape
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         starts = range(self.first, g.m, self.period) if self.period else range(self.first, min(g.m, self.first + 1))
@@ -139,16 +139,16 @@ class Queries(_Joinable):
 
     @property
     def reach(self) -> Reach | None:
-        return Reach(0, self.last)  # a causal row of these lies among the first itself
+        return Reach(0, self.last)  # a causal row here is one of the first rows itself
 
 
 @dataclass(frozen=True)
 class Blocks(_Joinable):
-    """The query's own block of ``size`` positions, and ``count`` more that are drawn for it.
+    """The query's own block of ``size`` positions, and ``count`` random ones for it.
 
-    Query block a draws distinct key blocks, as many as there are at most: from [0, a] when causal, from all otherwise.
-    The draw is a function of the seed, a and the number of blocks, the same for all rows and heads. Negative
-    positions have no block.
+    Query block a draws distinct key blocks, at most as many as there are: from [0, a] if causal, from all otherwise.
+    The draw is a function of the seed, a and the number of blocks, the same for all rows and heads. Negative positions
+    have no block.
     """
 
     size: int
@@ -170,7 +170,7 @@ class Blocks(_Joinable):
         """The blocks drawn for query blocks ``a``: values of its kind, at most ``count``, -1 where none is left."""
         a = a * (a >= 0)
         n_candidates = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
-        n_blocks = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing
+        n_blocks = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond the number of blocks changes nothing
         return draw(self.seed, a, n_candidates, min(self.count, n_blocks))
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
@@ -180,7 +180,7 @@ class Blocks(_Joinable):
 
     @property
     def reach(self) -> Reach | None:
-        return None  # where a block begins would have to be kept as well
+        return None  # the beginning of a block would have to be stored as well
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Pattern(_Joinable):
 
     @property
     def reach(self) -> Reach | None:
-        """What a causal query can see at most, when every fact is bounded."""
+        """What a causal query can see at most, if every fact is bounded."""
         reaches = [fact.reach for fact in self.facts]
         if any(r is None for r in reaches):
             return None
@@ -234,15 +234,15 @@ class Pattern(_Joinable):
 
     @property
     def window(self) -> Band | None:
-        """The pattern as one contiguous window, if that is what it is."""
+        """The pattern as one contiguous window, if it is one."""
         band = self.facts[0]
         return band if len(self.facts) == 1 and isinstance(band, Band) and band.step == 1 else None
 
 
 def as_pattern(value: Fact | Pattern | Any) -> Pattern:
-    """A fact or a pattern as a pattern; `UsageError` for anything else."""
+    """A fact or a pattern as a pattern. Raises `UsageError` for anything else."""
     if isinstance(value, Pattern):
         return value
     if isinstance(value, Fact):
         return Pattern((value,))
-    raise UsageError(f"a pattern is made of facts joined by |, got {value!r}")
+    raise UsageError(f"a pattern consists of facts joined by |, got {value!r}")

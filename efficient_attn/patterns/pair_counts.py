@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
-    """Pairs of n queries and m keys: all, or those that causality leaves.
+    """The pairs of n queries and m keys: all, or the causal ones.
 
-    start: the first query's position, which may be negative; by default the last query stands on the last key.
+    start: the first query's position, which may be negative; by default the last query is aligned with the last key.
     """
     if not causal:
         return n * m
@@ -14,7 +14,7 @@ def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None)
 
     def count_before(position: int) -> int:  # pairs of all queries before a position
         queries = max(position, 0)
-        n_partial = min(queries, m)  # those that see fewer than all keys, or just all
+        n_partial = min(queries, m)  # those that see fewer than all keys, or exactly all
         return n_partial * (n_partial + 1) // 2 + (queries - n_partial) * m
 
     return count_before(start + n) - count_before(start)

@@ -1,7 +1,8 @@
-"""Patterns as small grids, for drawings: which share of each cell's query-key pairs a pattern keeps. No torch in here.
+"""Patterns as small grids, for drawings: the share of each cell's query-key pairs that a pattern keeps. Does not import
+torch.
 
-Queries go down, keys across. Never more than a strip of pairs is held at once, and of very long sequences only some
-query rows are looked at.
+Queries go down, keys across. At most a strip of pairs exists at a time, and for very long sequences only some query
+rows are evaluated.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import numpy as np
 from .facts import Geometry, Pattern
 from .pair_counts import count_possible_pairs
 
-GridArray: TypeAlias = Any  # numpy's own annotations say more than is known of a pattern's answer
+GridArray: TypeAlias = Any  # numpy's annotations are narrower than a pattern's results
 PairRule: TypeAlias = Callable[[Any, Any, Geometry], Any]
 
-PAIR_BUDGET = 1 << 24  # pairs looked at for one grid, about a fifth of a second; longer ones are sampled
-STRIP_PAIRS = 1 << 20  # pairs held at once
+PAIR_BUDGET = 1 << 24  # pairs evaluated for one grid, about a fifth of a second; longer sequences are sampled
+STRIP_PAIRS = 1 << 20  # pairs that exist at a time
 MIN_LENGTH, MAX_LENGTH = 32, 1 << 16
-MAX_SHARE = 0.3  # of the pairs: what keeps more looks like a filled square
+MAX_SHARE = 0.3  # of the pairs: larger shares look like a filled square
 
 
 @dataclass(frozen=True, eq=False)
 class PatternGrid:
-    """How many pairs of each cell are kept, and how many the cell has. exact: every pair was looked at."""
+    """The number of kept pairs of each cell, and of all its pairs. exact: every pair was evaluated."""
 
     geometry: Geometry
     allowed_pairs: GridArray
@@ -36,15 +37,15 @@ class PatternGrid:
 
     @property
     def shares(self) -> GridArray:
-        """The kept share of each cell's pairs, those of the future included: from 0 to 1."""
+        """The share of each cell's pairs that is kept, future pairs included: from 0 to 1."""
         return self.allowed_pairs / self.cell_pairs
 
     @property
     def share(self) -> float:
-        """Of all pairs, or of all that causality leaves, how many are kept."""
+        """The kept share of all pairs, or of all causal pairs."""
         g = self.geometry
         pair_count = count_possible_pairs(g.n, g.m, g.causal, g.start)
-        return min(1.0, float(self.allowed_pairs.sum() / pair_count))  # sampled rows may say a little more
+        return min(1.0, float(self.allowed_pairs.sum() / pair_count))  # sampled rows may exceed it slightly
 
     @property
     def direction(self) -> str:
@@ -54,7 +55,7 @@ class PatternGrid:
 def compute_share_grid(
     allows: PairRule, g: Geometry, *, rows: int, columns: int, budget: int = PAIR_BUDGET
 ) -> PatternGrid:
-    """The pattern over so many rows and columns of cells; fewer where there are fewer queries or keys."""
+    """The pattern over a number of rows and columns of cells; fewer if there are fewer queries or keys."""
     row_edges, column_edges = _compute_edges(g.n, rows), _compute_edges(g.m, columns)
     max_rows = max(1, budget // (g.m * (len(row_edges) - 1)))
     queries = [_sample_rows(first, end, max_rows) for first, end in pairwise(row_edges)]
@@ -73,7 +74,7 @@ def compute_share_grid(
 def compute_share_grids(
     pattern: Pattern, *, directions: Sequence[bool], rows: int, columns: int, length: int | None = None
 ) -> list[PatternGrid]:
-    """A grid for each direction (causal or not), all of one length: the one that shows the pattern, or a given one."""
+    """A grid for each direction (causal or not), all of one length: one that shows the pattern, or a given one."""
     n = length or choose_length(pattern, causal=directions[0])
     geometries = [Geometry(n, n, 0, causal) for causal in directions]
     return [compute_share_grid(pattern.allows, g, rows=rows, columns=columns) for g in geometries]
@@ -82,8 +83,8 @@ def compute_share_grids(
 def choose_length(pattern: Pattern, *, causal: bool) -> int:
     """The shortest power of two that shows the pattern's windows, strides and blocks.
 
-    It is at least four times as long as any of them, and keeps at most three tenths of the pairs, where more length
-    would make that so.
+    It is at least four times as long as any of them, and keeps at most three tenths of the pairs, if more length
+    achieves that.
     """
     n = MIN_LENGTH
     while n < 4 * _find_largest_size(pattern):
@@ -98,7 +99,7 @@ def choose_length(pattern: Pattern, *, causal: bool) -> int:
 
 
 def _find_largest_size(pattern: Pattern) -> int:
-    """The largest size that the facts name. Seeds are no sizes, and what stands for no bound is none."""
+    """The largest size that the facts name, without seeds and unbounded values."""
     fact_fields = [f for fact in pattern.facts if is_dataclass(fact) for f in ((fact, x.name) for x in fields(fact))]
     values = [getattr(fact, name) for fact, name in fact_fields if name != "seed"]
     return max((abs(v) for v in values if type(v) is int and abs(v) <= MIN_LENGTH**2), default=0)

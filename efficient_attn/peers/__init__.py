@@ -1,8 +1,9 @@
-"""Peers: other people's implementations behind our signature, held to our oracles and timed beside our own.
+"""Peers: other libraries with our call signature, verified against our references and timed next to our
+implementations.
 
-A module here is a plug-in: a suite names it (``plugins = ["efficient_attn.peers.sparse"]``), as does ``--plugin``, and
-its mechanisms are then in the registry. Each hands q, k and v to its library as the library's own model would, and
-nothing more. The libraries come with the extra ``peers``, and are imported when a peer is created.
+A module here is a plug-in: a suite names it (``plugins = ["efficient_attn.peers.sparse"]``), or ``--plugin`` does, and
+its mechanisms are registered. Each passes q, k and v to its library as the library's own model would. The libraries are
+installed by the extra ``peers``, and imported when a peer is created.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import UsageError
 
 
 def import_library(peer: str, package: str, module: str) -> Any:
-    """A module of a peer's library; `UsageError` says how to install the package where it is absent."""
+    """A module of a peer's library. Raises `UsageError` with the installation command if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -27,13 +28,13 @@ def import_library(peer: str, package: str, module: str) -> Any:
 
 @cache
 def load_library_file(peer: str, package: str, file: str) -> ModuleType:
-    """A file of a peer's library by its path, ``fla/ops/simple_gla/naive.py``, run by itself.
+    """A file of a peer's library by its path, ``fla/ops/simple_gla/naive.py``, run without its package.
 
-    For plain code in a package that as a whole cannot be imported without what its other files need: a GPU's compiler,
-    say. `UsageError` says how to install the package where it, or what this file imports, is absent.
+    For plain code in a package that cannot be imported without what its other files need, such as a GPU compiler.
+    Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
     """
     top, _, relative_path = file.partition("/")
-    package_spec = importlib.util.find_spec(top)  # of a package at the top nothing is run for this
+    package_spec = importlib.util.find_spec(top)  # finding a top-level package runs none of its code
     folders = (package_spec and package_spec.submodule_search_locations) or ()
     path = next((path for folder in folders if (path := Path(folder, relative_path)).is_file()), None)
     spec = path and importlib.util.spec_from_file_location(file.removesuffix(".py").replace("/", "."), path)

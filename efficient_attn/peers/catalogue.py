@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Peer(NamedTuple):
-    """A peer, the plug-in that registers it, and whose implementation it is."""
+    """A peer, the plug-in that registers it, and its library."""
 
     name: str
     plugin: str
@@ -18,7 +18,7 @@ def _make_peer(name: str, file: str, library: str) -> Peer:
     return Peer(name, f"efficient_attn.peers.{file}", library)
 
 
-# held to what the plug-ins register by a test
+# compared with what the plug-ins register by a test
 PEERS = (
     _make_peer("peer_local_attention", "sparse", "local-attention"),
     _make_peer("peer_longformer", "sparse", "transformers"),

@@ -1,8 +1,8 @@
-"""flash-linear-attention's operations in plain torch, which its package fla-core has beside its kernels.
+"""flash-linear-attention's operations in plain torch, which its package fla-core contains in addition to its kernels.
 
-The kernels are Triton and want a GPU; these forms say what they compute, and are what the library has for a CPU. They
-lie in files of their own that need torch and einops only. Importing them by their names would import all operations,
-and so Triton, first: the files are run by themselves.
+The kernels are Triton, for GPUs; these forms define what they compute, and are the library's implementation on a CPU.
+Their files only need torch and einops. Importing them by name would import all operations, and so Triton; the files are
+run directly instead.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=Fals
 
 
 def _load_operations(peer: str, operation: str) -> ModuleType:
-    """The plain torch forms of an operation. Never kept on an instance: what is run from a file cannot be pickled."""
+    """The plain torch forms of an operation. Not stored on an instance, because functions of such a file cannot be
+    pickled."""
     return load_library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
 
 
 @register("peer_simple_gla", family="linear")
 class PeerSimpleGLA(Attention):
-    """flash-linear-attention's naive simple gated linear attention, its gates the decays of `retention`.
+    """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
 
-    sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h.
-    form: ``chunk`` sums keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple;
-    ``recurrent`` goes position by position; ``parallel`` writes all N x N weights. All compute in float32, also where
-    the inputs are half precision, so that float64 is refused.
+    sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
+    keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple; ``recurrent`` processes one
+    position after another; ``parallel`` writes all N x N weights. All compute in float32, also for half-precision
+    inputs; float64 is refused.
     """
 
     backends = ("library", "dense")
@@ -50,7 +51,7 @@ class PeerSimpleGLA(Attention):
         if chunk_size < 1:
             raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
         self.form, self.chunk_size = form, chunk_size
-        _load_operations("peer_simple_gla", "simple_gla")  # so that its absence is told here
+        _load_operations("peer_simple_gla", "simple_gla")  # so that a missing library is reported here
 
     @property
     def traits(self) -> Traits:
@@ -85,7 +86,7 @@ class PeerSimpleGLA(Attention):
             out, _ = operations.naive_recurrent_simple_gla(*arguments, output_final_state=False)
         else:
             out, _ = operations.naive_parallel_simple_gla(*arguments)
-        return out.transpose(1, 2).to(q.dtype)  # float32 comes back from two of them
+        return out.transpose(1, 2).to(q.dtype)  # two of them return float32
 
 
 def _log_decays(heads: int, device: torch.device) -> Tensor:
@@ -95,11 +96,11 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 @register("peer_fla_linear", family="linear")
 class PeerFlaLinear(Attention):
-    """flash-linear-attention's naive chunked linear attention, normalised, with phi(x) = elu(x) + 1: causal `linear`.
+    """flash-linear-attention's naive chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
-    The map is what its layer has as ``feature_map="elu"``; queries are divided by sqrt(D) besides, and 1e-10 is added
-    to sums of weights. It wants a multiple of 64 positions: what is missing is padded with zeros, after all others.
-    The states of all chunks are summed at once, in the dtype of the inputs; float16 cannot hold them, and is refused.
+    The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
+    weights. It requires a multiple of 64 positions: shorter inputs are padded with zeros at the end. The states of all
+    chunks are summed in the dtype of the inputs; float16, which would overflow, is refused.
     """
 
     backends = ("library", "dense")

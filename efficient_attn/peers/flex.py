@@ -1,4 +1,4 @@
-"""torch's flex_attention as people have it on a CPU: compiled, forward only, a block mask made once for each length."""
+"""torch's flex_attention on a CPU: compiled, forward only, with a block mask made once for each length."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ BLOCK = 128  # queries and keys a block, as create_block_mask has them by defaul
 class _FlexPeer(Attention):
     """flex_attention under torch.compile, with the block mask of one of our patterns.
 
-    The mask is made by torch's ``create_block_mask``, once for each pattern, length and direction, and the kernel is
-    compiled once for each set of sizes besides: both in a first call, which takes seconds. On a CPU torch has neither
-    a backward pass nor float64. Version 2.13 gets some rows wrong at N = 40, though none from 100 on: sequences of less
-    than a block are refused.
+    The mask is created by torch's ``create_block_mask``, once for each pattern, length and direction, and the kernel is
+    compiled once for each set of sizes: both in a first call, which takes seconds. On a CPU torch has neither a
+    backward pass nor float64. Version 2.13 computes some rows incorrectly at N = 40, though none from 100 on: sequences
+    shorter than a block are refused.
     """
 
     backends = ("library", "dense")
@@ -64,7 +64,7 @@ class _FlexPeer(Attention):
         return sum(tiling.pairs() for tiling in plan_parts(self.pattern, Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
-        """All pairs of every block that holds one of the pattern's."""
+        """All pairs of every block that contains one of the pattern's."""
         if self.backend == "dense":
             return n * m
         g, total = Geometry(n, m, m - n, causal), 0
@@ -110,7 +110,7 @@ class PeerFlexLongformer(_FlexPeer):
 class PeerFlexStrided(_FlexPeer):
     """flex_attention, compiled: the same pairs as `strided`, the last stride keys and every stride-th. Forward only.
 
-    Every block of keys holds some of the pairs, so that all N x M are computed.
+    Every block of keys contains some of the pairs, so that all N x M are computed.
     """
 
     def __init__(self, *, stride: int = 64) -> None:

@@ -20,14 +20,14 @@ SELF_SCORE = -5e4  # the library's score of a query's own key
 
 @register("peer_reformer", family="hashed")
 class PeerReformer(Attention):
-    """reformer-pytorch's LSHAttention: positions sorted by hash, chunks that see themselves and the chunk before.
+    """reformer-pytorch's LSHAttention: positions sorted by hash, chunks that see themselves and the previous chunk.
 
-    Queries are the keys: k must equal q, and is normalised where it serves as key. All rounds' chunks are one ring, so
-    that a round's first chunk sees the last of the round before. A pair counts as often as it is found in all rounds;
-    chunks see across buckets. A query's own key has a score of -50000, which leaves it no weight but where a query
-    sees nothing else. The library draws its rotations anew in each call, one draw for all rows and heads; here always
-    from ``seed``, so that equal calls agree. What shares a chunk depends on all positions, so that a causal row depends
-    on later ones. N must be a multiple of ``2 bucket_size``; there are N / bucket_size buckets.
+    Queries are the keys: k must equal q, and is normalized as key. The chunks of all rounds form one ring, so that a
+    round's first chunk sees the last of the previous round. A pair counts as often as it is found in all rounds; chunks
+    see across buckets. A query's own key has a score of -50000, which leaves it no weight unless a query sees nothing
+    else. The library draws its rotations in each call, one draw for all rows and heads; here always from ``seed``, so
+    that equal calls agree. Chunks depend on all positions, so that a causal row depends on later ones. N must be a
+    multiple of ``2 bucket_size``; there are N / bucket_size buckets.
     """
 
     backends = ("library", "dense")
@@ -39,11 +39,11 @@ class PeerReformer(Attention):
             raise UsageError(f"peer_reformer: needs n_hashes and bucket_size >= 1, not {n_hashes} and {bucket_size}")
         lsh_class = import_library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
         self.n_hashes, self.bucket_size = n_hashes, bucket_size
-        self._lsh = {  # in evaluation, where it keeps no hashes of earlier calls; it has no dropout either way
+        self._lsh = {  # in evaluation mode, where it does not cache hashes of earlier calls; it has no dropout in either mode
             causal: lsh_class(bucket_size=bucket_size, n_hashes=n_hashes, causal=causal).eval()
             for causal in (False, True)
         }
-        self.register_buffer("draw", torch.tensor(seed % 2**63))  # so that a state dict carries the rotations
+        self.register_buffer("draw", torch.tensor(seed % 2**63))  # so that a state dict contains the rotations
 
     @property
     def traits(self) -> Traits:
@@ -62,7 +62,8 @@ class PeerReformer(Attention):
         return Growth("O(N log N)", "O(N P): all weights are written to memory", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        """In pairs: two chunks a query and round, and the hashing, which takes N / bucket_size half-width products."""
+        """In pairs: two chunks for each query and round, and the hashing, which takes N / bucket_size half-width
+        products."""
         return self.n_hashes * n * (2 * self.bucket_size + n / self.bucket_size / 4)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
@@ -83,7 +84,7 @@ class PeerReformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
         self._check_inputs(q, k, mask)
         if mask.causal and q.dtype.itemsize < 4 and self.n_hashes > 1:
             raise UnsupportedError(
@@ -100,8 +101,8 @@ class PeerReformer(Attention):
         rows, keys = widen(k), torch.nn.functional.normalize(widen(k), dim=-1)
         i = torch.arange(q.shape[2], device=q.device)
         scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
-        # a round's weights, and the rounds weighed by their sums of exponentials: together one softmax over all that
-        # was found. Round by round, as float32 knows a logarithm near -50000 to 0.002 only: where a query sees nothing
+        # a round's weights, and the rounds weighted by their sums of exponentials: together one softmax over all
+        # found pairs. Round by round, because float32 resolves a logarithm near -50000 to 0.002 only: if a query sees nothing
         # but itself its weights add up to 1 only as nearly as that, in the library's arithmetic and so in this
         allowed = counts > 0
         if mask.causal:
@@ -113,7 +114,7 @@ class PeerReformer(Attention):
         return ((counts * (visible_scores - sums).exp() * share).sum(2) @ widen(v)).to(q.dtype)
 
     def _count_matches(self, x: Tensor) -> Tensor:
-        """``[B, rounds, N, N]``: how often a round's query finds a key. Asks the library for hash codes only."""
+        """``[B, rounds, N, N]``: how often a round's query finds a key. Only uses the library's hash codes."""
         rows, n = x.shape[:2]
         with torch.no_grad(), seeded_generator(int(self.draw), x.device):
             codes = self._lsh[False].hash_vectors(n // self.bucket_size, x, set_cache=False)

@@ -1,4 +1,4 @@
-"""What it takes to run somebody else's code inside ours: tensors in place of projections, random numbers of ours."""
+"""Run foreign layers: tensors instead of projections, and random numbers from our seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 
 
 class FixedOutput(nn.Module):
-    """Stands where a projection stood, and hands over what it was given, whatever it is applied to."""
+    """Replaces a projection, and returns a given tensor, whatever it is applied to."""
 
     output: Tensor | None = None
 
@@ -23,7 +23,7 @@ class FixedOutput(nn.Module):
 
 @contextmanager
 def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
-    """Inside, the layer's `Handed` of these names hand over these tensors; after, the layer holds none of them."""
+    """In this context the layer's `FixedOutput` modules of these names return these tensors; afterwards they hold none."""
     try:
         for name, tensor in outputs.items():
             getattr(layer, name).output = tensor
@@ -35,15 +35,16 @@ def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
 
 @contextmanager
 def seeded_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """What runs inside draws from torch's global generator, on the CPU or a CUDA device; it is put back as it was.
+    """Code in this context uses torch's global generator, of the CPU or a CUDA device, with a seed; its state is
+    restored.
 
-    Not ``torch.manual_seed``, which seeds every device's generator and so could not be undone.
+    Unlike ``torch.manual_seed``, which seeds every device's generator and could not be undone.
     """
     generator = torch.default_generator
     if device is not None and device.type == "cuda":
         generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     elif device is not None and device.type != "cpu":
-        raise UnsupportedError(f"random numbers of a seed's own are drawn on the CPU and on CUDA, not on {device.type}")
+        raise UnsupportedError(f"seeded random numbers are drawn on the CPU and on CUDA, not on {device.type}")
     state = generator.get_state()
     try:
         generator.manual_seed(seed % 2**63)

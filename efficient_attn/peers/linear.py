@@ -25,13 +25,14 @@ SELF = Traits(normalised=False, cross=False, padding=False, decode=False, groupe
 
 @register("peer_linear_transformer", family="linear")
 class PeerLinearTransformer(Attention):
-    """linear-attention-transformer: queries softmaxed over their width, keys over the length, or exp of them if causal.
+    """linear-attention-transformer: softmax of queries over their width and of keys over the length, or exp of keys if
+    causal.
 
-    Not causal: softmax_D(q) / sqrt(D) times the sum of softmax_N(k) v, weights that sum to 1 / sqrt(D) and not to 1.
-    Causal: phi(q) = softmax_D(q) / sqrt(D) and phi(k) = exp(k), divided by their sum or by 0.001 where that is less.
-    Keys are summed by buckets of ``bucket_size``: at 1, which its models pass, each position has a D x D sum of its own
-    and they are all written to memory; above 1 (its function alone has 64) a query does not see its own bucket at all,
-    so that it is another mechanism, and N must be a multiple.
+    Not causal: softmax_D(q) / sqrt(D) times the sum of softmax_N(k) v, with weights that sum to 1 / sqrt(D) instead of
+    1. Causal: phi(q) = softmax_D(q) / sqrt(D) and phi(k) = exp(k), divided by their sum or by 0.001 if that is larger.
+    Keys are summed by buckets of ``bucket_size``: at 1, which its models pass, each position has its own D x D sum, and
+    all are written to memory; above 1 (the default of its function is 64) a query does not see its own bucket at all,
+    which is another mechanism, and N must be a multiple.
     """
 
     backends = ("library", "dense")
@@ -69,7 +70,7 @@ class PeerLinearTransformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, width = q.shape[2:]
         if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
         if not mask.causal:
             return self._bidirectional(q, k, v)
         if n % self.bucket_size:
@@ -79,13 +80,14 @@ class PeerLinearTransformer(Attention):
 
 @register("peer_performer", family="linear")
 class PeerPerformer(Attention):
-    """performer-pytorch's FastAttention: FAVOR+ with positive orthogonal features, as its models have it by default.
+    """performer-pytorch's FastAttention: FAVOR+ with positive orthogonal features, the default of its models.
 
-    phi(q) = exp(w.q - |q|^2 / 2 - max) + 0.0001, q and k divided by D^(1/4) first, and divided by sqrt(n_features).
-    The maximum is a query's own, and for keys that of all keys and features of a head, later keys included: with what
-    is added after it, a causal row depends on the future a little. Its gradient leaves the maxima out. Causal, 0.000001
-    is added to every sum of features. Without its CUDA kernel the causal form writes a sum of n_features x E for each
-    position to memory. The features are drawn once, from ``seed``; the library's models draw anew while they train.
+    phi(q) = exp(w.q - |q|^2 / 2 - max) + 0.0001, with q and k divided by D^(1/4) first, and divided by
+    sqrt(n_features). The maximum is a query's own, and for keys that of all keys and features of a head, including
+    later keys: with the added constant, a causal row depends slightly on the future. Its gradient ignores the maxima.
+    Causal, 0.000001 is added to every sum of features. Without its CUDA kernel the causal form writes a sum of
+    n_features x E for each position to memory. The features are drawn once, from ``seed``; the library's models draw
+    new ones in training.
     """
 
     backends = ("library", "dense")
@@ -104,7 +106,7 @@ class PeerPerformer(Attention):
             self._attention = {
                 causal: attention_class(dims.head_dim, n_features, causal=causal) for causal in (False, True)
             }
-        # ours, and handed over in each call, so that state dicts and .to() reach what the library uses
+        # ours, and passed in each call, so that state dicts and .to() affect what the library uses
         self.register_buffer("projection", self._attention[False].projection_matrix)
 
     @property

@@ -24,16 +24,16 @@ ENCODER = Traits(
 
 def _check_value_width(attn: Attention, q: Tensor, v: Tensor) -> None:
     if v.shape[-1] != q.shape[-1]:
-        raise UnsupportedError(f"{attn.label} wants values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
+        raise UnsupportedError(f"{attn.label} requires values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
 
 
 @register("peer_linformer", family="low_rank")
 class PeerLinformer(Attention):
     """The PyPI package linformer: keys and values projected along the length to ``rank``, then softmax over those.
 
-    ``LinformerSelfAttention(seq_len=max_len, k=rank)``, its projections to q, k, v and from the heads replaced. The
-    projections along the length, [max_len, rank] for keys and for values, are learned and shared by the heads; they are
-    parameters here, drawn from ``seed`` as the library draws them. Shorter sequences take their first rows.
+    ``LinformerSelfAttention(seq_len=max_len, k=rank)``, with its projections to q, k, v and from the heads replaced.
+    The projections along the length, [max_len, rank] for keys and for values, are learned and shared by the heads; they
+    are parameters here, drawn from ``seed`` as the library draws them. Shorter sequences use their first rows.
     """
 
     backends = ("library", "dense")
@@ -43,7 +43,7 @@ class PeerLinformer(Attention):
         if rank < 1:
             raise UsageError(f"peer_linformer: rank must be 1 or more, not {rank}")
         if dims.max_len is None:
-            raise UsageError("peer_linformer: needs dims with max_len, which its projections are made for")
+            raise UsageError("peer_linformer: needs dims with max_len for its projections")
         self.rank, self.max_len = rank, dims.max_len
         self._layer_class = import_library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
         generator = torch.Generator().manual_seed(seed % 2**63)
@@ -78,7 +78,7 @@ class PeerLinformer(Attention):
         layer = self._get_layer(heads, width)
         layer.proj_k, layer.proj_v = self.proj_k, self.proj_v
         rows, context = (q.new_zeros(()).expand(batch, m, heads * width) for m in (n, k.shape[2]))
-        # [B, N, H, D] is a view that its reshape of queries takes; keys and values it multiplies as [B, M, H D]
+        # [B, N, H, D] is a view that its reshape of queries accepts; keys and values are used as [B, M, H D]
         k, v = (x.transpose(1, 2).flatten(2) for x in (k, v))
         with fixed_outputs(layer, to_q=q.transpose(1, 2), to_k=k, to_v=v):
             out = layer(rows, context=context)
@@ -89,9 +89,9 @@ class PeerLinformer(Attention):
             raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, kept."""
+        """The library's layer for so many heads, cached."""
         if (heads, width) not in self._layers:
-            with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
+            with torch.device("meta"):  # its parameters are not used: nothing is allocated, no number is drawn
                 layer = self._layer_class(heads * width, self.max_len, k=self.rank, heads=heads)
             layer.to_q, layer.to_k, layer.to_v, layer.to_out = (
                 FixedOutput(),
@@ -105,12 +105,12 @@ class PeerLinformer(Attention):
 
 @register("peer_nystromformer", family="low_rank")
 class PeerNystromformer(Attention):
-    """transformers' NystromformerSelfAttention without its convolution: softmax by way of segment means.
+    """transformers' NystromformerSelfAttention without its convolution: softmax through segment means.
 
     Its inverse is 6 steps of an iteration whose start is divided by the largest column sum of the whole batch, so that
-    a row of the batch and a head depend on the others: the library's default, and in the oracle too. (Its other start,
-    ``inv_coeff_init_option=True``, cannot be had: it fails when the layer is made.) N must be a multiple of
-    ``n_landmarks``; where it equals that, the library computes exact attention.
+    rows of the batch and heads affect each other: the library's default, and the same in the reference. (Its other
+    start, ``inv_coeff_init_option=True``, fails when the layer is created.) N must be a multiple of ``n_landmarks``; if
+    they are equal, the library computes exact attention.
     """
 
     backends = ("library", "dense")
@@ -139,7 +139,7 @@ class PeerNystromformer(Attention):
         return (n + m) * landmarks + inverse + n * landmarks**2 / 2 / (self.dims.head_dim or 64)
 
     def why_not_at(self, n: int) -> str | None:
-        """Why the library cannot take this length; None when it can."""
+        """Why the library does not support this length; None if it does."""
         if n % self.n_landmarks or n == 0:
             return f"N must be a multiple of {self.n_landmarks}, not {n}"
         return None
@@ -171,13 +171,13 @@ class PeerNystromformer(Attention):
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, kept."""
+        """The library's layer for so many heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
-            with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
+            with torch.device("meta"):  # its parameters are not used: nothing is allocated, no number is drawn
                 layer = self._layer_class(self._config_class(**sizes))
             layer.query, layer.key, layer.value = FixedOutput(), FixedOutput(), FixedOutput()
-            layer.conv_kernel_size = None  # the layer asks for it; its configuration takes numbers only
+            layer.conv_kernel_size = None  # the layer reads it; its configuration accepts numbers only
             self._layers[heads, width] = layer.eval()  # no dropout
         return self._layers[heads, width]
 

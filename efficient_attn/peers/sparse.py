@@ -31,7 +31,7 @@ WRITTEN = "O(N P): all weights are written to memory"
 
 
 class _PatternPeer(Attention):
-    """A library's softmax over a pattern of ours: the pattern gives the oracle and counts the pairs."""
+    """A library's softmax over one of our patterns, which provides the reference and counts the pairs."""
 
     backends = ("library", "dense")
     pattern: Pattern
@@ -45,7 +45,7 @@ class PeerLocalAttention(_PatternPeer):
     """The PyPI package local-attention: the same pairs as `sliding_window`, abs(i - j) <= window.
 
     ``LocalAttention(window, exact_windowsize=True)`` without positions. It cuts the sequence into blocks of ``window``,
-    lets each see its neighbours whole, and masks what is too far: 3 blocks of keys a query, 2 when causal.
+    each of which sees its neighbors, with distant pairs masked: 3 blocks of keys for each query, 2 if causal.
     """
 
     def __init__(self, *, window: int = 256) -> None:
@@ -54,7 +54,7 @@ class PeerLocalAttention(_PatternPeer):
             raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
         attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
-        self._attention = {  # in a dict, so that nothing of theirs becomes a submodule of ours
+        self._attention = {  # in a dict, so that none of its modules becomes a submodule of ours
             causal: attention_class(
                 window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False
             )
@@ -91,8 +91,8 @@ class PeerLocalAttention(_PatternPeer):
 class PeerLongformer(_PatternPeer):
     """transformers' LongformerSelfAttention: the same pairs as `longformer`, a window and global tokens.
 
-    Its projections are replaced by the given q, k and v, those for global attention too. As its model does, the
-    sequence is padded to a multiple of 2 window and the padding masked. Its softmax is float32 whatever the inputs are.
+    Its projections are replaced by the given q, k and v, also those for global attention. As in its model, the sequence
+    is padded to a multiple of 2 window and the padding masked. Its softmax is float32 for all inputs.
     """
 
     def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
@@ -116,7 +116,7 @@ class PeerLongformer(_PatternPeer):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
         if q.dtype == torch.float64:
             raise UnsupportedError(f"{self.label}: its softmax is float32 whatever the inputs, so float64 is refused")
         if padding := -n % (2 * self.window):
@@ -129,19 +129,19 @@ class PeerLongformer(_PatternPeer):
         projections = {"query": q.clone(), "key": k, "value": v}
         if n_global:
             projections |= {"query_global": q[:n_global].clone(), "key_global": k, "value_global": v}
-        hidden = q.new_zeros(()).expand(batch, n + padding, heads * width)  # asked for nothing but its size
+        hidden = q.new_zeros(()).expand(batch, n + padding, heads * width)  # only its size is used
         layer = self._get_layer(heads, width)
         with fixed_outputs(layer, **projections):
-            # local tokens are 0 in the mask, others are not: which they are the further arguments tell
+            # local tokens are 0 in the mask, others are not; further arguments name the global ones
             (out,) = layer(hidden, (is_padding | is_global).to(q.dtype), is_padding, is_global, n_global > 0)
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, kept."""
+        """The library's layer for so many heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
             config = self._config_class(attention_window=[2 * self.window], **sizes)
-            with torch.device("meta"):  # the projections are not wanted: nothing is allocated, no number is drawn
+            with torch.device("meta"):  # the projections are not used: nothing is allocated, no number is drawn
                 layer = self._layer_class(config, layer_id=0)
             for name in ("query", "key", "value"):
                 setattr(layer, name, FixedOutput())
@@ -155,7 +155,7 @@ class PeerLongformer(_PatternPeer):
         return n_global * n + int((band + n_global).sum())
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
-        """Products of a query and a key: overlapping squares of 2 window, and the global tokens' both ways."""
+        """Products of a query and a key: overlapping squares of 2 window, and both directions of the global tokens."""
         if self.backend == "dense":
             return n * m
         padded = -(-n // (2 * self.window)) * 2 * self.window
@@ -165,17 +165,18 @@ class PeerLongformer(_PatternPeer):
 
 @register("peer_bigbird", family="sparse")
 class PeerBigBird(Attention):
-    """transformers' BigBirdBlockSparseAttention: 3 blocks around, the first and last block, ``n_random`` drawn ones.
+    """transformers' BigBirdBlockSparseAttention: 3 blocks around, the first and last block, ``n_random`` random ones.
 
-    The queries of the first and the last block see all. A head's random blocks are drawn by numpy from ``seed``, as in
-    training; outside of it the library draws none, and counts block 0 ``1 + n_random`` times. They come from the first
-    1024 positions at N = 1024, 3072 and 4096, elsewhere from the first ``5 + 2 n_random`` blocks. At N = 1024 the last
-    block, global anyway, may be drawn too: it then counts twice in the softmax, and so it does in our oracle, which
-    takes from the library which blocks count how often, and nothing else.
+    The queries of the first and the last block see all keys. A head's random blocks are drawn by numpy from ``seed``,
+    as in training; in evaluation the library draws none, and counts block 0 ``1 + n_random`` times. They come from the
+    first 1024 positions at N = 1024, 3072 and 4096, elsewhere from the first ``5 + 2 n_random`` blocks. At N = 1024 the
+    last block, which is global, may be drawn too: it then counts twice in the softmax, and in our reference, which uses
+    the library's counts of blocks and nothing else.
 
-    Every call also writes the weights into an N x N matrix a head, to return them: that makes time and memory O(N^2).
-    With ``return_weights=False`` that matrix is made on the meta device, where it costs nothing; all else is the same.
-    N must be a multiple of ``block_size`` and more than ``(5 + 2 n_random) block_size``, as for the library's model.
+    Every call also writes the weights into an N x N matrix for each head, to return them: time and memory are O(N^2).
+    With ``return_weights=False`` that matrix is on the meta device, where it costs nothing; everything else is the
+    same. N must be a multiple of ``block_size`` and more than ``(5 + 2 n_random) block_size``, as for the library's
+    model.
     """
 
     backends = ("library", "dense")
@@ -189,13 +190,13 @@ class PeerBigBird(Attention):
         config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
         with torch.device("meta"):  # its projections are never called: nothing is allocated, no number is drawn
             layer = model.BigBirdBlockSparseAttention(config)
-        # kept as functions, not as a submodule: eval() must not reach the layer, which draws only in training
+        # stored as functions, not as a submodule: eval() must not affect the layer, which draws only in training mode
         self._attend = layer.train().bigbird_block_sparse_attention
         self._make_masks = model.BigBirdModel.create_masks_for_block_sparse_attn
 
     @property
     def traits(self) -> Traits:
-        return replace(ENCODER, exact=False)  # for what counts twice at N = 1024
+        return replace(ENCODER, exact=False)  # for blocks that count twice at N = 1024
 
     @property
     def growth(self) -> Growth:

@@ -6,39 +6,40 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where a mechanism is and what it is, in one sentence; its options live in its constructor's signature."""
+    """The location and description of a mechanism; its options are those of its constructor's signature."""
 
     name: str
     target: str  # module:class
     family: str
     sentence: str
-    able: frozenset[str] | None = None  # traits by which people choose, as `list` shows them; None where not known yet
+    able: frozenset[str] | None = None  # traits shown by `list`; None if not known yet
 
 
 FAMILIES = ("full", "sparse", "linear", "low_rank", "hashed", "shared_kv")
 
 
-COMMON_TRAITS = "causal", "decode"  # what most can
+COMMON_TRAITS = "causal", "decode"  # the traits that most have
 EXACT_TRAITS = *COMMON_TRAITS, "exact"  # a softmax over the keys that are seen, besides
 
 
 def _make_entry(name: str, cls: str, family: str, sentence: str, able: tuple[str, ...] = COMMON_TRAITS) -> Entry:
-    """A file of the family's folder, called as the mechanism is. able: held to its traits by a test."""
+    """An entry for a file of the family's folder with the mechanism's name. able: verified against its traits by a
+    test."""
     return Entry(name, f"efficient_attn.variants.{family}.{name}:{cls}", family, sentence, frozenset(able))
 
 
 CATALOGUE = (
     _make_entry("full", "Full", "full", "Exact softmax attention: every query over every key.", EXACT_TRAITS),
-    _make_entry("dot", "Dot", "full", "Exact softmax of dot products as they are, not scaled."),
+    _make_entry("dot", "Dot", "full", "Exact softmax of unscaled dot products."),
     _make_entry("general", "General", "full", "Exact softmax of a learned bilinear form of query and key."),
     _make_entry("additive", "Additive", "full", "Exact softmax of a small network's score of query and key."),
     _make_entry("cosine", "Cosine", "full", "Exact softmax of cosines times a learned temperature."),
     _make_entry("luong_local", "LuongLocal", "full", "A window around a predicted position, fading with distance."),
     _make_entry("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window.", EXACT_TRAITS),
-    _make_entry("dilated_window", "DilatedWindow", "sparse", "A window of keys some positions apart.", EXACT_TRAITS),
+    _make_entry("dilated_window", "DilatedWindow", "sparse", "A window of keys at regular distances.", EXACT_TRAITS),
     _make_entry("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all.", EXACT_TRAITS),
     _make_entry(
-        "random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones.", EXACT_TRAITS
+        "random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few random ones.", EXACT_TRAITS
     ),
     _make_entry("strided", "Strided", "sparse", "The neighbourhood, and every stride-th position.", EXACT_TRAITS),
     _make_entry("fixed", "Fixed", "sparse", "The query's own block, and the last keys of every block.", EXACT_TRAITS),
@@ -55,16 +56,16 @@ CATALOGUE = (
     _make_entry("taylor", "Taylor", "linear", "exp(s) replaced by its second-order Taylor series."),
     _make_entry("retention", "Retention", "linear", "q.k decaying with distance, not normalised; causal."),
     _make_entry("linformer", "Linformer", "low_rank", "Keys and values projected along the length, learned.", ()),
-    _make_entry("nystromformer", "Nystromformer", "low_rank", "Softmax by way of segment means (landmarks).", ()),
+    _make_entry("nystromformer", "Nystromformer", "low_rank", "Softmax through segment means (landmarks).", ()),
     _make_entry(
         "reformer",
         "Reformer",
         "hashed",
-        "Softmax over keys that hash alike; queries are the keys.",
+        "Softmax over keys with the same hash; queries are the keys.",
         ("causal", "exact"),
     ),
     _make_entry(
-        "mqa", "MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head.", EXACT_TRAITS
+        "mqa", "MultiQuery", "shared_kv", "Exact attention with one key-value head for all heads.", EXACT_TRAITS
     ),
     _make_entry(
         "mla",
@@ -74,6 +75,10 @@ CATALOGUE = (
         EXACT_TRAITS,
     ),
     _make_entry(
-        "gqa", "GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups.", EXACT_TRAITS
+        "gqa",
+        "GroupedQuery",
+        "shared_kv",
+        "Exact attention with key-value heads shared by groups of heads.",
+        EXACT_TRAITS,
     ),
 )

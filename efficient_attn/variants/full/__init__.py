@@ -1,1 +1,1 @@
-"""Exact attention over all keys, and the base of everything else that is a softmax over all of them."""
+"""Exact attention over all keys, and the base class of all softmax attention over all keys."""

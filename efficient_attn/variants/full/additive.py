@@ -19,14 +19,14 @@ from .scored import SCORED_TRAITS_WITHOUT_DROPOUT, ScoredAttention, cast_paramet
 
 
 class Additive(ScoredAttention):
-    """softmax(u . tanh(W_q q + W_k k)) v, a small network's score of query and key (Bahdanau et al. 2014,
+    """softmax(u . tanh(W_q q + W_k k)) v, with a small network as score of query and key (Bahdanau et al. 2014,
     arXiv:1409.0473, "concat" of Luong et al. 2015).
 
-    hidden: A, the width of the network, head_dim unless given. Learned for each key-value head, and drawn from
-    ``seed``: ``w_q`` and ``w_k [Hkv, A, D]``, N(0, 1 / 2D), so that sums have unit variance where q and k do;
-    ``u [Hkv, A]``, N(0, 1 / A). Needs dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
+    hidden: A, the width of the network, head_dim unless given. Parameters of each key-value head, drawn from ``seed``:
+    ``w_q`` and ``w_k [Hkv, A, D]``, N(0, 1 / 2D), so that sums have unit variance if q and k have; ``u [Hkv, A]``, N(0,
+    1 / A). Needs dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
 
-    Backend ``blocks`` has the sums of some queries and keys in memory at a time: it grows with N, not with N M A.
+    Backend ``blocks`` stores the sums of some queries and keys at a time: its memory grows with N, not with N M A.
     """
 
     backends = ("blocks", "dense")
@@ -43,7 +43,7 @@ class Additive(ScoredAttention):
         super().__init__()
         heads, width = count_heads("additive", dims), dims.head_dim
         if width is None:
-            raise UsageError("additive needs dims with head_dim, the width of what its network reads")
+            raise UsageError("additive needs dims with head_dim, the input width of its network")
         if hidden is not None and hidden < 1:
             raise UsageError(f"additive: hidden must be at least 1, not {hidden}")
         hidden, generator = hidden or width, torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ class Additive(ScoredAttention):
         return additive_scores.attend(*arguments, mask.causal, mask.start(n, m)).to(q.dtype)
 
     def dense_pairs(self, n: int, m: int) -> int:
-        """The oracle holds every sum of a pair."""
+        """The reference stores the sum of every pair."""
         return n * m * self.u.shape[1]
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:

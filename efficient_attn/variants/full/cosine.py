@@ -8,7 +8,7 @@ from ...contract.shapes import Dims
 from ...kernels.dense import expand_heads, widen
 from .scored import ScoredAttention, cast_parameter, count_heads, group_heads
 
-MIN_NORM = 1e-6  # a vector that is shorter counts as one of this length, lest gradients overflow
+MIN_NORM = 1e-6  # lower bound of a vector's length, so that gradients do not overflow
 INITIAL_TEMPERATURE = 10.0
 
 

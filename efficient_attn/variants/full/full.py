@@ -1,4 +1,4 @@
-"""Exact softmax attention, and its two options: a soft cap on scores, and a sink beside the keys."""
+"""Exact softmax attention, with two options: a soft cap on scores, and a sink."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import sink, softcap_tiles
 from .softmax_attention import SoftmaxAttention
 
-CAPPED_TRAITS, SINK_TRAITS = Traits(), Traits(normalised=False)  # made once: a call asks for them
+CAPPED_TRAITS, SINK_TRAITS = Traits(), Traits(normalised=False)  # created once, because every call reads them
 LEARNED = "learned"
 
 
 class Full(SoftmaxAttention):
     """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, arXiv:1706.03762).
 
-    softcap: scores s become softcap tanh(s / softcap), so that none is larger (Gemma 2, arXiv:2408.00118).
-    sink: ``learned`` gives the softmax of each head one logit more, which takes weight and gives no value, so that a
-    head can look at nothing: softmax([s, sink])[.., :-1] v (gpt-oss, arXiv:2508.10925; Miller 2023, "Attention is off
-    by one", has it fixed at 0; Xiao et al. 2023, arXiv:2309.17453, saw first keys serve as one). The parameter
-    ``sink [H]`` starts at 0. Needs dims with heads; raises `UsageError` without them.
+    softcap: scores s become softcap tanh(s / softcap), which bounds them (Gemma 2, arXiv:2408.00118). sink: ``learned``
+    adds one logit to the softmax of each head, which has a weight but no value, so that a head can attend to nothing:
+    softmax([s, sink])[.., :-1] v (gpt-oss, arXiv:2508.10925; Miller 2023, "Attention is off by one", has it fixed at 0;
+    Xiao et al. 2023, arXiv:2309.17453, observed first keys in this role). The parameter ``sink [H]`` is initially 0.
+    Needs dims with heads; raises `UsageError` without them.
 
-    Backends: ``sdpa`` (torch's fused kernels) and ``dense`` (the oracle, N x M weights in memory). With a softcap
-    ``blocks`` (tiles of queries and keys, of which none is kept) instead of ``sdpa``.
+    Backends: ``sdpa`` (torch's fused kernels) and ``dense`` (the reference, with N x M weights). With a softcap
+    ``blocks`` (tiles of queries and keys, which are not stored) instead of ``sdpa``.
     """
 
     def __init__(
@@ -53,11 +53,9 @@ class Full(SoftmaxAttention):
         self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
         if (softcap or sink) and not isinstance(self, FullWithOptions):
             if type(self) is not Full:
-                raise UsageError(
-                    f"{type(self).__name__}: with softcap or sink a subclass of Shaped is wanted, not of Full"
-                )
+                raise UsageError(f"{type(self).__name__}: with softcap or sink, subclass Shaped instead of Full")
             self.__class__ = (
-                FullWithOptions  # which has the options in its calls, so that a call without any asks for none
+                FullWithOptions  # with the options in its calls, so that calls without any do not check for them
             )
 
 
@@ -71,7 +69,7 @@ class FullWithOptions(Full):
     def why_not(self, backend: str) -> str | None:
         if backend == "sdpa" and self.softcap is not None:
             return "torch's fused kernel has no softcap; blocks has"
-        return "it is for a softcap; sdpa takes all else" if backend == "blocks" and self.softcap is None else None
+        return "it is only for a softcap; use sdpa otherwise" if backend == "blocks" and self.softcap is None else None
 
     @property
     def traits(self) -> Traits:
@@ -99,7 +97,7 @@ class FullWithOptions(Full):
         return softcap_tiles.attend(*arguments, **options, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
-        """The logit that each query ``[B, H, N]`` has beside its keys, minus infinity without a sink."""
+        """The additional logit of each query ``[B, H, N]``, minus infinity without a sink."""
         zeros = widen(q[..., 0])
         return (
             torch.full_like(zeros, -inf)

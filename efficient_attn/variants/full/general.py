@@ -10,10 +10,10 @@ from .scored import ScoredAttention, cast_parameter, count_heads, group_heads
 
 
 class General(ScoredAttention):
-    """softmax(q^T W k) v with a learned W a key-value head (Luong et al. 2015, arXiv:1508.04025, "general").
+    """softmax(q^T W k) v with a learned W for each key-value head (Luong et al. 2015, arXiv:1508.04025, "general").
 
-    W ``[Hkv, D, D]`` is drawn from ``seed``, N(0, 1 / D^2), so that scores of unit variance in q and k have unit
-    variance. Needs dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
+    W ``[Hkv, D, D]`` is drawn from ``seed``, N(0, 1 / D^2), so that scores have unit variance if q and k have. Needs
+    dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
     """
 
     def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)

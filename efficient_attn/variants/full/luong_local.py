@@ -19,21 +19,21 @@ from ...kernels.softmax import local_window
 from ...patterns.pair_counts import count_possible_pairs
 from .scored import cast_parameter, count_heads, group_heads
 
-TRAITS = Traits(normalised=False, positional=True)  # made once: a call asks for them
+TRAITS = Traits(normalised=False, positional=True)  # created once, because every call reads them
 
 
 class LuongLocal(Attention):
-    """Softmax over a window around a position, whose weights fade with the distance from it (Luong et al. 2015,
+    """Softmax over a window around a position, with weights that decay with the distance from it (Luong et al. 2015,
     arXiv:1508.04025, local attention): sum_j w_ij exp(-(j - p_i)^2 / (2 s^2)) v_j, where w_i is the softmax of
     q.k/sqrt(D) over the keys with abs(j - p_i) <= window and s = window / 2.
 
-    position: ``predicted`` (local-p), p_i = S_i sigmoid(u . tanh(W q_i)), where S_i is the number of keys that i may
-    see; or ``own`` (local-m), p_i = i. Learned for each key-value head where predicted, and drawn from ``seed``:
-    ``form [Hkv, D, D]``, N(0, 1 / D), and ``u [Hkv, D]``, N(0, 1 / D). Needs dims with head_dim, and kv_heads or heads,
-    then; raises `UsageError` without them, and for a window below 1.
+    position: ``predicted`` (local-p), p_i = S_i sigmoid(u . tanh(W q_i)), where S_i is the number of keys visible to i;
+    or ``own`` (local-m), p_i = i. Parameters of each key-value head if predicted, drawn from ``seed``: ``form [Hkv, D,
+    D]``, N(0, 1 / D), and ``u [Hkv, D]``, N(0, 1 / D). Needs dims with head_dim, and kv_heads or heads, then; raises
+    `UsageError` without them, and for a window below 1.
 
-    Backend ``windows``: where positions are predicted each query's keys are gathered, as each looks elsewhere, which is
-    bound by memory; neighbours that look around themselves share a stretch of keys.
+    Backend ``windows``: with predicted positions each query's keys are gathered, which is limited by memory bandwidth;
+    with their own positions neighbors share a range of keys.
     """
 
     backends = ("windows", "dense")
@@ -54,14 +54,14 @@ class LuongLocal(Attention):
         if position == "predicted":
             heads, width = count_heads("luong_local", dims), dims.head_dim
             if width is None:
-                raise UsageError("luong_local needs dims with head_dim, the width of what predicts positions")
+                raise UsageError("luong_local needs dims with head_dim, the input width of its position predictor")
             generator = torch.Generator().manual_seed(seed)
             self.form = nn.Parameter(torch.randn(heads, width, width, generator=generator) * width**-0.5)
             self.u = nn.Parameter(torch.randn(heads, width, generator=generator) * width**-0.5)
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """As many keys as a window on both sides has, wherever it lies."""
+        """As many keys as a window on both sides has, at any position."""
         return {"window": max((budget.keys - 1) // 2, 1)}
 
     @property
@@ -80,7 +80,7 @@ class LuongLocal(Attention):
         return min(count_possible_pairs(n, m, causal), n * (2 * self.window + 1))
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
-        """None where positions are predicted: how many keys of a window there are depends on where it lies."""
+        """None if positions are predicted: the number of keys in a window depends on its position."""
         if self.u is not None:
             return None
         centers = range(m - n, m)
@@ -130,7 +130,7 @@ class LuongLocal(Attention):
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
 
     def why_no_starts(self) -> str | None:
-        return None if self.u is None else "it predicts places in a row from how many keys there are"
+        return None if self.u is None else "its predicted positions depend on the number of keys in a row"
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)

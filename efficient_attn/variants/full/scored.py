@@ -15,14 +15,14 @@ from .softmax_attention import SoftmaxAttention
 
 SCORED_TRAITS, SCORED_TRAITS_WITHOUT_DROPOUT = (
     Traits(dropout=dropout) for dropout in (True, False)
-)  # made once: a call asks for them
+)  # created once, because every call reads them
 
 
 class ScoredAttention(SoftmaxAttention):
     """softmax(score(q, k)) v over every key that the mask allows.
 
-    A subclass gives `score`, the definition, and turns queries and keys so that the score is their plain dot product:
-    torch's fused kernels then work it out. Decode states keep turned keys, so that each is turned once.
+    A subclass provides `score`, the definition, and transforms queries and keys so that the score is their dot product,
+    which torch's fused kernels compute. Decode states store transformed keys.
     """
 
     @property
@@ -30,7 +30,7 @@ class ScoredAttention(SoftmaxAttention):
         return SCORED_TRAITS_WITHOUT_DROPOUT if self.backend == "cpp" else SCORED_TRAITS
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, as they are defined."""
+        """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, by definition."""
         raise UnsupportedError(f"{type(self).__name__} has no score")
 
     def transform_queries(self, q: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class ScoredAttention(SoftmaxAttention):
         return q
 
     def transform_keys(self, k: Tensor) -> Tensor:
-        """The keys ``[B, Hkv, M, D]`` as they enter the dot product; what is wider is attended to as it is."""
+        """The keys ``[B, Hkv, M, D]`` of the dot product, which may be wider."""
         return k
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class ScoredAttention(SoftmaxAttention):
         return self.attend_transformed(q, self.transform_keys(k), v, mask)
 
     def attend_transformed(self, q: Tensor, keys: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        """Attend from queries as they come to keys that are turned, in the dtype of those."""
+        """Attend from original queries to transformed keys, in the dtype of the keys."""
         rows, native = self.transform_queries(q).to(keys.dtype), self.backend == "cpp"
         out = attend(rows, keys, v.to(keys.dtype), mask, scale=1.0, native=native, dropout=self.dropping)
         return out.to(q.dtype)
@@ -73,7 +73,7 @@ class ScoredAttention(SoftmaxAttention):
 
 
 def count_heads(name: str, dims: Dims) -> int:
-    """The key-value heads that something is learned for. Raises `UsageError` where dims do not say."""
+    """The number of key-value heads with parameters. Raises `UsageError` if dims do not determine it."""
     heads = dims.kv_heads or dims.heads
     if heads is None:
         raise UsageError(f"{name} needs dims with kv_heads or heads, as it learns something for each")
@@ -86,5 +86,5 @@ def cast_parameter(parameter: Tensor, x: Tensor) -> Tensor:
 
 
 def group_heads(q: Tensor, kv_heads: int) -> Tensor:
-    """``[B, H, N, D]`` as ``[B, Hkv, G, N, D]``, the heads of a group beside each other."""
+    """``[B, H, N, D]`` as ``[B, Hkv, G, N, D]``, with the heads of a group together."""
     return q.unflatten(1, (kv_heads, -1))

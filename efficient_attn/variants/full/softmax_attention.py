@@ -20,19 +20,19 @@ from ...patterns.pair_counts import count_possible_pairs
 
 TRAITS_WITH_DROPOUT, TRAITS_WITHOUT_DROPOUT = (
     Traits(exact=True, dropout=dropout) for dropout in (True, False)
-)  # made once: a call asks for them
-FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps no more than it has to
+)  # created once, because every call reads them
+FUSED_TRAINING_WORKSPACE = 4.5  # in multiples of the output's size: torch's kernel stores no more than necessary
 
 
 class SoftmaxAttention(Attention):
-    """softmax(q k^T / sqrt(D)) v over every key that the mask allows. With p for these pairs, the oracle is
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows. With p for these pairs, the reference is
 
         w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
         out = einsum("bhnm,bhme->bhne", w, v)
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
-    ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
-    as it is built on first use. ``cpp`` refuses other dtypes, and dropout of weights, for which torch forms them all.
+    ``cpp``, the same with decode steps in one pass of C++, for the CPU in float32 and float64 without dropout, built on
+    first use and never selected automatically.
     """
 
     backends = ("sdpa", "cpp", "dense")
@@ -45,7 +45,9 @@ class SoftmaxAttention(Attention):
     @property
     def traits(self) -> Traits:
         cls, base = type(self), SoftmaxAttention
-        inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle  # others may not know of dropout
+        inherits_dropout = (
+            cls.compute is base.compute and cls.oracle is base.oracle
+        )  # other mechanisms do not support dropout
         return TRAITS_WITH_DROPOUT if inherits_dropout and self.backend != "cpp" else TRAITS_WITHOUT_DROPOUT
 
     @property

@@ -22,18 +22,18 @@ from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
 
 
 class Reformer(Attention):
-    """Softmax over the keys that a hash puts near a query, of unit length; queries and keys are one tensor (Kitaev et
-    al. 2020, arXiv:2001.04451). With p for the pairs of the same chunk, or of neighbours, in any round, the oracle is
+    """Softmax over keys of unit length that a hash puts near a query; queries and keys are one tensor (Kitaev et al.
+    2020, arXiv:2001.04451). With p for pairs in the same chunk, or in neighboring ones, in any round, the reference is
 
         w = einsum("bhnd,bhmd->bhnm", q, normalize(k, dim=-1)).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
         out = einsum("bhnm,bhme->bhne", w, v)
 
-    n_hashes: rounds of hashing; a pair found in several counts once. bucket_size: positions a chunk; sorted by bucket,
-    a query sees its own chunk and the one before. It sees itself only where it sees no other key. The random directions
-    are drawn from the seed when it is created, for ``dims.head_dim``. Raises `UsageError` for a k that is not q.
+    n_hashes: rounds of hashing; a pair found in several counts once. bucket_size: positions of a chunk; a query sees
+    its own chunk and the previous one, in the order of buckets. It sees itself only if it sees no other key. The random
+    directions are drawn from the seed at creation, for ``dims.head_dim``. Raises `UsageError` for a k that is not q.
 
     A row of a batch has about ``length / bucket_size`` buckets, of its own length without padding; padded positions
-    are neither queries nor keys, so their rows are zero. Backends: ``chunks`` (never N x N) and ``dense``.
+    are neither queries nor keys, so their rows are zero. Backends: ``chunks`` (no N x N matrix) and ``dense``.
     """
 
     backends = ("chunks", "dense")
@@ -51,7 +51,7 @@ class Reformer(Attention):
             if value < 1:
                 raise UsageError(f"reformer: {name} must be at least 1, not {value}")
         if dims.head_dim is None:
-            raise UsageError("reformer: give dims with head_dim, for which its random directions are drawn")
+            raise UsageError("reformer: give dims with head_dim, which its random directions need")
         self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims
         self.rotations: Tensor
         self.register_buffer("rotations", draw_rotations(n_hashes, dims.head_dim, seed))
@@ -60,7 +60,7 @@ class Reformer(Attention):
     def fit(cls, budget: Budget) -> dict[str, Any]:
         """Four rounds of hashing, in each two chunks that share the keys evenly."""
         if budget.keys < 8:
-            raise UsageError(f"reformer: four rounds of two chunks take 8 keys, not {budget.keys}")
+            raise UsageError(f"reformer: four rounds of two chunks need at least 8 keys, not {budget.keys}")
         return {"n_hashes": 4, "bucket_size": budget.keys // 8}
 
     @property
@@ -71,7 +71,7 @@ class Reformer(Attention):
             decode=False,
             grouped=False,
             exact=True,
-            positional=True,  # chunks end somewhere within a bucket, whose order is that of positions
+            positional=True,  # a chunk may end within a bucket, which is ordered by position
             mixes_queries=True,
         )
 
@@ -115,19 +115,19 @@ class Reformer(Attention):
         config = HashedConfig(self._sort_rounds(k, mask), mask.causal, width**-0.5)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
-        pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
+        pad = max(width, value_width)  # the kernels require equal widths; zeros change neither scores nor outputs
         rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
         out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=config).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
     def _sort_rounds(self, k: Tensor, mask: Mask) -> Rounds:
-        """Hashed by k: what padding hides is blank in it, and what `query_lengths` leave unwanted is not."""
+        """Sorted by the hash of k: padding is zero in it, queries beyond `query_lengths` are not."""
         n = k.shape[2]
         return sort_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
 
 
 def _are_equal(q: Tensor, k: Tensor) -> bool:
-    """Whether two tensors of one shape hold the same; reads them only where their memory differs."""
+    """Whether two tensors of one shape are equal; compares contents only if their memory differs."""
     if q is k or q.dtype != k.dtype or q.device != k.device:
         return True  # or a misfit of another kind, which the base class names
     if torch.compiler.is_compiling() or in_functorch_transform():

@@ -13,11 +13,12 @@ from .linear_attention import LinearAttention, LinearState
 
 
 class CosFormer(LinearAttention):
-    """relu(q_i) . relu(k_j) weighted by cos(pi/2 (i - j) / horizon), so that near keys count more (Qin et al. 2022,
-    arXiv:2202.08791).
+    """relu(q_i) . relu(k_j) weighted by cos(pi/2 (i - j) / horizon), so that near keys have larger weights (Qin et al.
+    2022, arXiv:2202.08791).
 
-    The horizon is ``dims.max_len``, never the length of a call: a prefix stays a prefix. A query further than that from
-    a key would give it a negative weight, so longer inputs raise `UsageError`. A row without any weight is zeros.
+    The horizon is ``dims.max_len`` and not the length of a call, so that a prefix of the output is the output of the
+    prefix. At larger distances weights would be negative, so longer inputs raise `UsageError`. A row without any weight
+    is zero.
     """
 
     def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)

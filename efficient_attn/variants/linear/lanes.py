@@ -1,4 +1,4 @@
-"""Lanes: the query heads of a group that see keys with the same weights; how they attend, wherever they stand."""
+"""Lanes: query heads of a group whose key weights are equal, and their attention with any alignment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Lane(NamedTuple):
     rate: Tensor | None = None  # [Bh]
 
     def compute_fade(self, distance: int) -> Tensor | None:
-        """By how much rows ``[Bh, N]`` see less of everything, the first of them so far after the last key."""
+        """The decay of everything that rows ``[Bh, N]`` see, the first of them so far after the last key."""
         if self.rate is None:
             return None
         return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
 
     def rebase(self, past: Sums) -> Sums:
-        """The sums as the next step counts: from its own first position."""
+        """The sums relative to the first position of the next step."""
         if self.next is None or past.reference is None:
             return past
         reference = past.reference - self.next.detach()
@@ -36,7 +36,7 @@ class Lane(NamedTuple):
             return past._replace(reference=reference)
         gradient_carrier = (
             (self.next.detach() - self.next).exp().to(past.kv.dtype)
-        )  # which hands the weights' gradient on
+        )  # which passes on the gradient of the weights
         return Sums(past.kv * gradient_carrier[:, None, None], past.z * gradient_carrier[:, None], reference)
 
 
@@ -46,12 +46,12 @@ def unfold(out: list[Tensor], q: Tensor) -> Tensor:
 
 
 def attend_causal(config: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-    """Any alignment: rows before the first key are zero, rows after the last see everything, the rest scan."""
+    """Any alignment: rows before the first key are zero, rows after the last see everything, the others scan."""
     q, start, m = lane.rows, config.start, k.shape[1]
     n = q.shape[2]
     n_blind = min(max(-start, 0), n)
-    first_key = max(start, 0)  # the key on which the first seeing query stands
-    n_aligned = min(n - n_blind, m - first_key)  # queries that stand on keys
+    first_key = max(start, 0)  # the key that the first query with visible keys is aligned with
+    n_aligned = min(n - n_blind, m - first_key)  # queries aligned with keys
     past_keys, aligned_keys = slice(0, first_key), slice(first_key, first_key + n_aligned)
     past = None
     if first_key:

@@ -1,4 +1,4 @@
-"""A feature map made into a mechanism: exp(q.k) replaced by phi(q).phi(k), so that keys can be summed first."""
+"""Attention from a feature map: exp(q.k) is replaced by phi(q).phi(k), so that keys can be summed first."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .lanes import Lane, attend_causal, unfold
 
 PLAIN_TRAITS, POSITIONAL_TRAITS = (
     Traits(positional=positional) for positional in (False, True)
-)  # made once: a call asks for them
-MIN_DIVISOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
+)  # created once, because every call reads them
+MIN_DIVISOR = 1e-6  # smallest absolute value of sums of weights of both signs: see `away_from_zero`
 
 
 @dataclass(frozen=True)
 class LinearState:
-    """Everything that linear attention keeps of the past; its size does not depend on how long that was."""
+    """The decode state of linear attention; its size does not depend on the number of positions."""
 
     sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
     length: int = 0
@@ -42,8 +42,8 @@ class LinearState:
 
 
 class KeyWeights(NamedTuple):
-    """Weights that keys have besides their features: logarithms ``[B, Hkv, M]``, and those of a key of weight 1 that
-    would come next ``[B, Hkv]``, from which decoding counts on."""
+    """Weights of keys in addition to their features: logarithms ``[B, Hkv, M]``, and those of a key of weight 1 at the
+    next position ``[B, Hkv]``, from which decoding continues."""
 
     keys: Tensor
     next: Tensor
@@ -52,15 +52,15 @@ class KeyWeights(NamedTuple):
 class LinearAttention(Attention):
     """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
 
-    With p for the pairs that the mask allows, and where neither map nor subclass weighs keys, the oracle is
+    With p for the pairs that the mask allows, and if neither map nor subclass weights keys, the reference is
 
         w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
         out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
 
-    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; few keys are taken all at once. ``cpp`` is the
-    same with the scan in C++, for the CPU and for keys without weights, by request only, as it is built on first use:
-    without a causal mask, and in decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights.
-    A map with learned parameters keeps them on the mechanism, where the backward pass finds them.
+    Backends: ``chunked`` sums keys chunk by chunk, causal with a scan; few keys are summed at once. ``cpp`` is the same
+    with the scan in C++, for the CPU and for keys without weights, built on first use and never selected automatically:
+    bidirectional calls and single decode steps run ``chunked``. ``dense`` forms all N x M weights. A map with learned
+    parameters keeps them on the mechanism, where the backward pass finds them.
     """
 
     backends = ("chunked", "cpp", "dense")
@@ -79,15 +79,15 @@ class LinearAttention(Attention):
 
     @property
     def divisor(self) -> Divisor | None:
-        """What outputs are divided by, from the sums of weights; None where they are not."""
+        """The divisors of outputs, from the sums of weights; None if outputs are not divided."""
         return away_from_zero if self.feature_map.signed else replace_zero_by_one
 
     def rates(self, heads: int) -> Tensor | None:
-        """How fast what a head sees fades with distance: logarithms a position ``[H]``. Then only causal masks fit."""
+        """The decay of each head: logarithms for each position ``[H]``. Requires causal masks."""
         return None
 
     def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
-        """Weights of keys besides their features, such as gates; valid: ``[B, M]``."""
+        """Weights of keys in addition to their features, such as gates; valid: ``[B, M]``."""
         return None
 
     @property
@@ -101,7 +101,7 @@ class LinearAttention(Attention):
         if backend != "cpp":
             return None
         if self.weighs_keys:
-            return "its keys have weights, which the kernel in C++ does not know"
+            return "its keys have weights, which the C++ kernel does not support"
         return native.why_no_native()
 
     @property
@@ -163,7 +163,9 @@ class LinearAttention(Attention):
         if in_functorch_transform() and any_functorch_wrapped(
             (*self.parameters(), *self.buffers())
         ):  # the kernels would not see it
-            raise UnsupportedError(f"{self.label}: torch.func cannot follow what its map holds; backend=dense can")
+            raise UnsupportedError(
+                f"{self.label}: torch.func does not support the tensors of its map; use backend=dense"
+            )
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
@@ -207,7 +209,7 @@ class LinearAttention(Attention):
         return LinearState(tuple(self._make_empty_sums(*sizes, like) for _ in range(lanes)))
 
     def why_no_starts(self) -> str | None:
-        return "its feature map knows positions" if self.feature_map.positional else None
+        return "its feature map depends on positions" if self.feature_map.positional else None
 
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
@@ -256,7 +258,7 @@ class LinearAttention(Attention):
         )
 
     def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
-        """All heads of a group at once, or one after another where each weighs keys in its own way."""
+        """All heads of a group together, or one after another if they weight keys differently."""
         batch, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
         rates = self.rates(q.shape[1])
@@ -270,7 +272,7 @@ class LinearAttention(Attention):
 
 
 def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
-    """Which of a step's positions ``[B, T]`` lie in rows that have begun; None where all do."""
+    """The valid ones of a step's positions ``[B, T]``, after their rows' starts; None if all are."""
     return None if state.starts is None else state.starts.valid_or_none(state.length, k.shape[2])
 
 
@@ -280,12 +282,12 @@ def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:
-    """Whether a gradient by any of these is wanted."""
+    """Whether a gradient with respect to any of these is required."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def replace_zero_by_one(total: Tensor) -> Tensor:
-    """A sum of weights that are not negative, 1 where it is zero: such rows are zeros."""
+    """A sum of nonnegative weights, with 1 instead of zero: such rows are zero."""
     return total.masked_fill(total == 0, 1)
 
 

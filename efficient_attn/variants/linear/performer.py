@@ -21,10 +21,10 @@ class Performer(LinearAttention):
     n_features: random directions w. kind: ``positive`` features exp(w.x - |x|^2/2); ``hyperbolic`` ones along w and -w;
     ``trigonometric`` ones, sines and cosines, accurate where softmax weights are large and wrong in sign where they are
     small; ``relu``, another kernel instead of an estimate (the paper's generalized attention). Trigonometric and
-    hyperbolic features are two to a direction. orthogonal: directions in blocks of D at right angles, which
-    lowers the variance. Directions are drawn from ``seed`` once, the same for all heads; `redraw` draws others.
+    hyperbolic maps have two features for each direction. orthogonal: directions in blocks of D are orthogonal, which
+    lowers the variance. Directions are drawn from ``seed`` once, the same for all heads; `redraw` draws new ones.
 
-    Exponents are kept relative to the running maximum of the keys: the causal form never looks ahead for it.
+    Exponents are relative to the running maximum of the keys, so that the causal form is strictly causal.
     """
 
     directions: Tensor
@@ -50,7 +50,7 @@ class Performer(LinearAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """Positive features whose sums are as large as the keys and values."""
+        """Positive features with sums as large as the keys and values."""
         return {"n_features": budget.features()}
 
     @property

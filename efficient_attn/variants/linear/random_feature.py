@@ -17,14 +17,14 @@ from .random_features import draw_directions, make_unit_map
 
 
 class RandomFeature(LinearAttention):
-    """Softmax attention of normalised queries and keys, estimated by random sines and cosines (RFA, Peng et al. 2021,
+    """Softmax attention of normalized queries and keys, estimated by random sines and cosines (RFA, Peng et al. 2021,
     arXiv:2103.02143).
 
-    n_features: random directions, two features each, drawn from ``seed`` once; `redraw` draws others. gated: the past
-    fades by a learned gate, sum <- g sum + (1 - g) phi(k) v; then causal only, and calls take ``gate [B, Hkv, M]``, the
-    gate before its sigmoid. Hidden keys leave the past as it is.
+    n_features: random directions with two features each, drawn from ``seed`` once; `redraw` draws new ones. gated: the
+    past decays by a learned gate, sum <- g sum + (1 - g) phi(k) v; then causal only, and calls take ``gate [B, Hkv,
+    M]``, the gate before its sigmoid. Masked keys do not change the sums.
 
-    Sums of weights may come out near zero or below it; see `away_from_zero`.
+    Sums of weights may be close to zero or negative; see `away_from_zero`.
     """
 
     directions: Tensor
@@ -48,7 +48,7 @@ class RandomFeature(LinearAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """Sines and cosines whose sums are as large as the keys and values."""
+        """Sines and cosines with sums as large as the keys and values."""
         return {"n_features": budget.features(2)}
 
     @property
@@ -59,7 +59,7 @@ class RandomFeature(LinearAttention):
     def traits(self) -> Traits:
         if not self.gated:
             return self.claims()
-        # a gate that is open throughout takes in nothing: such weights sum to 0
+        # gates that are always open give weights that sum to 0
         return self.claims(bidirectional=False, normalised=False, positional=True, inputs={"gate": Input("key")})
 
     @property

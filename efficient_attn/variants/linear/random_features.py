@@ -1,6 +1,6 @@
-"""Random features: maps whose products are, on average over drawn directions, a kernel of q and k.
+"""Random features: maps whose products are, in expectation over random directions, a kernel of q and k.
 
-Every map here takes ``directions [m, D]`` and estimates exp(x.y), or relu's kernel, by a mean over the m directions.
+Every map takes ``directions [m, D]`` and estimates exp(x.y), or relu's kernel, by a mean over the m directions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RELU_FLOOR = 1e-3  # the paper's: no row of weights is then all zero
 
 
 def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> Tensor:
-    """``[count, width]`` directions w ~ N(0, I), a function of the seed alone.
+    """``[count, width]`` directions w ~ N(0, I), a function of the seed only.
 
-    orthogonal: directions of one block of ``width`` are at right angles; each alone is still N(0, I).
+    orthogonal: directions of one block of ``width`` are orthogonal; each is still N(0, I).
     """
     generator = torch.Generator().manual_seed(seed)
     gaussian = torch.randn(count, width, generator=generator, dtype=torch.float64)
@@ -39,7 +39,7 @@ def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> T
 
 
 def make_random_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
-    """The map of a kind along given directions, for queries and keys as they are: scale them first."""
+    """The map of a kind along given directions, for unscaled queries and keys."""
     return FeatureMap(
         partial(_features, kind, directions),
         partial(_return_features, _FEATURE_FUNCTIONS[kind].per_direction * len(directions)),
@@ -50,14 +50,14 @@ def make_random_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
 
 
 def make_softmax_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
-    """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
+    """The same for exp(q.k / sqrt(D)). Trigonometric weights nearly cancel, so that float32 would keep two digits."""
     base = make_random_map(kind, directions)
     features, back = (partial(run, kind, directions, scaled=True) for run in (_features, _backward))
     return replace(base, phi=features, exact=base.signed, back=back)
 
 
 def make_unit_map(directions: Tensor) -> FeatureMap:
-    """Trigonometric features of q / |q| and k / |k|: what their lengths contribute to the softmax is left out."""
+    """Trigonometric features of q / |q| and k / |k|: the softmax's dependence on their lengths is left out."""
     base = make_random_map("trigonometric", directions)
     return replace(
         base, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_backward, directions)
@@ -69,7 +69,7 @@ def _features(kind: FeatureKind, directions: Tensor, x: Tensor, scaled: bool = F
 
 
 def _compute_scale(x: Tensor, scaled: bool) -> float:
-    """What x is multiplied by; directions are fewer than positions, so they are it that get it."""
+    """The factor of x, which is applied to the directions, because they are fewer than positions."""
     return x.shape[-1] ** -0.25 if scaled else 1.0
 
 
@@ -86,7 +86,7 @@ def _backward(
     by_logarithm: Tensor | None,
     scaled: bool = False,
 ) -> Tensor:
-    """The gradient by x. A map's slope along a direction is made of its features."""
+    """The gradient with respect to x, from the features."""
     scale = _compute_scale(x, scaled)
     grad_x = products.combine_directions(
         _FEATURE_FUNCTIONS[kind].gradient_along(features, by_features), directions.to(x.dtype) * scale
@@ -120,7 +120,7 @@ def _positive(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tens
 
 
 def _hyperbolic(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Positive features along w and along -w, which cancels what is odd in w."""
+    """Positive features along w and -w, which cancels the odd part in w."""
     projections = products.project_onto(x, directions * (LOG2_E * scale))
     projections = torch.cat([projections, -projections], -1)
     max_projection = projections.detach().amax(-1)
@@ -140,10 +140,10 @@ def _relu(x: Tensor, directions: Tensor, scale: float) -> Tensor:
 
 
 def _exp2_above_floor(projections: Tensor, offset: Tensor) -> Tensor:
-    """2^(along - unit), and a little more than nothing where that vanishes.
+    """2^(along - unit), bounded below by a small positive number.
 
-    The largest features of a query and of a key need not be the same; of large inputs the products would all underflow,
-    and the row would have no weight at all. The square of the floor is still a normal number of the dtype.
+    The largest features of a query and of a key may be different ones; with large inputs all products would underflow,
+    and the row would have no weight. The square of the bound is a normal number of the dtype.
     """
     floor = torch.finfo(projections.dtype).tiny ** 0.45
     if projections.requires_grad and torch.is_grad_enabled():

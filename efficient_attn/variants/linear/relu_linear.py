@@ -6,10 +6,10 @@ from .linear_attention import LinearAttention
 
 
 class ReluLinear(LinearAttention):
-    """Linearized attention with phi(x) = relu(x), one of the maps of Katharopoulos et al. 2020 (arXiv:2006.16236) and
-    of Kasai et al. 2021 (arXiv:2103.13076).
+    """Linear attention with phi(x) = relu(x), one of the maps of Katharopoulos et al. 2020 (arXiv:2006.16236) and of
+    Kasai et al. 2021 (arXiv:2103.13076).
 
-    A query whose features share no coordinate with those of any key that it sees gives zeros.
+    A query whose features are orthogonal to those of all visible keys gives zeros.
     """
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ class Retention(LinearAttention):
     """sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, with gamma = 1 - 2^(-5 - h) for head h (RetNet, Sun et
     al. 2023, arXiv:2307.08621). Causal only.
 
-    normalised: the paper's retention score normalization: the decays D_ij = gamma^(i - j) of the keys that a query sees
-    are divided by sqrt(sum_j D_ij), and its weights then by max(abs(their sum), 1). Otherwise nothing is normalised,
-    as a norm of the layer follows. The paper's rotation of queries and keys belongs to the layer as well. Heads of a
-    group share keys and values and keep their own decays, so a state is as large as without groups.
+    normalised: the paper's retention score normalization: the decays D_ij = gamma^(i - j) of visible keys are divided
+    by sqrt(sum_j D_ij), and a row's weights by max(abs(their sum), 1). Otherwise nothing is normalized, because a norm
+    of the layer follows. The paper's rotation of queries and keys belongs to the layer as well. Heads of a group share
+    keys and values and have their own decays, so a state is as large as without groups.
     """
 
     def __init__(self, *, normalised: bool = False) -> None:
@@ -52,7 +52,7 @@ class Retention(LinearAttention):
         out = weights @ widen(expand_heads(v, heads))
         return (out / at_least_one(weights.sum(-1, keepdim=True)) if self.normalised else out).to(q.dtype)
 
-    # What divides a row's decays may as well divide its query, so that the scan has to know nothing of it
+    # the divisor of a row's decays can also divide its query, so that the scan does not need it
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if not self.normalised:

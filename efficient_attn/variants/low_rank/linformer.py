@@ -17,17 +17,17 @@ from ...kernels.softmax.sdpa import attend_fused
 
 
 class Linformer(Attention):
-    """Softmax over ``rank`` learned mixtures of the keys instead of all of them (Wang et al. 2020, arXiv:2006.04768):
-    softmax(q (E k)^T / sqrt(D)) F v. The oracle is
+    """Softmax over ``rank`` learned linear combinations of the keys (Wang et al. 2020, arXiv:2006.04768):
+    softmax(q (E k)^T / sqrt(D)) F v. The reference is
 
         w = einsum("bhnd,rm,bhmd->bhnr", q, E, k).div(D**0.5).softmax(-1)
         out = einsum("bhnr,rm,bhme->bhne", w, F, v)
 
-    rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
+    rank: their number. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
     good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is
-    ``[rank, max_len]`` and drawn from N(0, 1 / max_len), so that max_len keys of unit variance give mixtures of unit
-    variance; M < max_len keys take the first M columns. Padding is zeros. Needs dims with max_len, for share=None
-    also with kv_heads or heads, else it raises `UsageError`; so do more than max_len keys.
+    ``[rank, max_len]`` and drawn from N(0, 1 / max_len), so that max_len keys of unit variance give combinations of
+    unit variance; M < max_len keys use the first M columns. Padding is zero. Needs dims with max_len, for share=None
+    also with kv_heads or heads; raises `UsageError` without them, and for more than max_len keys.
     """
 
     backends = ("projected", "dense")
@@ -47,7 +47,7 @@ class Linformer(Attention):
         if dims.max_len is None or heads is None:
             required = "max_len" if share else "max_len, and kv_heads or heads,"
             raise UsageError(
-                f"linformer:share={share or 'none'} needs dims with {required} to know the size of its projections"
+                f"linformer:share={share or 'none'} needs dims with {required} for the size of its projections"
             )
         self._rank, self._max_len = rank, dims.max_len
         size, generator = (heads, rank, dims.max_len), torch.Generator().manual_seed(seed)

@@ -18,18 +18,18 @@ FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25
 
 
 class Nystromformer(Attention):
-    """Softmax attention by way of landmarks, the means q~ and k~ of segments (Xiong et al. 2021, arXiv:2102.03902):
-    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v. The oracle is
+    """Softmax attention through landmarks, the means q~ and k~ of segments (Xiong et al. 2021, arXiv:2102.03902):
+    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v. The reference is
 
         a, b, c = (einsum("bhid,bhjd->bhij", x, y).div(D**0.5).softmax(-1) for x, y in ((q, k_), (q_, k_), (q_, k)))
         out = einsum("bhni,bhij,bhjm,bhme->bhne", a, pinv(b), c, v)
 
     n_landmarks: at most so many segments, each of ceil(L / n_landmarks) of a row's L valid positions; the last may be
     shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.low_rank.landmarks.pseudo_inverse``. The
-    paper's 6 leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where
-    queries have as many landmarks as keys, and with one for every position 20 and more come near full attention. A
-    converged inverse of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
-    Without the paper's depthwise convolution, which is a layer of its own. Options below 1 raise `UsageError`.
+    paper's 6 damp small singular values. With more steps the weights of a row approach a sum of 1, if queries have as
+    many landmarks as keys, and with one for every position at least 20 steps approach full attention. A converged
+    inverse of a nearly singular matrix amplifies rounding, so more than 10 steps are computed in float64. Does not
+    include the paper's depthwise convolution. Options below 1 raise `UsageError`.
     """
 
     backends = ("landmarks", "dense")
@@ -97,7 +97,7 @@ class Nystromformer(Attention):
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
         context = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_broadcast_valid(valid))
-        # what a missing landmark found is dropped here: its column of the inverse is zero
+        # the contribution of a missing landmark is dropped here: its column of the inverse is zero
         values = (inverse @ widen(context)).to(q.dtype)
         return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_broadcast_valid(k_marks.present)).to(dtype)
 
@@ -114,7 +114,7 @@ def _broadcast_valid(valid: Tensor | None) -> Tensor | None:
 
 
 def _make_averaging_matrix(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """The matrix ``[B, 1, slots, L]`` that takes a sequence to the means of its segments."""
+    """The matrix ``[B, 1, slots, L]`` that maps a sequence to the means of its segments."""
     segment, filled = assign_segments(valid, count)
     in_segment = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]
     return in_segment.to(dtype) / filled.clamp(min=1)[:, None, :, None]

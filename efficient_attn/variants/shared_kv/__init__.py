@@ -1,1 +1,1 @@
-"""Exact attention whose heads share keys and values, or the latent that both are made from."""
+"""Exact attention with shared keys and values, or a shared latent that both are computed from."""

@@ -8,7 +8,7 @@ from ..full.softmax_attention import SoftmaxAttention
 class GroupedQuery(SoftmaxAttention):
     """Exact attention whose heads share key-value heads in adjacent groups (Ainslie et al. 2023, arXiv:2305.13245).
 
-    kv_heads: the number of key-value heads; without it, and without dims, it is read from k at each call.
+    kv_heads: the number of key-value heads; without it, and without dims, that of k in each call.
     """
 
     def __init__(self, *, kv_heads: int | None = None, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)

@@ -18,25 +18,25 @@ from ...kernels.dense import softmax_attention, widen
 from ...kernels.softmax import decode, latent
 from ...patterns.pair_counts import count_possible_pairs
 
-TRAITS = Traits(exact=True, values=False)  # made once: a call asks for them
+TRAITS = Traits(exact=True, values=False)  # created once, because every call reads them
 
 
 class MultiHeadLatent(Attention):
-    """Exact attention whose heads make keys and values from one cached latent (DeepSeek-AI 2024, arXiv:2405.04434).
+    """Exact attention whose keys and values are computed from one cached latent (DeepSeek-AI 2024, arXiv:2405.04434).
 
-    k is the latent ``[B, 1, M, C + R]`` and v is None: of a row c head h makes the key ``w_uk[h] c`` (D numbers) and
-    the value ``w_uv[h] c`` (E numbers); the last R numbers are a key that all heads share, for rotary positions, which
-    are applied outside. q is ``[B, H, N, D + R]``, the output ``[B, H, N, E]``; scores are over sqrt(D + R).
+    k is the latent ``[B, 1, M, C + R]`` and v is None: from a row c head h computes the key ``w_uk[h] c`` (D numbers)
+    and the value ``w_uv[h] c`` (E numbers); the last R numbers are a key shared by all heads, for rotary positions,
+    which are applied outside. q is ``[B, H, N, D + R]``, the output ``[B, H, N, E]``; scores are divided by sqrt(D +
+    R).
 
-    latent_dim: C, four times D unless given. rotary_dim: R. Learned: ``w_uk [H, D, C]`` and ``w_uv [H, E, C]``, drawn
-    from N(0, 1 / C) so that latents of unit variance make such keys and values. Needs dims with heads and head_dim,
-    which is D + R; E is ``dims.value_dim``, else D. Raises `UsageError` without them.
+    latent_dim: C, four times D unless given. rotary_dim: R. Parameters: ``w_uk [H, D, C]`` and ``w_uv [H, E, C]``,
+    drawn from N(0, 1 / C), so that latents of unit variance give such keys and values. Needs dims with heads and
+    head_dim, which is D + R; E is ``dims.value_dim``, else D. Raises `UsageError` without them.
 
-    Backends: ``expanded`` makes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
-    queries and outputs and attends to the latents themselves, as with a single key-value head; ``adaptive`` takes for
-    each call the one with fewer multiply-adds: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
-    ``adaptive`` with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only, as
-    it is built on first use.
+    Backends: ``expanded`` computes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
+    queries and outputs and attends to the latents, as with a single key-value head; ``adaptive`` uses the one with
+    fewer multiply-adds in each call: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
+    ``adaptive`` with decode steps in one pass of C++, for the CPU in float32 and float64, never selected automatically.
     """
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
@@ -53,11 +53,13 @@ class MultiHeadLatent(Attention):
     ) -> None:
         super().__init__()
         if dims.heads is None or dims.head_dim is None:
-            raise UsageError("mla needs dims with heads and head_dim to know the size of its projections")
+            raise UsageError("mla needs dims with heads and head_dim for the size of its projections")
         if dims.kv_heads not in (None, 1):
-            raise UsageError(f"mla has one latent for all heads, dims say kv_heads={dims.kv_heads}")
+            raise UsageError(f"mla has one latent for all heads, dims set kv_heads={dims.kv_heads}")
         if not 0 <= rotary_dim < dims.head_dim:
-            raise UsageError(f"mla: rotary_dim={rotary_dim} is a part of head_dim={dims.head_dim}, and not all of it")
+            raise UsageError(
+                f"mla: rotary_dim={rotary_dim} has to be less than head_dim={dims.head_dim}, which includes it"
+            )
         if latent_dim is not None and latent_dim < 1:
             raise UsageError(f"mla: latent_dim must be at least 1, not {latent_dim}")
         self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
@@ -90,12 +92,12 @@ class MultiHeadLatent(Attention):
 
     def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
         if v is not None:
-            raise UsageError("mla makes its values from the latent in k: give None for v")
+            raise UsageError("mla computes its values from the latent in k: pass None as v")
         check_tensors(q=q, k=k)
         (batch, heads, n, width), (kb, kv_heads, m, key_width) = q.shape, k.shape
         if kb != batch or key_width != self.key_dim:
             expected = f"[B, 1, M, {self.key_dim}]"
-            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, which mla wants as {expected}")
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}; mla requires {expected}")
         return Shape(batch, heads, kv_heads, n, m, width, self._value_dim)
 
     def oracle(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from ..full.softmax_attention import SoftmaxAttention
 class MultiQuery(SoftmaxAttention):
     """Exact attention whose H query heads share one key-value head (Shazeer 2019, arXiv:1911.02150).
 
-    k and v are ``[B, 1, M, D]``; decoding reads H times fewer bytes of cache a token than multi-head attention.
+    k and v are ``[B, 1, M, D]``; decoding reads H times fewer bytes of cache for each token than multi-head attention.
     """
 
     def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
         super().__init__()
         if dims.kv_heads not in (None, 1):
-            raise UsageError(f"mqa has one key-value head, dims say kv_heads={dims.kv_heads}")
+            raise UsageError(f"mqa has one key-value head, dims set kv_heads={dims.kv_heads}")
 
     @property
     def kv_heads(self) -> int:

@@ -7,14 +7,14 @@ from ...contract.budget import Budget
 from ...contract.traits import Traits
 from .sparse_attention import SparseAttention
 
-DEFAULT_SINKS = 4  # the paper's: with fewer, something of the loss remains, with more nothing is gained
+DEFAULT_SINKS = 4  # the paper's: fewer keep some of the increase in perplexity, more do not help
 
 
 class AttentionSinks(SparseAttention):
-    """The last ``window`` keys and the very first ones, where softmax drops the weight that it has no use for
-    (StreamingLLM, Xiao et al. 2023, arXiv:2309.17453). Causal only; decoding keeps both in constant memory.
+    """The last ``window`` keys and the first ones, to which softmax assigns unneeded weight (StreamingLLM, Xiao et al.
+    2023, arXiv:2309.17453). Causal only; decoding keeps both in constant memory.
 
-    window: keys before the query's own. n_sink: the first keys, always seen.
+    window: keys before the query's own. n_sink: the first keys, always visible.
     """
 
     def __init__(self, *, window: int = 1020, n_sink: int = DEFAULT_SINKS) -> None:

@@ -23,7 +23,7 @@ class BigBird(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """A quarter of the keys is global, a quarter drawn, in two blocks, and the rest a window."""
+        """A quarter of the keys is global, a quarter random, in two blocks, and the rest a window."""
         block, n_global = budget.keys // 8, budget.keys // 4
         window = budget.reach(budget.keys - n_global - 2 * block)
         return {"window": window, "n_global": n_global, "n_random": 2 if block else 0, "block_size": max(block, 1)}

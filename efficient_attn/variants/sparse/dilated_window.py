@@ -19,5 +19,5 @@ class DilatedWindow(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """As many keys as a plain window has; the dilation is left as it is."""
+        """As many keys as a plain window has; the dilation is unchanged."""
         return {"window": budget.reach()}

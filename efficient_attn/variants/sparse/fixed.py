@@ -12,7 +12,7 @@ class Fixed(SparseAttention):
     """Each query sees its own block, and the last keys of every block as its summary (Sparse Transformer, Child et al.
     2019, arXiv:1904.10509).
 
-    stride: positions a block. summary: keys at the end of each block that everyone sees (the paper's c).
+    stride: positions of a block. summary: keys at the end of each block that all queries see (the paper's c).
     """
 
     def __init__(self, *, stride: int = 128, summary: int = 8) -> None:
@@ -24,4 +24,6 @@ class Fixed(SparseAttention):
         for stride in range(budget.length, 0, -1):
             if stride + -(-budget.length // stride) - 1 <= budget.keys:
                 return {"stride": stride, "summary": 1}
-        raise UsageError(f"fixed: {budget.length} positions take more than {budget.keys} keys a query in any blocks")
+        raise UsageError(
+            f"fixed: with {budget.length} positions all blocks need more than {budget.keys} keys for a query"
+        )

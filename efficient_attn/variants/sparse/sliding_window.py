@@ -20,5 +20,5 @@ class SlidingWindow(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """The query's own key, and the rest of the keys on both sides of it, or before it."""
+        """The query's own key, and the other keys on both sides of it, or before it."""
         return {"window": budget.reach()}

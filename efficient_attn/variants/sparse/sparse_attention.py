@@ -1,4 +1,4 @@
-"""A pattern made into a mechanism: softmax over the keys that the pattern allows, and work for no others."""
+"""Attention from a pattern: softmax over the keys that the pattern allows, computed for these keys only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
 
-# made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
+# created once, because every call reads them; draws from all M keys depend on M
 FIXED_TRAITS, DRAWN_TRAITS = (
     Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False)
 )
@@ -38,17 +38,17 @@ FIXED_TRAITS, DRAWN_TRAITS = (
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
 
-    With p for the pairs that pattern and mask allow, the oracle is
+    With p for the pairs that pattern and mask allow, the reference is
 
         w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
         out = einsum("bhnm,bhme->bhne", w, v)
 
-    time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
-    log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
-    any pattern at all. ``masked`` is one call of torch's fused kernel over all N x M pairs, under the pattern's mask:
-    more work, and for short sequences less time. ``adaptive`` takes for each call the one of ``parts`` and ``masked``
-    that is expected to take less time, and never ``masked`` beyond 1,024 positions; `what_runs` says which. ``flex`` is
-    torch's flex_attention, for CUDA. All but ``masked`` compute the pattern's own key blocks and no others.
+    time: the published growth. Backends: ``parts`` (views, columns and gathered blocks, merged by their log-sum-exps)
+    supports every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks with masks) any pattern.
+    ``masked`` is one call of torch's fused kernel over all N x M pairs with the pattern as mask: more work, but less
+    time for short sequences. ``adaptive`` uses ``parts`` or ``masked`` in each call, whichever is expected to be
+    faster, and never ``masked`` beyond 1,024 positions; `what_runs` tells which. ``flex`` is torch's flex_attention,
+    for CUDA. All but ``masked`` compute only the pattern's key blocks.
     """
 
     backends = ("adaptive", "parts", "blocks", "masked", "flex", "dense")
@@ -77,7 +77,7 @@ class SparseAttention(Attention):
 
     def why_not(self, backend: str) -> str | None:
         if backend in ("adaptive", "parts") and not all(isinstance(f, BUILTIN_FACTS) for f in self.pattern.facts):
-            return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
+            return "a fact of the pattern does not define its tiles; use 'blocks', which supports any pattern"
         if backend == "flex" and not torch.cuda.is_available():
             return "needs a CUDA device: flex_attention on the CPU has no backward pass"
         return None
@@ -92,18 +92,18 @@ class SparseAttention(Attention):
             return flex_backend.attend(q, k, v, self.pattern, mask, width**-0.5)
         group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
         g = Geometry(n, m, mask.start(n, m), mask.causal)
-        pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
+        pad = max(width, value_width)  # the kernels require equal widths; zeros change neither scores nor outputs
         if width != value_width:
             q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
         compiling = torch.compiler.is_compiling()
-        text = self._pattern_text if compiling else None  # then it is an op that chooses, which knows all sizes
+        text = self._pattern_text if compiling else None  # the op chooses in this case, because it knows all sizes
         if text is None and self._uses_masked_softmax(g, group, q, k, v, batch if valid is not None else 1):
             run = masked_outside_graph if compiling else attend_masked
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
-        # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
+        # the heads of a group are adjacent in the row, so that keys are fetched once for all of them
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
-        rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # not used by the kernel
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
         arguments = rows, keys, values, valid
         if text is not None:
@@ -116,7 +116,7 @@ class SparseAttention(Attention):
         return out[..., :value_width] if value_width < pad else out
 
     def _uses_masked_softmax(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, n_masks: int) -> bool:
-        """Whether a call is one masked softmax; compiled code that finds no text of the pattern does not choose."""
+        """Whether a call is one masked softmax; compiled code without the pattern's text does not choose."""
         if torch.compiler.is_compiling():
             return self.backend == "masked"
         gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
@@ -124,7 +124,7 @@ class SparseAttention(Attention):
         return self._choose_backend(g, call) == "masked"
 
     def _choose_backend(self, g: Geometry, call: CallShape) -> str:
-        """The backend that works a call out: the one that runs, or what it chooses."""
+        """The backend that computes a call: the selected one, or its choice."""
         backend = self.backend
         return backend if backend != "adaptive" else choose_implementation(self.pattern, g, call)
 
@@ -162,9 +162,9 @@ class SparseAttention(Attention):
         return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
 
     def why_no_starts(self) -> str | None:
-        """Bands know distances alone, which are a row's own wherever it begins."""
+        """Bands depend on distances only, which do not change with a row's start."""
         fact_names = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
-        return f"its pattern's {fact_names[0]} tell positions by their number" if fact_names else None
+        return f"its pattern's {fact_names[0]} depend on absolute positions" if fact_names else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
@@ -177,20 +177,20 @@ class SparseAttention(Attention):
         end = state.length + q.shape[2]
         if not state.length:
             return self.run(q, k, v, make_step_mask(state.starts, end)), state.append(k, v)
-        # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
-        # distances which matter stay what they are when the keys that are kept close ranks
+        # keys between the first ones and the ring are out of reach, and the ring is as long as the reach, so
+        # that the relevant distances do not change when the kept keys are concatenated
         past_k, past_v = state.in_order()
         keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
         out = self.run(q, keys, values, make_step_mask(state.starts, end, end - keys.shape[2]))
         return out, state.append(k, v)
 
     def _attend_newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
-        """The newest position over the keys that it sees among those kept, and no others."""
+        """The newest position over the kept keys that it sees."""
         keys, values = state.filled()
         i = state.length - 1
         all_started = (
             state.starts is None or state.length - state.slots >= state.starts.last
-        )  # all rows, in all that is kept
+        )  # all rows, over everything that is kept
         if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
         positions = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
@@ -210,7 +210,7 @@ class SparseAttention(Attention):
 
     @cached_property
     def _cache_covers_pattern(self) -> bool:
-        """Whether a query sees all that a bounded state keeps: so it is everywhere, if it is far from the start."""
+        """Whether a query far from the start sees everything that a bounded state keeps."""
         reach = self.pattern.reach
         assert reach is not None
         i = reach.prefix + reach.back + 1
@@ -230,7 +230,7 @@ def attend_pattern(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern
 
 
 def _load_seeds(attn: Any, _: Any) -> None:
-    """A state dict brings the seeds of what was drawn."""
+    """A state dict contains the seeds of random parts."""
     seeds = iter(attn.seeds.tolist())
     facts = attn.pattern.facts
     has_draws = (isinstance(f, Blocks) and f.count for f in facts)

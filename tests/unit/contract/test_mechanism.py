@@ -235,7 +235,7 @@ def test_a_bare_subclass_says_what_is_missing() -> None:
         with pytest.raises(ea.UnsupportedError, match="Bare declares no"):
             ask()
     q = torch.ones(1, 1, 1, 1)
-    for ask, words in ((Bare().oracle, "no oracle"), (Bare().compute, "no fast form")):
+    for ask, words in ((Bare().oracle, "no reference implementation"), (Bare().compute, "no fast form")):
         with pytest.raises(ea.UnsupportedError, match=words):
             ask(q, q, q, Mask())
     assert Bare().pairs(1, 1, True) is None

@@ -199,7 +199,7 @@ class Counted(Positions):
 def test_positions_that_count_take_no_rows_that_begin_late() -> None:
     with pytest.raises(ea.UnsupportedError, match="Counted does not support starts"):
         make("full", Counted()).init_state(1, LENGTH, starts=torch.tensor([1]))
-    with pytest.raises(ea.UnsupportedError, match="attention_sinks:n_sink=2 takes no starts"):
+    with pytest.raises(ea.UnsupportedError, match="attention_sinks:n_sink=2 does not support starts"):
         make("attention_sinks:n_sink=2", None).init_state(1, LENGTH, starts=torch.tensor([1]))
 
 

@@ -104,11 +104,11 @@ WRONG: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...], str]] = {
     ),
     "shares as labels": (classify, (draw(2, 4), ONES(2)), "targets must be whole numbers, got torch.float32"),
     "three sentences": (follows, (draw(2, 3), torch.tensor([0, 1])), r"follows: logits must be \[B, 2\], got \[2, 3\]"),
-    "nothing asked": (predict_masked, (draw(1, 2, 4), torch.full((1, 2), IGNORED)), "so nothing is asked"),
-    "one token": (predict_next, (draw(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)), "so nothing is asked"),
+    "nothing asked": (predict_masked, (draw(1, 2, 4), torch.full((1, 2), IGNORED)), "so there is no target"),
+    "one token": (predict_next, (draw(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)), "so there is no target"),
     "other patches": (predict_patches, (draw(1, 2, 3), draw(1, 2, 4), ONES(1, 2) > 0), "do not fit"),
     "other hidden": (predict_patches, (draw(1, 2, 3), draw(1, 2, 3), ONES(1, 3) > 0), "do not fit"),
-    "nothing hidden": (predict_patches, (draw(1, 2, 3), draw(1, 2, 3), ONES(1, 2) < 0), "no patch is hidden"),
+    "nothing hidden": (predict_patches, (draw(1, 2, 3), draw(1, 2, 3), ONES(1, 2) < 0), "no patch is masked"),
 }
 
 

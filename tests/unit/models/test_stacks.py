@@ -172,7 +172,7 @@ def test_sources_reach_targets_and_padding_does_not() -> None:
         ({"attention": ("full",), "layers": 2}, "cycle=True repeats them"),
         ({"attention": ()}, "0 mechanisms for 2 layers"),
         ({"convolution": 5}, "from 2 to 4, got 5"),
-        ({"dropout": 1.0}, "dropout lies in"),
+        ({"dropout": 1.0}, "dropout must be in"),
         ({"layers": 0}, "layers must be at least 1"),
     ],
 )

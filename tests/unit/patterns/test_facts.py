@@ -195,8 +195,8 @@ def test_anything_with_the_three_parts_is_a_fact() -> None:
         (lambda: classics.sinks(0), "n_sink must be 1 or more"),
         (lambda: sliding_window(-1), "window must be 0 or more, not -1"),
         (lambda: sliding_window(True), "window must be 0 or more, not True"),
-        (lambda: as_pattern("window"), "a pattern is made of facts joined by |, got 'window'"),
-        (lambda: Band(0, 1) | 3, "a pattern is made of facts"),
+        (lambda: as_pattern("window"), "a pattern consists of facts joined by |, got 'window'"),
+        (lambda: Band(0, 1) | 3, "a pattern consists of facts"),
     ],
 )
 def test_impossible_patterns_are_told(make, words: str) -> None:

@@ -153,7 +153,9 @@ class TestCreate:
         with pytest.raises(ea.UnsupportedError, match=r"full has no backend 'flash'|no backend 'flash'"):
             ea.create("full", backend="flash")
         anywhere = ea.SparseAttention(Where(lambda i, j: i == j))
-        with pytest.raises(ea.UnsupportedError, match="'parts' is not available: a fact of the pattern does not name"):
+        with pytest.raises(
+            ea.UnsupportedError, match="'parts' is not available: a fact of the pattern does not define"
+        ):
             anywhere.backend = "parts"
 
     @pytest.mark.parametrize("how", [("sliding_window:backend=windows", None), ("sliding_window", "windows")])
@@ -183,7 +185,7 @@ class TestCreate:
             ea.create("gqa:kv_heads=2", dims=Dims(kv_heads=4))
         with pytest.raises(ea.UsageError, match="kv_heads=3 does not divide heads=8"):
             ea.create("gqa:kv_heads=3", dims=Dims(heads=8))
-        with pytest.raises(ea.UsageError, match="mqa has one key-value head, dims say kv_heads=2"):
+        with pytest.raises(ea.UsageError, match="mqa has one key-value head, dims set kv_heads=2"):
             ea.create("mqa", dims=Dims(kv_heads=2))
 
 

@@ -115,7 +115,7 @@ def test_the_backend_is_for_the_asking() -> None:
 def test_weights_of_keys_are_refused(spec: str) -> None:
     dims = ea.Dims(heads=2, head_dim=8)
     assert "weights" in (ea.create(spec, dims=dims).why_not("cpp") or "")
-    with pytest.raises(ea.UnsupportedError, match="cannot serve it: its keys have weights"):
+    with pytest.raises(ea.UnsupportedError, match="is not available: its keys have weights"):
         ea.create(f"{spec}:backend=cpp", dims=dims)
     state = states(1, 2, 2, torch.float64)[0]
     with pytest.raises(ea.UnsupportedError, match="weights"):

@@ -124,7 +124,7 @@ def test_traits_and_backends_follow_the_options() -> None:
         capped.dropout = 0.1
     with pytest.raises(ea.UnsupportedError, match="torch's fused kernel has no softcap"):
         capped.backend = "sdpa"
-    with pytest.raises(ea.UnsupportedError, match="it is for a softcap"):
+    with pytest.raises(ea.UnsupportedError, match="it is only for a softcap"):
         sink.backend = "blocks"
 
 
@@ -152,7 +152,7 @@ def test_a_subclass_without_the_options_in_its_calls_takes_none() -> None:
         pass
 
     assert Own().traits.exact
-    with pytest.raises(ea.UsageError, match="Own: with softcap or sink a subclass of Shaped is wanted"):
+    with pytest.raises(ea.UsageError, match="Own: with softcap or sink, subclass Shaped instead of Full"):
         Own(softcap=5.0)
 
 

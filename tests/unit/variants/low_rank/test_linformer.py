@@ -91,7 +91,7 @@ def test_a_row_padded_and_trimmed_and_a_row_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("spec", "dims", "words"),
     [
-        ("linformer", ea.Dims(heads=4), "share=key_value needs dims with max_len to"),
+        ("linformer", ea.Dims(heads=4), "share=key_value needs dims with max_len for"),
         ("linformer:share=none", ea.Dims(heads=4), "share=none needs dims with max_len, and kv_heads or heads,"),
         ("linformer:share=none", ea.Dims(max_len=4), "share=none needs dims with max_len, and kv_heads or heads,"),
         ("linformer:rank=0", ea.Dims(max_len=4), "rank must be at least 1, not 0"),

@@ -152,7 +152,7 @@ def test_seeds_and_sizes_of_the_projections() -> None:
     [
         ({}, {}, "needs dims with heads and head_dim"),
         ({"latent_dim": 0}, {"heads": 2, "head_dim": 8}, "latent_dim must be at least 1"),
-        ({"rotary_dim": 8}, {"heads": 2, "head_dim": 8}, "rotary_dim=8 is a part of head_dim=8"),
+        ({"rotary_dim": 8}, {"heads": 2, "head_dim": 8}, "rotary_dim=8 has to be less than head_dim=8"),
         ({}, {"heads": 2, "head_dim": 8, "kv_heads": 2}, "one latent for all heads"),
     ],
 )
@@ -163,9 +163,9 @@ def test_options_that_do_not_fit(given: dict[str, int], dims: dict[str, int], sa
 
 def test_tensors_that_do_not_fit() -> None:
     attn, (q, latents) = made(), drawn(3, 3)
-    with pytest.raises(ea.UsageError, match="give None for v"):
+    with pytest.raises(ea.UsageError, match="pass None as v"):
         attn(q, latents, latents)
-    with pytest.raises(ea.UsageError, match=r"wants as \[B, 1, M, 24\]"):
+    with pytest.raises(ea.UsageError, match=r"requires \[B, 1, M, 24\]"):
         attn(q, latents[..., :-1], None)
     with pytest.raises(ea.UsageError, match="kv_heads=1"):
         attn(q, latents.expand(-1, 4, -1, -1), None)
