@@ -131,8 +131,7 @@ class Attention(nn.Module):
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Estimated memory of a call beyond its inputs and its output, for the selected backend. training: with the
-        backward pass, gradients included. Should be right within a factor of two."""
+        """Estimated bytes of a call beyond inputs and output, within a factor of two; training: with gradients."""
         return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:

@@ -26,7 +26,8 @@ MAX_STATE_BYTES = 1 << 30  # bytes of states that are copied together, if there 
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleAnswer:
-    """The result of a question. margin: log-likelihood of the correct answer minus that of the best wrong one, in nats."""
+    """The result of a question. margin: log-likelihood of the correct answer minus that of the best wrong one, in
+    nats."""
 
     depth: float
     margin: float

@@ -181,7 +181,8 @@ def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
 
 
 def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Variable tracking: one variable has a value, another refers to the first, and the question is about the latter."""
+    """Variable tracking: one variable has a value, another refers to the first, and the question is about the
+    latter."""
     values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, 2 * N_NEEDLES)
     for right, (first, second) in enumerate(zip(people[:N_NEEDLES], people[N_NEEDLES:], strict=True)):
         first_sentence = f"The secret word of the {first} is {values[right]}."

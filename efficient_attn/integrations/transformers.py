@@ -167,7 +167,8 @@ def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
-    """Call a function with the inputs of attention in each layer: q, k and v after positions, scaled for 1 / sqrt(D)."""
+    """Call a function with the inputs of attention in each layer: q, k and v after positions, scaled for 1 /
+    sqrt(D)."""
     _listeners.append(listener)
     try:
         yield

@@ -1,1 +1,2 @@
-"""The fast forms, named by what they compute, and the oracles' arithmetic: the only place that knows about speed."""
+"""Fast implementations, named by what they compute, and the arithmetic of references: the only place concerned with
+speed."""

@@ -1,6 +1,6 @@
-"""Where torch looks at a call's operations rather than its numbers: there kernels of ours are custom ops.
+"""Custom ops: kernels are wrapped where torch traces a call's operations.
 
-An op costs about 20 microseconds a call, and hides from torch what happens inside. Where nobody looks there are none.
+An op costs about 20 microseconds a call, and hides its operations from torch. Eager calls do not use them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def any_functorch_wrapped(tensors: Iterable[Tensor]) -> bool:
 
 
 def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone.
+    """``run`` as the op ``efficient_attn::name``; its signature is typed. fake: the same for shapes only.
 
-    Whatever order of memory ``run`` leaves its results in, the op's are contiguous: compiled code goes by the shapes.
+    The op's results are contiguous whatever ``run`` returns, because compiled code assumes it.
     """
 
     @wraps(run)

@@ -1,4 +1,4 @@
-"""The oracles' arithmetic: dense, plain, in float32 or wider. It defines what is right and is never sold as fast."""
+"""The arithmetic of references: dense, simple, in float32 or wider. It defines correct results and is not fast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What all kernels with a backward pass of their own share: one derivative and no more, and how torch.func takes them.
+"""What all kernels with their own backward pass share: a first derivative only, and support of torch.func.
 
-A gradient that autograd follows (``create_graph=True``) would miss what goes through the tensors that were saved, as
-soon as the loss is linear in the output. So gradients are a function of their own here, whose derivative is an error.
+With ``create_graph=True`` autograd would miss the dependence through saved tensors if the loss is linear in the output.
+Gradients are therefore a separate function here, whose derivative raises an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .custom_ops import in_functorch_transform, make_op
 
 
 class KernelFunction(torch.autograd.Function):
-    """Base of the kernels' functions, which have `setup_context`. Under vmap a kernel serves one after another."""
+    """Base class of kernels as autograd functions with `setup_context`. Under vmap a kernel processes one member after
+    another."""
 
     @classmethod
     def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Without the detours of torch's own `apply`, which reads the signature of `forward` in every call, for
-        defaults, of which kernels have none: 50 microseconds. Where no gradient is wanted nothing is kept."""
+        """Faster than torch's own `apply`, which inspects the signature of `forward` for defaults in every call: 50
+        microseconds. Nothing is saved if no gradient is required."""
         if in_functorch_transform():
             return super().apply(*args)
         if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)):
@@ -38,10 +39,11 @@ class KernelFunction(torch.autograd.Function):
 
 
 class SoftmaxFunction(KernelFunction):
-    """Base of kernels that return an output and one log-sum-exp a row, and keep both with what they were given.
+    """Base class of kernels that return an output and one log-sum-exp for each row, and save both with their inputs.
 
-    They take tensors, q, k and v first, then what else there is. ``gradients`` gives those by q, k and v, or by as many
-    as are ``differentiated``, of the gradient by the output, the tensors, the output, the log-sum-exps and the rest.
+    Inputs are tensors, q, k and v first, then other arguments. ``gradients`` takes the output gradient, the tensors,
+    the output, the log-sum-exps and the other arguments, and returns the gradients of q, k and v, or of the first
+    ``differentiated`` tensors.
     """
 
     kernel: ClassVar[str]  # its name, as a sentence begins with it
@@ -68,8 +70,8 @@ def make_softmax_op(
     n_differentiated: int = 3,
     shapes: Callable[..., tuple[Tensor, Tensor]] | None = None,
 ) -> Any:
-    """A `SoftmaxFunction`'s ``forward`` and ``gradients``, whose signatures have types, as an op and that of its
-    backward pass: ``efficient_attn::name`` and ``name_backward``. shapes: of what ``run`` returns, where not q's."""
+    """A `SoftmaxFunction`'s ``forward`` and ``gradients``, whose signatures are typed, as ops ``efficient_attn::name``
+    and ``name_backward``. shapes: of the results of ``run``, if not q's."""
 
     def backward_shapes(_: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.new_empty(x.shape) for x in tensors[:n_differentiated])
@@ -98,7 +100,7 @@ def _softmax_shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 def vmap_serially(run: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-    """The rule by which vmap has ``run`` serve the members of its batch, one after another."""
+    """The vmap rule that calls ``run`` for the members of its batch, one after another."""
 
     def run_member(i: int) -> Any:
         return run(*(x if d is None else x.select(d, i) for x, d in zip(args, in_dims, strict=True)))
@@ -126,8 +128,8 @@ class _FirstDerivative(KernelFunction):
 
 
 def differentiate_once(kernel: str, gradients: Callable[..., Any], grad: Tensor, *arguments: Any) -> Any:
-    """``gradients(grad, *given)``, for a kernel's backward pass: without autocast, and an error if autograd should
-    differentiate what comes out. kernel: its name, as a sentence begins with it."""
+    """``gradients(grad, *given)`` for a kernel's backward pass: without autocast, and with an error if autograd
+    differentiates the result. kernel: its name, as the beginning of the message."""
     if is_autocast_enabled(grad):
         with torch.autocast(grad.device.type, enabled=False):
             return differentiate_once(kernel, gradients, grad, *arguments)

@@ -1,8 +1,8 @@
-"""Half precision on CPUs: in its own dtype where the processor multiplies it, else in float32 inside a kernel.
+"""Half precision on CPUs: in its own dtype if the processor multiplies it, else in float32 inside a kernel.
 
-torch runs bfloat16 and float16 everywhere, but where hardware has no products of theirs it emulates them: on an AMD
-Zen 3 at 3 GFLOP/s beside float32's 60, and torch's backward pass at 9. A kernel that computes in float32 then casts
-what it is given and what it returns, and keeps for the backward pass what it was given.
+Without hardware support torch emulates bfloat16 and float16: on an AMD Zen 3 at 3 GFLOP/s instead of float32's 60, and
+in torch's backward pass at 9. Kernels that compute in float32 cast their inputs and outputs, and save the original
+inputs for the backward pass.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .autotuning.candidates import Candidates, Tunable, TuningPoint
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 TIMED_MULTIPLY_ADDS = 2**21  # multiply-adds of a product that is timed: fractions of a millisecond where hardware helps
-LARGE_TILE_ROWS = 256  # by rule: rows of a tile from which on torch's backward pass makes use of the hardware
+LARGE_TILE_ROWS = 256  # by rule: rows of a tile from which torch's backward pass uses the hardware
 
 
 def fused_dtype(x: Tensor, operation: str, rows: int, keys: int) -> torch.dtype:
-    """The dtype in which torch's fused kernel is to attend from so many rows to so many keys at a time.
+    """The dtype in which torch's fused kernel should attend from so many rows to so many keys at a time.
 
-    part: ``forward`` or ``backward``. x: one of the tensors; what it has is returned unless it is of half precision.
+    part: ``forward`` or ``backward``. x: one of the tensors, whose dtype is returned unless it has half precision.
     """
     return _choose_dtype(x, operation, rows, keys, x.shape[-1])
 
 
 def product_dtype(x: Tensor, rows: int, inner: int, columns: int) -> torch.dtype:
-    """The dtype for a product of x of these sizes, whose result has x's dtype."""
+    """The dtype for a product of x with these sizes, whose result has x's dtype."""
     return _choose_dtype(x, "product", rows, inner, columns)
 
 
@@ -42,7 +42,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def has_native_products(dtype: torch.dtype) -> bool:
-    """Whether this processor has products of a half precision, as far as torch knows."""
+    """Whether this processor multiplies a half-precision dtype, as far as torch knows."""
     if dtype == torch.bfloat16:
         return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.cpu._is_amx_fp16_supported()
@@ -71,7 +71,7 @@ def _make_product_call(point: TuningPoint, compute_dtype: torch.dtype) -> Callab
 
 
 def _make_fused_call(point: TuningPoint, compute_dtype: torch.dtype) -> Callable[[], object]:
-    """The fused kernel alone: operands are cast once for all of a pass, and many tiles read them."""
+    """The fused kernel: operands are cast once for a pass, and read by many tiles."""
     rows, keys, width = point.sizes
     heads = max(TIMED_MULTIPLY_ADDS // (2 * rows * keys * width), 1)
     q, k = (
@@ -85,7 +85,7 @@ def _make_fused_call(point: TuningPoint, compute_dtype: torch.dtype) -> Callable
 
 
 def _choose_by_rule(point: TuningPoint) -> str:
-    """Own where the processor has such products; torch's backward pass makes use of them in large tiles only."""
+    """The own dtype if the processor multiplies it; torch's backward pass only benefits in large tiles."""
     name, operation = point.kind.split()
     is_small = operation == "backward" and point.sizes[0] < LARGE_TILE_ROWS
     return "own" if has_native_products(getattr(torch, name)) and not is_small else "float32"

@@ -1,8 +1,8 @@
-"""Matrix products of many heads: all of them in one call of torch's, or one head after another through oneDNN.
+"""Matrix products of many heads: all in one call of torch, or one head after another through oneDNN.
 
-torch multiplies float32 matrices by its BLAS, which may not know the vectors of this processor; oneDNN knows them, and
-has no product of many heads at once. Which is faster depends on the processor and on the sizes: on an AMD Zen 5 oneDNN
-is twice as fast where matrices are large, on a Zen 3 never.
+torch multiplies float32 matrices with its BLAS, which may not use this processor's vector instructions; oneDNN does,
+but has no product of many heads. Which is faster depends on the processor and on the sizes: on an AMD Zen 5 oneDNN is
+twice as fast for large matrices, on a Zen 3 never.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from .autotuning.autotuner import choose
 from .autotuning.candidates import Candidates, Tunable, TuningPoint
 from .derivatives import KernelFunction
 
-OPERAND_ELEMENTS = 2**18  # numbers of the larger operand at which forms are timed: as many as kernels take at a time
-LARGE_WIDTH = 128  # by rule: the least width of both factors from which on oneDNN's rate makes up for its calls
+# numbers of the larger operand at which candidates are timed: as many as kernels use at a time
+OPERAND_ELEMENTS = 2**18
+LARGE_WIDTH = 128  # by rule: the smallest width of both factors from which oneDNN's rate compensates for its calls
 
 
 def multiply_rows(x: Tensor, w: Tensor) -> Tensor:
@@ -57,7 +58,8 @@ def _add_products_by_head(total: Tensor, x: Tensor, y: Tensor) -> None:
 
 def multiply_onednn(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two matrices through oneDNN; no gradient."""
-    if not (b.is_contiguous() or b.mT.is_contiguous()):  # with rows apart oneDNN would take a thousand times as long
+    # with non-contiguous rows oneDNN would take a thousand times as long
+    if not (b.is_contiguous() or b.mT.is_contiguous()):
         b = b.contiguous()
     return torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
 
@@ -103,7 +105,7 @@ def _choose_by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) 
 
 
 def can_use_onednn(x: Tensor) -> bool:
-    """Whether a tensor's products may go through oneDNN; what is compiled has the compiler's own."""
+    """Whether a tensor's products can use oneDNN; compiled code uses the compiler's."""
     fits = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
     return fits and has_onednn()
 
@@ -132,7 +134,7 @@ def _make_candidates(point: TuningPoint) -> Candidates:
 
 
 def _choose_by_rule(point: TuningPoint) -> str:
-    """One head after another where oneDNN has wider vectors than a BLAS may know, and matrices are large."""
+    """One head after another if oneDNN has wider vectors than a BLAS may use, and matrices are large."""
     _, rows, inner, columns = point.sizes
     has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
     is_large = rows >= LARGE_WIDTH and (point.kind == "flat" or min(inner, columns) >= LARGE_WIDTH)
@@ -140,7 +142,7 @@ def _choose_by_rule(point: TuningPoint) -> str:
 
 
 def _list_points() -> tuple[TuningPoint, ...]:
-    """As many rows as make an operand of `AT_ONCE` numbers, and few: what is known first is what is used most."""
+    """As many rows as give an operand of `AT_ONCE` numbers, and few: the most frequent sizes first."""
     widths = ((64, 64), (32, 32), (128, 128), (256, 64), (64, 256))
     batched_points = [
         TuningPoint(kind, (heads, OPERAND_ELEMENTS // (heads * max(factor_widths)), *factor_widths))

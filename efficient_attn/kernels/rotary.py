@@ -11,10 +11,11 @@ from .custom_ops import in_functorch_transform
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
-    """Each number of ``x [.., D]`` times its cosine, and its partner times its signed sine; what follows stays.
+    """Each number of ``x [.., D]`` times its cosine, plus its partner times its signed sine; further ones are
+    unchanged.
 
-    cos, sin: ``[.., turned]``, float32 or wider, in which it is worked out. adjacent: whether partners are neighbours;
-    else number i and i + turned / 2.
+    cos, sin: ``[.., rotated]``, float32 or wider, in which it is computed. adjacent: whether partners are neighbors;
+    else i and i + rotated / 2.
     """
     if torch.compiler.is_compiling() or in_functorch_transform():
         return _rotate_out_of_place(x, cos, sin, adjacent)
@@ -49,7 +50,7 @@ def _rotate_into_copy(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Te
 
 
 class _RotateFunction(torch.autograd.Function):
-    """Its gradient is turned back, so that any derivative of it is one more turn."""
+    """Its gradient is the inverse rotation, so that any derivative is one more rotation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:  # pyright: ignore

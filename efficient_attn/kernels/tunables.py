@@ -1,4 +1,4 @@
-"""All contests: what is settled before a run, and shown by ``doctor``."""
+"""All selections: measured before a run, and shown by ``doctor``."""
 
 from .half_precision import HALF
 from .products import PRODUCTS

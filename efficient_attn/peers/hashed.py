@@ -39,7 +39,8 @@ class PeerReformer(Attention):
             raise UsageError(f"peer_reformer: needs n_hashes and bucket_size >= 1, not {n_hashes} and {bucket_size}")
         lsh_class = import_library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
         self.n_hashes, self.bucket_size = n_hashes, bucket_size
-        self._lsh = {  # in evaluation mode, where it does not cache hashes of earlier calls; it has no dropout in either mode
+        # in evaluation mode, where it does not cache hashes of earlier calls; it has no dropout in either mode
+        self._lsh = {
             causal: lsh_class(bucket_size=bucket_size, n_hashes=n_hashes, causal=causal).eval()
             for causal in (False, True)
         }
@@ -102,7 +103,8 @@ class PeerReformer(Attention):
         i = torch.arange(q.shape[2], device=q.device)
         scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
         # a round's weights, and the rounds weighted by their sums of exponentials: together one softmax over all
-        # found pairs. Round by round, because float32 resolves a logarithm near -50000 to 0.002 only: if a query sees nothing
+        # found pairs. Round by round, because float32 resolves a logarithm near -50000 to 0.002 only: if a query sees
+        # nothing
         # but itself its weights add up to 1 only as nearly as that, in the library's arithmetic and so in this
         allowed = counts > 0
         if mask.causal:

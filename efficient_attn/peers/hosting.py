@@ -23,7 +23,8 @@ class FixedOutput(nn.Module):
 
 @contextmanager
 def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
-    """In this context the layer's `FixedOutput` modules of these names return these tensors; afterwards they hold none."""
+    """In this context the layer's `FixedOutput` modules of these names return these tensors; afterwards they hold
+    none."""
     try:
         for name, tensor in outputs.items():
             getattr(layer, name).output = tensor

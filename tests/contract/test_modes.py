@@ -214,9 +214,7 @@ def test_a_map_that_torch_func_follows_is_refused(spec: str) -> None:
         return torch.func.functional_call(attn, buffers, (call["q"], call["k"], call["v"])).sum()
 
     buffers = dict(attn.named_buffers())
-    with pytest.raises(
-        ea.UnsupportedError, match="torch.func does not support the tensors of its map; use backend=dense"
-    ):
+    with pytest.raises(ea.UnsupportedError, match=r"torch\.func does not support the tensors of its map"):
         torch.func.grad(loss)(buffers)
     attn.backend = "dense"
     assert torch.func.grad(loss)(buffers)["directions"].any()

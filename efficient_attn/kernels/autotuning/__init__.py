@@ -1,1 +1,1 @@
-"""Which of several forms of a computation to take: by timings of this machine, or by a rule where there are none."""
+"""Select one of several implementations of an operation: by timings on this machine, or by a rule if there are none."""

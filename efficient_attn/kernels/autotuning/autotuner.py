@@ -1,4 +1,4 @@
-"""Where choices are made, once a process and a shape: from a table of timings, which a first use fills, or by rule.
+"""Select candidates, once for each process and shape: from a table of timings, measured at first use, or by rule.
 
 ``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules.
 """
@@ -17,8 +17,8 @@ from .calibration import calibrate
 from .candidates import TimingTable, Tunable, TuningPoint
 
 VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
-TIE_RATIO = 1.1  # forms nearer than this are as good as each other: the rule decides, so that noise does not
-MAX_CHOICES = 10_000  # choices remembered: a growing cache asks at every length
+TIE_RATIO = 1.1  # candidates closer than this count as equal: the rule decides, so that noise does not
+MAX_CHOICES = 10_000  # cached choices: a growing cache asks at every length
 
 CHOICES: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by contest, threads, kind and sizes
 _TABLES: dict[tuple[str, int], TimingTable] = {}  # by contest and threads
@@ -26,7 +26,8 @@ _LOCK = RLock()
 
 
 def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
-    """The form for such a call, on as many threads as torch has now. Code that torch compiles takes the first form."""
+    """The candidate for a call, with torch's present number of threads. Code compiled by torch uses the first
+    candidate."""
     if torch.compiler.is_compiling():
         return tunable.implementations[0]
     key = tunable.name, torch.get_num_threads(), kind, sizes
@@ -53,7 +54,7 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
 
 
 def find_table(tunable: Tunable, threads: int) -> TimingTable:
-    """The timings of a contest: those that are in use, else those kept for this machine, else new ones."""
+    """The timings of a selection: those in use, else those stored for this machine, else new ones."""
     key = tunable.name, threads
     with _LOCK:
         if key not in _TABLES:
@@ -71,7 +72,7 @@ def _load_table(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def find_tables(tunables: Iterable[Tunable], threads: int) -> dict[str, TimingTable]:
-    """The tables of these contests, made where there are none, by name."""
+    """The tables of these selections by name, measured if there are none."""
     return {tunable.name: find_table(tunable, threads) for tunable in tunables}
 
 
@@ -83,12 +84,12 @@ def use_tables(tables: Mapping[str, TimingTable], threads: int) -> None:
 
 
 def clear_choices() -> None:
-    """Begin anew: what was chosen so far is chosen again when it is asked for."""
+    """Forget all choices, so that they are made again."""
     CHOICES.clear()
 
 
 def list_choices() -> str:
-    """What was chosen since `forget`, as a row tells it: ``half=float32 products=batched,by_head``."""
+    """The choices since `clear_choices`, as in a row: ``half=float32 products=batched,by_head``."""
     by_tunable: dict[str, set[str]] = {}
     for (name, *_), implementation in CHOICES.items():
         by_tunable.setdefault(name, set()).add(implementation)

@@ -1,7 +1,7 @@
-"""Timings kept from one process to the next: a file for each contest, machine, torch and number of threads.
+"""Timings shared by processes: a file for each selection, machine, torch version and number of threads.
 
-In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A file that is torn, or that another machine wrote, is
-as good as none. Nothing here fails: where a file cannot be kept, timings last as long as their process.
+In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A damaged file, or one of another machine, is ignored.
+Nothing here fails: where a file cannot be written, timings last as long as the process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...instruments.environment.identity import identify_machine
 from ...results import durable
 from .candidates import TimingTable, Tunable, TuningPoint
 
-# what steers torch's libraries besides the processor
+# settings of torch's libraries besides the processor
 VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 
 @cache
 def describe_environment() -> dict[str, str]:
-    """What a timing holds for: the machine, torch, and what torch was told to use of both."""
+    """What a timing depends on: the machine, torch, and their settings."""
     identity = identify_machine()
     variables = " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     build = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
@@ -36,7 +36,7 @@ def describe_environment() -> dict[str, str]:
 
 
 def folder() -> Path:
-    """Where the files lie."""
+    """The folder of the files."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "choices"
 
@@ -50,7 +50,7 @@ def find_file(tunable: Tunable, threads: int) -> Path:
 
 
 def read(tunable: Tunable, threads: int) -> TimingTable:
-    """The timings kept for this machine. None of them, and the reason as `source`, where the file is no good."""
+    """The timings stored for this machine; empty, with the reason as `source`, for an invalid file."""
     try:
         path = find_file(tunable, threads)
         text = path.read_text()
@@ -72,9 +72,9 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
-    """Keep a table, and say in its source whether that went well; where another process was first, take its table.
+    """Store a table, and describe the outcome in its source; if another process was first, use its table.
 
-    before: what `read` said of the file that this replaces.
+    before: the result of `read` for the file that this replaces.
     """
     concurrent = read(tunable, threads)
     if concurrent.timings:
@@ -87,8 +87,8 @@ def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: Timin
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, f"{body} #{zlib.crc32(body.encode())}".encode(), sync=False)
     except (OSError, RuntimeError) as error:
-        return replace(table, source=f"measured now, not kept: {_format_error(error)}")
-    return replace(table, source=f"measured now, kept in {path}{note}", cached=not note)
+        return replace(table, source=f"measured now, not stored: {_format_error(error)}")
+    return replace(table, source=f"measured now, stored in {path}{note}", cached=not note)
 
 
 def _format_error(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Forms timed against each other, in turns, for at most `LIMIT_S`: the best time of each at every point."""
+"""Time candidates interleaved, for at most `LIMIT_S`: the best time of each at every point."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from .candidates import Candidates, TimingTable, Tunable, TuningPoint
 
-LIMIT_S = 0.9  # of one contest; there are three, and a first use of all of them takes no more than three seconds
+LIMIT_S = 0.9  # of one selection; there are three, which take at most three seconds together
 ROUNDS = 5
-ELIMINATION_RATIO = 3.0  # times the fastest: a form that is as slow as that on its second call has lost
-MIN_SAMPLE_S = 2e-4  # a form is called again until a turn takes as long
+ELIMINATION_RATIO = 3.0  # times the fastest: a candidate this slow in its second call is dropped
+MIN_SAMPLE_S = 2e-4  # a candidate is repeated until a sample takes this long
 
 
 def calibrate(tunable: Tunable, threads: int) -> TimingTable:
-    """Time a contest's forms at its points. Points that the time does not suffice for are left out, the last first.
+    """Time a selection's candidates at its points. Points for which time does not suffice are left out, the last first.
 
-    In a thread of its own: whatever modes the caller is in, autocast, transforms, devices, do not reach there.
+    In a separate thread, which the caller's modes (autocast, transforms, devices) do not affect.
     """
     timings: list[tuple[TuningPoint, dict[str, float]]] = []
     errors: list[BaseException] = []
@@ -33,7 +33,7 @@ def calibrate(tunable: Tunable, threads: int) -> TimingTable:
                     if time.perf_counter() - start > LIMIT_S:
                         break
                     timings.append((point, _time_candidates(tunable.make_candidates(point))))
-        except Exception as error:  # of a thread it would be printed and lost
+        except Exception as error:  # an exception of a thread would be printed and lost
             errors.append(error)
 
     thread = Thread(target=time_points, name="efficient-attn-calibration")
@@ -45,7 +45,7 @@ def calibrate(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def _time_candidates(candidates: Candidates) -> dict[str, float]:
-    """The best seconds of each call, of several turns. What is far behind at first takes no further part."""
+    """The best seconds of each call, over several samples. Slow candidates are dropped after the first."""
     first_times = {}
     for name, call in candidates.items():
         call()

@@ -1,4 +1,4 @@
-"""A contest: forms of one computation that give the same result, of which shape and machine say which is fastest."""
+"""A selection: candidates that give the same result, of which shape and machine determine the fastest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TuningPoint(NamedTuple):
-    """Where forms compete: what kind of call it is, such as a dtype, and its sizes."""
+    """Where candidates are timed: the kind of call, such as a dtype, and its sizes."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -19,11 +19,11 @@ Candidates = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tunable:
-    """forms: their names; the first is taken where compilers look, which have ideas of their own.
+    """forms: names of the candidates; compiled code uses the first.
 
-    points: where calibration times all forms. prepare: the calls to time there, by form; a form that is missing cannot
-    serve that point. rule: which form to take where nothing was timed, by what is known of processors like this one.
-    version: goes up when older timings no longer say anything about the forms.
+    points: where calibration times all candidates. prepare: the calls to time there, by candidate; a missing one does
+    not support that point. rule: the candidate without timings, from processor features. version: increased when older
+    timings no longer apply.
     """
 
     name: str
@@ -36,9 +36,8 @@ class Tunable:
 
 @dataclass(frozen=True)
 class TimingTable:
-    """Seconds of each form at the points of a contest. source: where they come from, or why there are none. seconds:
-    what timing took. kept: in a file, as it should be.
-    """
+    """Seconds of each candidate at the points of a selection. source: where they come from, or why there are none.
+    seconds: of timing. kept: whether they are stored in a file."""
 
     timings: tuple[tuple[TuningPoint, Mapping[str, float]], ...] = ()
     source: str = ""

@@ -1,8 +1,9 @@
-"""Softmax over the pairs that share a chunk, or neighbouring chunks, in any round: each pair once, never N x N.
+"""Softmax over the pairs in the same chunk or in neighboring chunks, in any round: each pair once, without an N x N
+matrix.
 
-A round's chunks are gathered a few at a time (a slab). A chunk of queries and the two chunks of keys that it sees make
-a tile; its mask leaves out what earlier rounds have counted. Rounds are joined by their log-sum-exps, and the backward
-pass recomputes the weights from the joined output and log-sum-exp, as in `parts`.
+A round's chunks are gathered a few at a time (a slab). A chunk of queries and the two chunks of keys that it sees form
+a tile, whose mask excludes pairs counted in earlier rounds. Rounds are merged by their log-sum-exps, and the backward
+pass recomputes the weights from the merged output and log-sum-exp, as in `parts`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NEG_INF_BITS = {  # the integer as wide as a float, and the bits of minus infini
 
 @dataclass(frozen=True, eq=False)
 class HashedConfig:
-    """What a call needs besides q, k, v: who is in which chunk, causality, the scale of the scores."""
+    """The arguments of a call besides q, k, v: chunks, causality, and the scale of scores."""
 
     rounds: Rounds
     causal: bool
@@ -53,11 +54,11 @@ class Slab(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where a round's tiles are. R rows, C chunks of m slots; keys have a chunk of empty slots more, before the first.
+    """The tiles of a round. R rows, C chunks of m slots; keys have one more chunk of empty slots, before the first.
 
-    at: ``[R, (C + 1) m]``, the slots as indices into all rows in one, any index where a slot is empty. real: how many
-    positions a row has. limit, position: ``[R, C, m]`` and ``[R, C, 2m]``, the last position that a query may see, and
-    the keys' positions. before: for each earlier round, two numbers whose difference is 1 or -1 where it has the pair.
+    at: ``[R, (C + 1) m]``, the slots as indices into all rows together, arbitrary for empty slots. real: the number of
+    positions in a row. limit, position: ``[R, C, m]`` and ``[R, C, 2m]``, the last position visible to a query, and the
+    keys' positions. before: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair.
     """
 
     indices: Tensor
@@ -96,7 +97,7 @@ class Layout:
         return _query_chunks(x, self.size)[:, :, slab.queries]
 
     def windows(self, x: Tensor) -> Tensor:
-        """What each chunk sees of ``x [A, S, D]``: ``[A, T, 2m, D]``, overlapping views."""
+        """The keys visible to each chunk of ``x [A, S, D]``: ``[A, T, 2m, D]``, overlapping views."""
         return _key_windows(x, self.size).mT
 
     def trim(self, x: Tensor, slab: Slab) -> Tensor:
@@ -107,7 +108,7 @@ class Layout:
     def mask(self, slab: Slab, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The additive mask ``[A, T, W, 2m]``, and the queries ``[A, T, W]`` that see nothing in this round.
 
-        In integers whose sign says no: comparisons give bytes, which cost ten times as much as this arithmetic.
+        In integers whose sign means masked: comparisons return bytes, which cost ten times as much as this arithmetic.
         """
         excluded = self._subtract(self.last_visible, self.key_position, slab)
         if self.earlier_chunks:

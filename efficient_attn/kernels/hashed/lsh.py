@@ -1,8 +1,8 @@
-"""Locality-sensitive hashing: vectors that point the same way mostly land in the same bucket, and so side by side.
+"""Locality-sensitive hashing: vectors with similar directions mostly get the same bucket.
 
-A round hashes every position by random directions and sorts positions by (bucket, position), padding last. Which
-positions see each other is then a matter of chunks of the sorted order. All of it is integers, without a gradient, and
-the oracle and the fast form share it, so that they cannot disagree about a bucket.
+A round hashes every position by random directions and sorts positions by (bucket, position), padding last. Chunks of
+the sorted order determine which positions see each other. Everything is in integers, without gradients, and shared by
+the reference and the fast implementation, so that they cannot disagree about a bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..dense import widen
 from ..derivatives import vmap_serially
 
 BITS_PER_POLYTOPE = (
-    6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
+    6  # bits of one cross-polytope, 64 buckets; more buckets need several, so that work grows with their logarithm
 )
 MAX_POLYTOPES = 4  # 2^24 buckets at most
 ROWS_A_STEP = 2048  # positions whose projections exist together
@@ -50,7 +50,7 @@ class Rounds:
             pairs &= valid[:, :, None] & valid[:, None, :]
         if causal:
             pairs = pairs.tril()
-        itself = pairs.diagonal(dim1=1, dim2=2).clone()  # nothing here: a padded position is no query either
+        itself = pairs.diagonal(dim1=1, dim2=2).clone()  # no slot: a padded position is not a query either
         other_pairs = pairs & ~torch.eye(n, dtype=torch.bool, device=pairs.device)
         self_only = itself & ~other_pairs.any(-1)
         return other_pairs | torch.diag_embed(self_only)
@@ -63,19 +63,19 @@ def draw_rotations(rounds: int, width: int, seed: int) -> Tensor:
 
 
 def choose_hash_bits(length: int, size: int) -> int:
-    """Buckets for so many positions, as a power of two: the first at which they hold ``size`` or fewer on average."""
+    """The number of buckets for so many positions, as a power of two: the first with ``size`` or fewer on average."""
     return min(max((-(-length // size) - 1).bit_length(), 1), BITS_PER_POLYTOPE * MAX_POLYTOPES)
 
 
 def count_directions(bits: int) -> list[int]:
-    """Directions of each polytope that a hash of so many bits takes; d of them make 2d buckets."""
+    """Directions of each polytope of a hash with so many bits; d of them give 2d buckets."""
     full, rest = divmod(bits, BITS_PER_POLYTOPE)
     return [1 << (BITS_PER_POLYTOPE - 1)] * full + ([1 << (rest - 1)] if rest else [])
 
 
 @torch.no_grad()
 def sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
-    """Hash ``x [B, H, N, D]`` by the rotations ``turned`` and sort; ``valid [B, N]`` where there is padding.
+    """Hash ``x [B, H, N, D]`` with the rotations and sort; ``valid [B, N]`` with padding.
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
@@ -111,9 +111,9 @@ _sort_rounds_op.register_vmap(partial(vmap_serially, _sort_rounds_op))
 
 
 def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
-    """Each row's positions by (code, position), and the same as indices into all rows in one.
+    """Each row's positions by (code, position), also as indices into all rows together.
 
-    All rows at once: torch sorts one long run of small integers by their digits, several times as fast.
+    All rows together, because torch sorts one long sequence of small integers by their digits, several times faster.
     """
     rows, n = codes.shape
     row = torch.arange(rows, device=codes.device)[:, None]
@@ -150,10 +150,10 @@ def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tenso
 
 
 def _argmax_abs(x: Tensor) -> Tensor:
-    """The place of the largest size in a row ``[.., 2^b]``, kept as ``[.., 1]``; the first of sizes that nearly tie.
+    """The index of the largest absolute value in a row ``[.., 2^b]``, as ``[.., 1]``; the first of nearly equal ones.
 
-    A number's place stands in for its last bits, and the numbers are compared as integers: torch's argmax takes five
-    times as long.
+    The index replaces the last bits of a number, and numbers are compared as integers: torch's argmax takes five times
+    as long.
     """
     int_dtype, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
     places = torch.arange(last, -1, -1, dtype=int_dtype, device=x.device)

@@ -19,7 +19,7 @@ from .lsh import Rounds
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, config: HashedConfig) -> Tensor:
     """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``.
 
-    A query sees itself only where it sees nothing else; padded positions, whose v is zero, get zeros.
+    A query sees itself only if it sees nothing else; padded positions, whose v is zero, get zeros.
     """
     rows, rounds = (x.flatten(0, 1) for x in (q, k, v)), config.rounds
     integers = rounds.order, rounds.chunk, rounds.lengths
@@ -83,7 +83,7 @@ def _gradients(
         _find_self_only(lse),
         grad.contiguous(),
     )
-    lse = lse.index_fill(0, self_only, 0)  # exp(-inf - 0) is the 0 wanted
+    lse = lse.index_fill(0, self_only, 0)  # exp(-inf - 0) is 0, as required
     compute_dtype = _choose_compute_dtype(q, "backward", config)
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
     for layout, slab in config.tiles():
@@ -138,7 +138,7 @@ def _gather_keys(
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """`attend` with chunks as its batch: so what it returns for one row lies in order."""
+    """`attend` with chunks as its batch, so that its results for one row are contiguous."""
     out, lse = attend(*(x.transpose(0, 1) for x in (q, k, v, mask)), scale=scale)
     return out.transpose(0, 1), lse.transpose(0, 1)
 
@@ -167,7 +167,7 @@ def _scatter_add(grad: Tensor, indices: Tensor, part_grad: Tensor) -> None:
 
 
 def _normalization_backward(grad: Tensor, k: Tensor, inverse: Tensor) -> None:
-    """From the gradient by unit vectors to that by k, in place: what lies across k, divided by its length."""
+    """From the gradient of unit vectors to that of k, in place: the part orthogonal to k, divided by its length."""
     for first in range(0, len(k), ROWS_A_SLAB):
         slab_grad, slab_inverse = grad[first : first + ROWS_A_SLAB], inverse[first : first + ROWS_A_SLAB, None]
         unit_rows = k[first : first + ROWS_A_SLAB] * slab_inverse

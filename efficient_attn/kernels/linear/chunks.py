@@ -1,12 +1,12 @@
-"""One stretch of a causal scan: forwards, and the gradients by its queries and by its keys.
+"""One stretch of a causal scan: forward, and the gradients of its queries and of its keys.
 
-Within a chunk the weights of its pairs are formed; what came before it is read from a state of sums. Where sums are
-small, many chunks go at once: their own sums are one product, and those before each of them another, with a small
-matrix. Where sums are large, chunks go one by one, and the state stays where it is. Shapes: features of queries
+The weights of pairs within a chunk are formed; what came before the chunk is read from a state of sums. If sums are
+small, many chunks are processed together: their sums are one product, and those before each of them another, with a
+small matrix. If sums are large, chunks are processed one by one, with the state in place. Shapes: features of queries
 ``x [Bh, G, L, F]`` and keys ``y [Bh, L, F]``, values ``[Bh, L, E]``, logarithms of keys' weights ``a [Bh, L]``.
 
-Where keys have weights, those of one chunk are relative to the running maximum *of each row*: a reference from further
-on would let the future reach the past.
+Weights of keys in one chunk are relative to the running maximum of each row: a later reference would leak the future
+into the past.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from .sums import dot_rows
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
 
-MAX_SUMS_ELEMENTS = (
-    2**18
-)  # numbers of the sums of chunks that go at once: with more, they would be read from memory again and again
+MAX_SUMS_ELEMENTS = 2**18  # numbers of the sums of chunks processed together: more would not stay in the cache
 NOTHING = float("-inf")
 
 
@@ -50,9 +48,9 @@ def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState, 
 def backward_queries(
     grad_top: Tensor, grad_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Gradient ``[Bh, G, L, F]`` by the features of queries, and the state's references on the way, for `by_keys`.
+    """The gradient ``[Bh, G, L, F]`` of queries' features, and the references of the state, for `backward_keys`.
 
-    by_top ``[Bh, G, L, E]`` and by_total ``[Bh, G, L, 1]`` are the gradients by what `attend` returns.
+    by_top ``[Bh, G, L, E]`` and by_total ``[Bh, G, L, 1]`` are the gradients of the results.
     """
     grad_x, references = y.new_empty(*grad_top.shape[:3], y.shape[2]), []
     for positions, count in _split_positions(grad_top.shape[2], state):
@@ -125,7 +123,7 @@ def _pair_gradients(
 
 
 def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:
-    """Rows ``[Bh C, c, F]`` of keys' gradients and those by the sums of keys ``[Bh C, F]``, in place."""
+    """Add to rows ``[Bh C, c, F]`` of keys' gradients those of the sums of keys ``[Bh C, F]``, in place."""
     if grad_z is None:
         return x
     if weights is None:
@@ -150,7 +148,7 @@ def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> 
 
 
 def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:
-    """Positions and their number of chunks: as many whole chunks at once as suit the state, and what is left as one."""
+    """Positions and their number of chunks: as many whole chunks together as suit the state, and the rest as one."""
     max_chunks, whole_chunks = max(MAX_SUMS_ELEMENTS // state.kv.numel(), 1), length // CHUNK
     for first in range(0, whole_chunks, max_chunks):
         last = min(first + max_chunks, whole_chunks)

@@ -1,4 +1,4 @@
-"""What a call of linear attention is besides its tensors, and how it is differentiated stretch by stretch."""
+"""The arguments of a call of linear attention besides its tensors, and its derivative stretch by stretch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ...feature_maps import FeatureMap
 from ..dense import widen
 
-MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together: they stay in the cache
+MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together, so that they stay in the cache
 MIN_STRETCH = 32  # positions a stretch at least: below that the products become too small
 
 Divisor = Callable[[Tensor], Tensor]
@@ -20,12 +20,11 @@ Features = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class LinearConfig:
-    """What a call is besides its tensors.
+    """The arguments of a call besides its tensors.
 
-    divisor: what outputs are divided by, a function of the sum of a row's weights; None where they are not divided.
-    decays: keys fade with distance, at a rate of their head.
-    start, first: positions of the first query and the first key. parameters: those that the map was made with.
-    native: causal stretches go through our C++, which has no form for weights.
+    divisor: of outputs, a function of the sum of a row's weights; None without division. decays: keys decay with
+    distance, at a rate of their head. start, first: positions of the first query and the first key. parameters: of the
+    feature map. native: whether causal stretches run in C++, which does not support key weights.
     """
 
     phi: FeatureMap
@@ -46,7 +45,8 @@ class LinearConfig:
         return x.double() if self.phi.exact else widen(x)
 
     def queries(self, q: Tensor, rows: slice) -> Features:
-        """Features ``[Bh, G, rows, F]`` of the queries of these rows. The factor of a query's own features cancels."""
+        """Features ``[Bh, G, rows, F]`` of the queries of these rows. The common factor of a query's features
+        cancels."""
         return self.phi(self.widen(q), self._positions(q, self.start, rows))[0], None
 
     def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
@@ -65,17 +65,17 @@ class LinearConfig:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
 
     def fit(self, size: int, lanes: int, width: int) -> int:
-        """A number of positions to take at once: this one, or less where the features are many."""
+        """The number of positions to process together: this one, or fewer if there are many features."""
         while size > MIN_STRETCH and self._count_features(lanes, width) * size > MAX_FEATURE_ELEMENTS:
             size //= 2
         return size
 
     def _count_features(self, lanes: int, width: int) -> int:
-        """Features of a position; those of a single head count double, so that they stay few beside its output."""
+        """Features of a position; those of a single head count double, so that they stay few relative to its output."""
         return max(lanes, 2) * self.phi.width(width)
 
     def cut(self, length: int, lanes: int, width: int, step: int = MIN_STRETCH) -> list[slice]:
-        """The positions cut into stretches whose features fit the cache, each but the last a multiple of ``step``."""
+        """Stretches of positions whose features fit the cache, each but the last a multiple of ``step``."""
         size = max(MAX_FEATURE_ELEMENTS // self._count_features(lanes, width) // step, 1) * step
         return [slice(a, min(a + size, length)) for a in range(0, length, size)]
 
@@ -102,9 +102,9 @@ class FeatureTape:
     def record(
         self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
-        """Features of x and their logarithms, and a function from gradients by these to the gradient by x.
+        """Features of x and their logarithms, and a function from gradients of these to the gradient of x.
 
-        That function may be called once, when the features are wanted no more. hidden: positions without features.
+        That function may be called once, when the features are no longer needed. hidden: positions without features.
         """
         if (manual_backward := self._manual_backward) is not None:
             y, a = features(x)
@@ -136,7 +136,7 @@ class FeatureTape:
 
 
 def divide(config: LinearConfig, top: Tensor, total: Tensor | None, out: Tensor) -> None:
-    """Write rows divided as the job says into ``out``, of the same shape and any dtype; it may be ``top`` itself."""
+    """Write the divided rows into ``out``, of the same shape and any dtype; it may be ``top`` itself."""
     if config.divisor is None or total is None:
         if out is not top:
             out.copy_(top)

@@ -1,7 +1,7 @@
-"""Causal linear attention: a scan over stretches of positions, with one state of sums for all that came before.
+"""Causal linear attention: a scan over stretches of positions, with one state of sums for everything before.
 
-What happens within a stretch is in `chunks`, and once more in C++ in `native`. No state is kept for a position, nor for
-a stretch: the backward pass goes over them once in each direction and works them out again. Shapes are those of `sums`.
+`chunks` computes a stretch, and `native` the same in C++. No state is stored for positions or stretches: the backward
+pass goes over them once in each direction and recomputes them. Shapes are those of `sums`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _gradients(
 
 
 class _BackwardCall(NamedTuple):
-    """What the backward pass knows of a call."""
+    """The arguments of a backward pass."""
 
     config: LinearConfig
     valid: Tensor | None
@@ -121,7 +121,7 @@ class _BackwardCall(NamedTuple):
 
 
 class ScanKernel(Protocol):
-    """What goes through a stretch, chunk by chunk. See `chunks`."""
+    """A kernel for one stretch, chunk by chunk. See `chunks`."""
 
     def attend(
         self, x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState, tops: Tensor

@@ -1,7 +1,7 @@
 """The causal scan as a custom op, for torch.compile and torch.export. Shapes and references are those of `sums`.
 
-Eager kernels hold features for one stretch of positions at a time, and again in the backward pass. Here torch's
-compiler sees to the features, and they take the memory of all positions.
+Eager kernels store features for one stretch of positions at a time, and recompute them in the backward pass. Here
+torch's compiler handles the features, which need memory for all positions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def scan(
 
 
 def _copy_state(kv: Tensor, z: Tensor, reference: Tensor | None, decays: bool, steady: bool) -> ScanState:
-    """A state that may be written to: an op leaves what it is given alone."""
+    """A copy of a state, because an op must not change its inputs."""
     return ScanState(
         Sums(kv.clone(), z.clone(), None if reference is None else reference.clone()), decays=decays, steady=steady
     )

@@ -1,4 +1,4 @@
-"""The state of a causal scan: sums of all chunks so far, how chunks weigh in it, and what each chunk reads of it."""
+"""The state of a causal scan: sums over all chunks so far, their weights, and what each chunk reads of it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class ChunkWeights(NamedTuple):
 
     pairs: Tensor  # [Bh C, 1, 1, c, c], of a chunk's keys for its own queries, 0 for later keys
     past: Tensor  # [Bh C, 1, 1, c, 1], of what came before the chunk for its queries
-    keys: Tensor  # [Bh C, 1, c, 1], of its keys in its own sums; these three [Bh, ...] where all chunks have the same
+    keys: Tensor  # [Bh C, 1, c, 1], of its keys in its own sums; these three [Bh, ...] if all chunks have the same
     sums: Tensor  # [Bh, C + 1, C], of each chunk's sums before each chunk, and after the last
     carry: Tensor  # [Bh, C + 1, 1], of the state before all of them there
     reference: Tensor  # [Bh], of the state after the last
 
 
 class ScanState:
-    """The sums over all chunks so far, or in the backward pass the gradient by them.
+    """The sums over all chunks so far, or in the backward pass their gradients.
 
-    decays, steady: see `Recipe`. divides: whether something divides by sums of weights; otherwise the sums of keys stay
-    as they are, as nobody reads them.
+    decays, steady: see `LinearConfig`. divides: whether sums of weights are divisors; otherwise the sums of keys are
+    not computed.
     """
 
     def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
@@ -48,7 +48,7 @@ class ScanState:
         return weights._replace(reference=a[:, -1].double())
 
     def read(self, y: Tensor, v: Tensor, weights: ChunkWeights | None) -> PastSums:
-        """The sums before each chunk of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``. `take` comes after."""
+        """The sums before each chunk of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``."""
         heads, count = len(self.kv), len(y) // len(self.kv)
         if count == 1:
             return self._current_sums()
@@ -77,8 +77,8 @@ class ScanState:
     def read_backward(
         self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None
     ) -> PastSums:
-        """The transpose of `look`: from rows ``[Bh C, G c, F]`` and the gradients by what they read, the gradients by
-        the sums of each chunk. `give_back` comes after."""
+        """The transpose of `read`: from rows ``[Bh C, G c, F]`` and the gradients of what they read, the gradients of
+        each chunk's sums."""
         heads, count = len(self.kv), len(x) // len(self.kv)
         if count == 1:
             return self._current_sums()
@@ -124,7 +124,8 @@ class ScanState:
         return PastSums(self.kv, self.z if self.divides else None)
 
     def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
-        """Of sums ``[Bh, C + 1, .]`` those of chunks, and the last as the state's: copies, lest it hold all chunks'."""
+        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and the last as the state's: a copy, so that it does not
+        keep all chunks' alive."""
         chunk_sums, end_sums = ([x[:, rows] for x in (kv, z) if x is not None] for rows in (slice(None, -1), -1))
         shapes = self.kv.shape[1:], self.z.shape[1:]
         folded = [x.reshape(-1, *shape) for x, shape in zip(chunk_sums, shapes, strict=False)]
@@ -137,7 +138,7 @@ class ScanState:
 
 
 class PastSums(NamedTuple):
-    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, where that is known already."""
+    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
 
     kv: Tensor
     z: Tensor | None  # where something divides by them
@@ -161,7 +162,7 @@ def _sum_keys(y: Tensor, weights: ChunkWeights | None) -> Tensor:
 
 
 def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """Logarithms ``[Bh, L]`` of keys to weights. Differences are taken in float64, near each chunk's reference."""
+    """Weights from logarithms ``[Bh, L]``. Differences are computed in float64, relative to each chunk's reference."""
     a = a.double()
     rows = a if decays else torch.maximum(a.cummax(1)[0], reference[:, None])
     a, rows = a.unflatten(1, (count, -1)), rows.unflatten(1, (count, -1))
@@ -186,7 +187,7 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
 
 
 def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """The same where logarithms rise by as much a position, also from what came before: chunks do not differ then."""
+    """The same if logarithms rise by equal amounts at each position, so that chunks do not differ."""
     size = a.shape[1] // count
     rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
     position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
@@ -210,7 +211,7 @@ def _zero_if_infinite(x: Tensor) -> Tensor:
 
 
 def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """What rows ``[Bh C, G c, .]`` of chunks have to do with the past, as they weigh it."""
+    """The weights of the past for rows ``[Bh C, G c, .]`` of chunks."""
     if weights is None:
         return x
     size, width = weights.past.shape[3], x.shape[2]

@@ -1,9 +1,9 @@
-"""Short sequences: all positions at once, in as few calls of torch as there are steps.
+"""Short sequences: all positions together, in as few torch calls as possible.
 
-Cutting into stretches saves memory, of which a short call needs little, and costs more calls of torch than its products
-take time. So what is cut here are batch and heads, where they are many: models in training see many short sequences.
-Causal rows form their products with all keys: for few keys that is the least work as well. Features are made again in
-the backward pass, as in the long forms.
+Cutting into stretches saves memory, of which a short call needs little, and costs more torch calls than its products
+take time. Here batch and heads are cut, if there are many: models in training have many short sequences. Causal rows
+are multiplied with all keys, which is cheapest for few keys. Features are recomputed in the backward pass, as for long
+sequences.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, 
 
 
 def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
-    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` is one for `attend_short`. weighed:
-    whether keys have weights besides their features.
+    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` should use `attend_short`. weighted:
+    whether keys have weights in addition to their features.
 
-    What there is at once, features of a side or products of a causal call, must fit the cache as a stretch does; many
-    lanes of few positions are taken in groups that do. That pays up to where a call's products are as many as a
-    stretch's; weights, a power each, end it sooner. Our C++ has its own way with causal calls.
+    What exists at a time, the features of a side or the products of a causal call, must fit the cache as a stretch
+    does; many short lanes are processed in groups that do. That pays as long as a call's products are no more than a
+    stretch's, and less with weights, which need a power each. C++ has its own implementation of causal calls.
     """
     n, m = q.shape[2], k.shape[1]
     if (config.native and causal) or torch.compiler.is_compiling():
         return False
     if config.decays and not (causal and 0 <= config.start <= m - n):
-        return False  # weights are relative to a row's own position, which has to be a key's
+        return False  # weights are relative to a row's own position, which has to be that of a key
     if len(q) <= _count_lanes(config, q, k, causal):
         return max(n, m) <= (MAX_LENGTH_WEIGHTED if config.decays else MAX_LENGTH)
     return max(n, m) <= (MAX_LENGTH_WEIGHTED if weighted else MAX_LENGTH_CUT) and _count_lanes(config, q, k, causal) > 0
 
 
 def _count_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> int:
-    """Of how many of the ``Bh`` what there is at once fits the cache."""
+    """How many of the ``Bh`` lanes fit the cache together."""
     group, n, m = q.shape[1], q.shape[2], k.shape[1]
     features = group * max(n, m) * config.phi.width(k.shape[2])
     return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if causal else 0)
@@ -187,8 +187,8 @@ def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int
 
 
 def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tensor | None:
-    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, 0 later on: relative to the largest that a row sees, or to
-    that of its own position where weights fade with distance."""
+    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, 0 for later keys: relative to the largest visible to a
+    row, or to that of its own position if weights decay with distance."""
     if a is None:
         return None
     visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)

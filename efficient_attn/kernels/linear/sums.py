@@ -1,11 +1,11 @@
-"""Linear attention without order: keys are summed first, and every query reads the same sums.
+"""Bidirectional linear attention: keys are summed first, and every query reads the same sums.
 
 Tensors here are folded: queries ``[Bh, G, N, D]`` (G heads share one key-value head), keys ``[Bh, M, D]``, values
-``[Bh, M, E]``. Features exist for one stretch of positions at a time, and again in the backward pass.
+``[Bh, M, E]``. Features exist for one stretch of positions at a time, and are recomputed in the backward pass.
 
-Keys may have a weight, given as its logarithm a. All sums are then kept relative to a reference, the largest a so far,
-as softmax kernels keep a running maximum: sum_j exp(a_j - reference) phi(k_j) v_j. With ``Recipe.decays`` the reference
-is part of the definition instead: the newest position's own a, whether its key is hidden or not.
+Keys may have a weight, given as its logarithm a. All sums are then relative to a reference, the largest a so far, like
+the running maximum of softmax kernels: sum_j exp(a_j - reference) phi(k_j) v_j. With ``LinearConfig.decays`` the
+reference is part of the definition instead: the newest position's own a, even if its key is masked.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ KERNEL = "the kernel of linear attention"
 
 
 class Sums(NamedTuple):
-    """What is kept of keys: phi(k) v^T ``[Bh, F, E]``, phi(k) ``[Bh, F]`` where something divides by them, and what
-    both are relative to ``[Bh]``."""
+    """Sums over keys: phi(k) v^T ``[Bh, F, E]``, phi(k) ``[Bh, F]`` if they are needed as divisors, and the reference
+    of both ``[Bh]``."""
 
     kv: Tensor
     z: Tensor
@@ -40,14 +40,14 @@ def make_sums(config: LinearConfig, rows: int, width: int, value_width: int, lik
 
 
 def unpack_past(past: Sums | None) -> tuple[Tensor | None, ...]:
-    """What came before as arguments of an autograd function."""
+    """The past as arguments of an autograd function."""
     return (None, None, None) if past is None else tuple(past)
 
 
 def start_sums(
     config: LinearConfig, k: Tensor, v: Tensor, logs: Tensor | None, past: tuple[Tensor | None, ...]
 ) -> Sums:
-    """What came before, in tensors that may be added to."""
+    """The past as tensors that may be added to."""
     kv, z, reference = past
     if kv is None or z is None:
         weighted = logs is not None or config.phi.scaled
@@ -76,7 +76,7 @@ def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = No
 def _sum_at_once(
     config: LinearConfig, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None
 ) -> Sums:
-    """`sum_keys` in torch's own operations, with the features of all keys: to cut them is the compiler's business."""
+    """`sum_keys` in torch's own operations, with the features of all keys: the compiler may split them."""
     y, a = config.keys(k, slice(0, k.shape[1]), valid, logs)
     kv, z, reference = start_sums(config, k, v, logs, unpack_past(past))
     if a is not None and reference is not None:
@@ -98,7 +98,7 @@ def _read_at_once(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | 
 
 
 def apply_divisor(config: LinearConfig, top: Tensor, total: Tensor) -> Tensor:
-    """Numerators ``[Bh, G, N, E]`` divided as the recipe says."""
+    """Numerators ``[Bh, G, N, E]`` divided as configured."""
     return top if config.divisor is None else top / config.divisor(total)
 
 
@@ -239,7 +239,7 @@ def _read_gradients(
 
 
 def dot_rows(x: Tensor, z: Tensor) -> Tensor:
-    """Products ``[Bh, rows, 1]`` of rows ``[Bh, rows, F]`` with a vector ``[Bh, F]``, the way round that is faster."""
+    """Products ``[Bh, rows, 1]`` of rows ``[Bh, rows, F]`` with a vector ``[Bh, F]``, in the faster order."""
     return (z[:, None] @ x.mT).mT
 
 

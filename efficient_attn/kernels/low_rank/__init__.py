@@ -1,1 +1,1 @@
-"""Keys and values made fewer along the length, by learned projections or as means of segments."""
+"""Keys and values reduced along the length, by learned projections or as means of segments."""

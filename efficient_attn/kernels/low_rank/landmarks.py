@@ -1,4 +1,4 @@
-"""Landmarks, the means of segments of a sequence, and the iterated pseudo-inverse: what Nystromformer is made of."""
+"""Landmarks, the means of segments of a sequence, and the iterated pseudo-inverse of Nystromformer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..derivatives import KernelFunction
 
 
 class Landmarks(NamedTuple):
-    """``means [B, heads, slots, D]``, at least float32; ``there [B, slots]``: which of them a row has, None is all."""
+    """``means [B, heads, slots, D]``, at least float32; ``there [B, slots]``: which of them a row has, None for all."""
 
     means: Tensor
     present: Tensor | None
@@ -22,14 +22,14 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
     """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1.
 
     Of a row's V valid positions, the r-th belongs to segment r // ceil(V / count); the last segment may be shorter.
-    What ``valid [B, L]`` hides must be finite.
+    Masked positions (``valid [B, L]``) must be finite.
     """
     if valid is None:
         return Landmarks(_unpadded_means(x, count), None)
     segment, counts = assign_segments(valid, count)
     batch, slots = counts.shape
-    # one sum for all rows of the batch: row b's segments lie one after another from b (slots + 1) on, the last one
-    # of them for what is hidden
+    # one sum for all rows of the batch: row b's segments are consecutive from b (slots + 1) on, the last one
+    # of them for masked positions
     index = segment + torch.arange(batch, device=x.device)[:, None] * (slots + 1)
     positions = widen(x).transpose(1, 2).flatten(0, 1)
     sums = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]).index_add(0, index.flatten(), positions)
@@ -38,8 +38,8 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
 
 
 def segment_means_with_input(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
-    """x and its `segment_means`, for whoever needs both: the gradient by the means is added to that by x itself,
-    where autograd would first write it out for every position."""
+    """x and its `segment_means`, where both are needed: the gradient of the means is added to that of x, which autograd
+    would first write out for every position."""
     if valid is not None or torch.compiler.is_compiling():
         return x, segment_means(x, valid, count)
     x_view, means = cast(tuple[Tensor, Tensor], _SegmentMeansFunction.apply(x, count))
@@ -107,7 +107,7 @@ def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
     """The Moore-Penrose inverse of matrices ``a [.., R, C]`` after so many steps of Nystromformer's iteration.
 
     Z <- Z (13 I - AZ (15 I - AZ (7 I - AZ))) / 4 from Z = A^T / (|A|_1 |A|_inf), each matrix by its own norms. A part
-    of A with singular value s is inverted once 3.25^steps s^2 exceeds |A|_1 |A|_inf, and muted until then. Rows and
+    of A with singular value s is inverted once 3.25^steps s^2 exceeds |A|_1 |A|_inf, and damped until then. Rows and
     columns of zeros stay zero.
     """
     size = a.abs()

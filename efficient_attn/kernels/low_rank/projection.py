@@ -1,4 +1,5 @@
-"""Keys or values projected along their length: no copy of them, no gradient of the weights for each head."""
+"""Keys or values projected along their length, without copying them, and without a gradient of the weights for each
+head."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class _ProjectionFunction(KernelFunction):
 
 
 def _gradients(*arguments: Any) -> tuple[Tensor | None, ...]:
-    """The gradients by results, then the weights and what they projected, then which gradients are wanted."""
+    """The gradients of results, the weights and projected tensors, and which gradients are required."""
     count = (len(arguments) - 2) // 3
     grads, (weights, *xs), (weights_needed, *inputs_needed) = (
         arguments[:count],

@@ -1,1 +1,1 @@
-"""Our own C++, built when it is first asked for and loaded through ctypes."""
+"""C++ kernels, built when they are first used and loaded through ctypes."""

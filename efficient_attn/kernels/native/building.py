@@ -1,7 +1,6 @@
-"""Kernels in C++, built when they are first needed, into the folder where torch keeps such things.
+"""Build C++ kernels when they are first needed, in torch's folder of extensions.
 
-Later processes find them there. They are built for a class of processors, not for this one, as such folders are
-shared.
+Later processes find them there. They are built for a class of processors, because such folders are shared.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pathlib import Path
 import torch
 
 FOLDER = Path(__file__).parent
-HEADER = "registers.h"  # what all of them are made of
-FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by what torch takes the processor for
+HEADER = "registers.h"  # sources of all of them
+FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by torch's name of the processor's capability
 
 
 @cache
 def load_library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
-    """What ``name.cpp`` beside this file is built to, or why there is none."""
+    """The library built from ``name.cpp`` in this folder, or why there is none."""
     compiler = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
     if shutil.which(compiler.split()[0]) is None:
         return None, f"it is built on first use, and there is no C++ compiler ({compiler})"
@@ -37,8 +36,8 @@ def load_library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _build(source: Path) -> Path:
-    """The library's file. Built under a name of its own and then renamed, so that nobody meets half of one, and nobody
-    waits for ever for the lock of a process that was killed, as torch's own folders would have it."""
+    """The library's file. Built under a unique name and then renamed, so that no process loads an incomplete one or
+    waits for the lock of a killed process, as with torch's own folders."""
     from torch.utils import cpp_extension  # needs setuptools, and a tenth of a second
 
     capability = torch.backends.cpu.get_cpu_capability()

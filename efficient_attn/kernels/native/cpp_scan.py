@@ -1,4 +1,4 @@
-"""A stretch of a scan in C++, scan.cpp, for keys without weights on the CPU: what `chunks` says, in less time."""
+"""A stretch of a scan in C++ (scan.cpp), for keys without weights on the CPU: the same as `chunks`, faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import UnsupportedError
 from ..linear.scan_state import ScanState
 from .building import load_library
 
-CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks may be short
+CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks can be short
 
 
 def why_no_native() -> str | None:
@@ -59,7 +59,7 @@ def backward_keys(
 
 def _reject_weights(a: Tensor | None) -> None:
     if a is not None:
-        raise UnsupportedError("the kernel in C++ knows no weights of keys")
+        raise UnsupportedError("the C++ kernel does not support key weights")
 
 
 def _contiguous_rows(x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def _contiguous_rows(x: Tensor) -> Tensor:
 
 
 def _call(name: str, *arguments: Tensor | ScanState | None) -> None:
-    """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its own order."""
+    """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its order."""
     cdll, reason = load_library("scan")
     if cdll is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")

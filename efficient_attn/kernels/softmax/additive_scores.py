@@ -1,9 +1,9 @@
-"""Additive attention in blocks of queries and keys: softmax of u . tanh(x_i + y_j), of which no more than a block's
-sums are in memory at once, and a row of scores for each query of a block.
+"""Additive attention in blocks of queries and keys: softmax of u . tanh(x_i + y_j), with the sums of only one block in
+memory at a time, and a row of scores for each query of a block.
 
-tanh(a + b) is 1 - 2 r, where r = 1 / (1 + e^2a e^2b): an exponential a query and a key instead of one a pair, and of
-each pair one multiply-add and one division are left. The 1 moves all scores of a query alike, which no softmax sees.
-Of a query or key whose exponentials leave the floats' range, r is the sigmoid of the sum: slower, right for any size.
+tanh(a + b) is 1 - 2 r, where r = 1 / (1 + e^2a e^2b): one exponential for each query and key instead of each pair; one
+multiply-add and one division for each pair remain. The 1 shifts all scores of a query equally, to which softmax is
+invariant. For a query or key whose exponentials overflow, r is the sigmoid of the sum: slower, correct for any size.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 from ..custom_ops import is_traced
 from ..derivatives import SoftmaxFunction, make_softmax_op
 
-BLOCK_ELEMENTS = 2**18  # numbers of a block's r: a MiB of float32, which a core's cache about holds
+BLOCK_ELEMENTS = 2**18  # numbers of a block's r: a MiB of float32, about a core's cache
 BLOCK_KEYS = 32  # of a block
 MAX_UNBLOCKED_SUMS = 2**17  # sums of a whole call that need no blocks
-MAX_EXPONENT = {torch.float32: 80.0, torch.float64: 600.0}  # exponents whose exponentials are still normal numbers
+MAX_EXPONENT = {torch.float32: 80.0, torch.float64: 600.0}  # exponents whose exponentials are normal numbers
 
 
 def attend(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
@@ -45,7 +45,7 @@ def _every_query_sees_keys(valid: Tensor | None, causal: bool, start: int) -> bo
 
 
 def _attend_few(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
-    """The same where all sums together are few, as in steps of many short rows: at once, by torch's own gradients."""
+    """The same if all sums together are few, as in steps of many short rows: at once, with torch's gradients."""
     groups, n, m = y.shape[1], x.shape[2], y.shape[2]
     sums = (x.unflatten(1, (groups, -1))[..., None, :] + y[:, :, None, None]).tanh()  # B, Hkv, G, N, M, A
     scores = (sums @ u[:, None, None, :, None])[..., 0]
@@ -58,9 +58,9 @@ def _attend_few(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None
 
 
 class _Head(NamedTuple):
-    """What one key-value head brings: ``x [G, N, A]``, ``y [M, A]``, twice the sums' parts; v, -2 u, and valid keys.
+    """The inputs of one key-value head: ``x [G, N, A]``, ``y [M, A]``, twice the sums' parts; v, -2 u, and valid keys.
 
-    far_x, far_y: which queries and keys have numbers whose exponentials leave the floats' range, where any has.
+    far_x, far_y: queries and keys with numbers whose exponentials overflow, if any.
     """
 
     x: Tensor
@@ -75,7 +75,7 @@ class _Head(NamedTuple):
 
 
 def _split_heads(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None) -> Iterator[tuple[int, int, _Head]]:
-    """Every row of the batch and key-value head, with what they bring."""
+    """Every row of the batch and key-value head, with its inputs."""
     rows, keys, reach = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y, MAX_EXPONENT[x.dtype]
     exp_rows, exp_keys = rows.exp(), keys.exp()
     for b in range(y.shape[0]):
@@ -103,7 +103,8 @@ def _cut_range(size: int, at_once: int) -> Iterator[slice]:
 
 
 class _HeadBlocks:
-    """The blocks of a head's queries, each with the number of keys that any of them may see, and of those keys."""
+    """The blocks of a head's queries, each with the number of keys that any of them may see, and blocks of those
+    keys."""
 
     def __init__(self, head: _Head, causal: bool, start: int) -> None:
         self.head, self.causal, self.start = head, causal, start
@@ -117,9 +118,9 @@ class _HeadBlocks:
             yield rows, max(0, min(self.start + rows.stop, m)) if self.causal else m
 
     def reciprocals(self, rows: slice, keys: slice) -> Tensor:
-        """r ``[G, rows, keys, A]``, in room that the next block's take.
+        """r ``[G, rows, keys, A]``, in memory that the next block reuses.
 
-        Which form a pair gets depends on its own query and key alone, so that no later key changes a bit of it.
+        The formula of a pair depends only on its own query and key, so that later keys change nothing.
         """
         head = self.head
         x, y = head.exp_x[:, rows, None], head.exp_y[keys]

@@ -1,10 +1,10 @@
-"""A few query rows over a long cache, as in decoding: each key is read once, in the form that is fastest here.
+"""A few queries over a long cache, as in decoding: each key is read once, in the fastest way.
 
-``fold``: torch's fused kernel, which cuts keys into short blocks, and is bound there by the cost of its many small
-products; it runs a head a thread. ``parts``: the same over parts of a head's keys, where threads would be idle.
-``batched``: two products over all heads. ``by_head``: a head's whole cache through oneDNN at once, in two skinny
-products. ``pieces``: float32 in pieces that stay in a cache, for dtypes of which the processor knows no products.
-Besides these decode.cpp, in one pass, where somebody asked for what is built on first use.
+``fold``: torch's fused kernel, which splits keys into short blocks, is limited by its many small products, and runs one
+head in each thread. ``parts``: the same over parts of a head's keys, if threads would be idle. ``batched``: two
+products over all heads. ``by_head``: a head's whole cache through oneDNN, in two skinny products. ``pieces``: float32
+in pieces that stay in a cache, for dtypes that the processor does not multiply. Besides these decode.cpp, in one pass,
+on request only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIN_KEY_ELEMENTS = (
 LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 CPP_DTYPES = (torch.float32, torch.float64)
-TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of other dtypes nothing was timed
+TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes were not timed
 IDLE = "idle"  # kinds of calls that leave threads idle end with it
 
 
@@ -56,7 +56,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
         and q.device.type == "cpu"
         and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     )
-    # with a cache whose rows lie apart, as in [B, M, H, D] memory order, products take a hundred times as long
+    # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
     supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
     if not supported or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
         return None
@@ -73,7 +73,7 @@ def _attend_by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
             weights = linear(rows[b, h], k[b, h], None, "none", [], "")
-            torch.softmax(weights, -1, out=weights)  # in place: fresh pages cost more than the arithmetic
+            torch.softmax(weights, -1, out=weights)  # in place: new pages cost more than the arithmetic
             out[b, h] = linear(weights, v[b, h].T, None, "none", [], "")
     return out
 
@@ -122,7 +122,7 @@ def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _count_parts(heads: int) -> int:
-    """How many parts of a head's keys give every thread as many."""
+    """The number of parts of a head's keys that gives every thread equally many."""
     threads = torch.get_num_threads()
     return threads // gcd(threads, heads)
 
@@ -153,9 +153,9 @@ def _make_candidates(point: TuningPoint) -> Candidates:
 
 
 def _choose_by_rule(point: TuningPoint) -> str:
-    """Pieces in float32 where the processor has no products of the dtype, which for bfloat16 shows in single rows only;
-    oneDNN's long products of grouped heads where its vectors are wider than a BLAS may know; else torch's kernel, in
-    parts where threads would be idle."""
+    """Pieces in float32 if the processor does not multiply the dtype, which for bfloat16 matters for single rows only;
+    oneDNN's long products of grouped heads if its vectors are wider than a BLAS may use; else torch's kernel, in parts
+    if threads would be idle."""
     _, rows, keys, width = point.sizes
     name, fused = point.kind.split()[0], "parts" if point.kind.endswith(IDLE) else "fold"
     if name != "float32":
@@ -191,7 +191,7 @@ DECODE = Tunable(
 
 
 def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend_in_one_pass` knows such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
+    """Whether `attend_in_one_pass` supports such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in CPP_DTYPES and q.device.type == "cpu"
     return supported and k.stride(3) == v.stride(3) == 1 and not _wants_gradient(q, k, v)
 

@@ -1,11 +1,11 @@
-"""torch's fused attention for plain tensors, with a backward pass of our own where torch's is slow or large.
+"""torch's fused attention for plain tensors, with our own backward pass where torch's is slow or large.
 
-Half precision: torch's own backward pass of bfloat16 takes six times as long as float32's where the processor has no
-products of it. Here q, k and v are cast for a pass, forwards and backwards, and what is kept in between has their own
-dtype. Grouped heads: the fused kernel takes keys that heads share by stride zero, but its backward pass returns
-gradients by them for every head, which autograd then sums: twice the keys repeated for each head. Here the backward
-pass takes some heads of a group at a time. Later versions of that kernel know groups themselves, a key-value head a
-thread: where that keeps all threads busy they are asked.
+Half precision: torch's backward pass of bfloat16 takes six times as long as float32's if the processor does not
+multiply it. Here q, k and v are cast for a pass, forward and backward, and saved in their own dtype. Grouped heads: the
+fused kernel accepts shared keys with stride zero, but its backward pass returns their gradients for every head, which
+autograd sums: twice the keys repeated for each head. Here the backward pass processes some heads of a group at a time.
+Later versions of that kernel support groups, one key-value head in each thread; they are used if that keeps all threads
+busy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_PARTS = (
     4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 )
 
-# whether torch is a version in which the kernel was seen to take groups, with gradients that no head has alone
+# whether torch's version has a kernel that supports groups, without gradients for each head
 KERNEL_SUPPORTS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 
@@ -50,8 +50,8 @@ def attend(
 def _call_torch(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> Tensor:
-    """torch's own call, heads as rows of the batch where gradients are large: it lays them out position by position,
-    all heads of one together, and tensors that have heads first need copies of them then."""
+    """torch's own call, with heads as rows of the batch if gradients are large: it lays them out position by position,
+    all heads together, and tensors with heads first then need copies."""
     attend_torch = partial(
         F.scaled_dot_product_attention, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
     )
@@ -65,7 +65,7 @@ def _call_torch(
 def attend_differentiable(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
-    """`attend`, without dropout, by our own backward pass; k and v may have one head for all of q's."""
+    """`attend`, without dropout, with our own backward pass; k and v may have one head for all of q's."""
     mask = None if allowed is None else additive_mask(allowed, fused_dtype(q, "forward", q.shape[2], k.shape[2]))
     run = _fused_op if torch.compiler.is_compiling() else FusedFunction.apply
     return cast(tuple[Tensor, Tensor], run(*(contiguous_rows(x) for x in (q, k, v)), mask, causal, scale))[0]
@@ -77,7 +77,7 @@ def wants_gradient(*tensors: Tensor) -> bool:
 
 
 def supports_groups(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's kernel takes the groups as they are. Half precision is summed up in float32, here."""
+    """Whether torch's kernel supports the groups directly. Half precision is accumulated in float32 here."""
     if torch.compiler.is_compiling() or in_functorch_transform():
         return False
     supported = KERNEL_SUPPORTS_GROUPS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -90,7 +90,7 @@ def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """x in rows without gaps, which the kernel takes for granted."""
+    """x with contiguous rows, which the kernel assumes."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -117,7 +117,7 @@ def gradients_with_lse(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By q, k and v, of keys that are all that there is or a part of it: out and lse are those of the whole."""
+    """The gradients of q, k and v, for all keys or a part of them: out and lse are those of the whole."""
     compute_dtype = fused_dtype(q, "backward", q.shape[2], k.shape[2])
     grad, keys, values, mask = (
         contiguous_rows(grad),
@@ -148,7 +148,7 @@ def gradients_with_lse(
 
 
 def _kernel_finds_keys(q: Tensor, k: Tensor) -> bool:
-    """Whether the kernel finds the keys of a head by itself; else k has one head."""
+    """Whether the kernel assigns heads to keys itself; else k has one head."""
     return k.shape[1] == q.shape[1] or k.shape[1] > 1 or supports_groups(q, k)
 
 

@@ -1,4 +1,4 @@
-"""Grouped heads whose rows have masks of their own: keys are shared, by stride zero or by torch's kernel itself."""
+"""Grouped heads with a mask for each row: keys are shared, by stride zero or by torch's kernel itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attend(
 def _attend_folded(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> Tensor:
-    """Groups as the heads of a larger batch, whose keys and values are one head's."""
+    """Groups as the heads of a larger batch, with one head's keys and values."""
     kv_heads = k.shape[1]
     keys, values = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
     if allowed is not None and allowed.shape[0] > 1:

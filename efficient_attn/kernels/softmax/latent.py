@@ -1,7 +1,7 @@
-"""Multi-head latent attention in two forms of one result: keys and values made from latents, or never made at all.
+"""Multi-head latent attention in two equivalent forms: with keys and values computed from latents, or without.
 
-q ``[B, H, N, D + R]``; latents ``[B, 1, M, C + R]``, the last R of a row a key for all heads; w_uk ``[H, D, C]``
-and w_uv ``[H, E, C]`` make a head's keys and values of the rest. Scores are over sqrt(D + R).
+q ``[B, H, N, D + R]``; latents ``[B, 1, M, C + R]``, of which the last R components are a key for all heads; w_uk ``[H,
+D, C]`` and w_uv ``[H, E, C]`` compute a head's keys and values from the rest. Scores are divided by sqrt(D + R).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .sdpa import attend
 
 MAX_EXPANDED_ELEMENTS = (
     2**22
-)  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
+)  # numbers of keys and values computed at a time: those of all heads would be the peak memory
 
 
 def attend_absorbed(
@@ -26,15 +26,15 @@ def attend_absorbed(
     content, rotary = q.split((width, q.shape[-1] - width), -1)
     # `attend` divides by the root of its own width
     rows = torch.cat([matmul(content, w_uk), rotary], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
-    # whole rows as values: to cut the rotary columns off the output costs less than rows that lie apart
+    # whole rows as values: cutting the rotary columns off the output costs less than non-contiguous rows
     return matmul(attend(rows, latents, latents, mask, native=native)[..., :latent], w_uv.mT)
 
 
 def attend_expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
-    """Every head's own keys and values, some heads at a time."""
+    """Each head's keys and values, some heads at a time."""
     heads, values = len(w_uk), w_uv.shape[1]
     at_once = max(1, MAX_EXPANDED_ELEMENTS // (latents.shape[0] * latents.shape[2] * (q.shape[-1] + values)))
-    if at_once >= heads:  # as in short calls, where views that autograd has to follow would cost as much as a product
+    if at_once >= heads:  # as in short calls, where views with gradients would cost as much as a product
         return _attend_heads(q, latents, w_uk, w_uv, mask)
     parts = zip(q.split(at_once, 1), w_uk.split(at_once), w_uv.split(at_once), strict=True)
     return torch.cat([_attend_heads(rows, latents, uk, uv, mask) for rows, uk, uv in parts], 1)
@@ -50,6 +50,6 @@ def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: 
 
 
 def _project_heads(rows: Tensor, weights: Tensor) -> Tensor:
-    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``: in one product, as batches of them would
-    repeat weights for every row of a batch."""
+    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``, in one product: batched products would repeat
+    weights for every row of a batch."""
     return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)

@@ -1,6 +1,6 @@
-"""Softmax over a window around a centre that each query has of its own, its weights then fading with the distance.
+"""Softmax over a window around each query's own center, with weights that decay with the distance.
 
-Keys are gathered for some queries at a time, so that memory grows with N, and with the window for those queries alone.
+Keys are gathered for some queries at a time, so that memory grows with N, and with the window only for those queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..custom_ops import is_traced
 from ..derivatives import SoftmaxFunction, make_softmax_op
 
-BLOCK_ELEMENTS = 2**18  # numbers of the keys that are gathered at once: a MiB of float32
+BLOCK_ELEMENTS = 2**18  # numbers of the keys gathered at a time: a MiB of float32
 STRETCH_ROWS = 128  # neighbours that share a stretch of keys
 
 
@@ -30,11 +30,11 @@ def attend(
     self_centred: bool,
 ) -> Tensor:
     """sum_j w_ij g(j - c_i) v_j, where w is softmax(q k^T / sqrt(D)) over the keys with ``abs(j - c_i) <= window`` and
-    g(t) = exp(-2 t^2 / window^2), the bell of a deviation of half the window.
+    g(t) = exp(-2 t^2 / window^2), a Gaussian with a standard deviation of half the window.
 
     ``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, float32 or float64. valid: bool ``[B, M]``.
-    start: the position of the first query, which where it is causal sees keys up to start. A query that sees no key in
-    its window gets zeros. own: whether centres are the queries' own positions; neighbours then share what is read.
+    start: the position of the first query, which sees keys up to start if causal. A query without keys in its window
+    gets zeros. own: whether centers are the queries' own positions; neighbors then share their reads.
     """
     run = _local_op if is_traced(q) else LocalWindowFunction.apply
     return cast(tuple[Tensor, Tensor], run(q, k, v, centres, valid, causal, start, window, self_centred))[0]
@@ -69,7 +69,7 @@ class _GatheredWindows:
 
 
 class _SharedStretch:
-    """The keys and values in the windows of neighbours, which lie side by side: a stretch of them, ``[W, D or E]``."""
+    """The keys and values in the windows of neighboring queries, a contiguous range: ``[W, D or E]``."""
 
     def __init__(self, k: Tensor, v: Tensor, centres: Tensor, window: int) -> None:
         first, last = (int(end) for end in centres.aminmax())
@@ -95,7 +95,8 @@ class _SharedStretch:
 
 
 class _WindowScores(NamedTuple):
-    """What some queries of a head see, with distances from their centres, the bell there, and scores ``[G, R, W]``."""
+    """The keys of some queries of a head, with distances from their centers, Gaussian weights, and scores ``[G, R,
+    W]``."""
 
     keys: _GatheredWindows | _SharedStretch
     distance: Tensor
@@ -114,7 +115,8 @@ def _score_windows(
     window: int,
     self_centred: bool,
 ) -> _WindowScores:
-    """What the queries ``q [G, R, D]`` of one head see of ``k, v [M, D or E]``; first: the position of the first."""
+    """The scores of the queries ``q [G, R, D]`` of one head with ``k, v [M, D or E]``; first: the position of the
+    first."""
     keys = (_SharedStretch if self_centred else _GatheredWindows)(k, v, centres, window)
     distance = keys.positions - centres[..., None]
     visible = (keys.positions >= 0) & (keys.positions < k.shape[0]) & (distance.abs() <= window)
@@ -127,7 +129,7 @@ def _score_windows(
 
 
 def _cut_queries(q: Tensor, k: Tensor, window: int, self_centred: bool) -> Iterator[tuple[int, int, slice]]:
-    """Rows of the batch, key-value heads, and queries that are worked out at once."""
+    """Rows of the batch, key-value heads, and queries that are processed together."""
     group = q.shape[1] // k.shape[1]
     block_rows = STRETCH_ROWS if self_centred else max(1, BLOCK_ELEMENTS // (group * (2 * window + 1) * q.shape[3]))
     for b in range(k.shape[0]):

@@ -1,7 +1,8 @@
-"""One part of a softmax with its log-sum-exp, its gradient, and how parts become one.
+"""One part of a softmax with its log-sum-exp, its gradient, and the merging of parts.
 
-The CPU's kernel keeps no N x M, but autograd knows nothing of the log-sum-exp that it returns. Its backward, given the
-output and the log-sum-exp of *all* parts, is exact for each. Its name is private to torch and stays in this file.
+The CPU's kernel stores no N x M matrix, but autograd does not differentiate its log-sum-exp. Its backward pass, given
+the output and the log-sum-exp of all parts, is exact for each part. Its name is private to torch and only used in this
+file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def attend_backward(
     scale: float,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
+    """The gradients of q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
     if q.device.type == "cpu":
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         return kernel(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
@@ -81,7 +82,7 @@ def join_parts(outs: Tensor, lse: Tensor) -> Tensor:
 
 
 def join(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Join a part ``[.., E]`` and its log-sum-exp ``[..]`` into the result so far, in place; -inf where nothing was."""
-    weight = torch.sigmoid(part_lse - lse).nan_to_num_(0)  # nothing joined with nothing stays nothing
+    """Merge a part ``[.., E]`` and its log-sum-exp ``[..]`` into the result so far, in place; -inf for no result."""
+    weight = torch.sigmoid(part_lse - lse).nan_to_num_(0)  # two empty parts stay empty
     out.lerp_(part.to(out.dtype), weight[..., None].to(out.dtype))
     lse.copy_(torch.logaddexp(lse, part_lse))

@@ -23,17 +23,16 @@ def attend(
     native: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(scale q k^T) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
+    """softmax(scale q k^T) v with a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
 
-    scale: 1/sqrt(D) unless given. native: where a few queries see all keys, by our kernel in C++ instead of torch's;
-    without dropout only.
-    dropout: torch's ``dropout_p``, for which torch forms all weights on the CPU.
+    scale: 1/sqrt(D) unless given. native: for a few queries that see all keys, use the C++ kernel instead of torch's;
+    without dropout only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU.
     """
     if native and dropout:
         raise UnsupportedError("the kernel in C++ drops no weights")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
-    causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
+    causal = mask.causal and start < m - 1  # a first query aligned with the last key sees all of them
     if valid is None and (not causal or start == 0):
         return attend_fused(q, k, v, scale=scale, causal=causal, native=native, dropout=dropout)
     if not causal:
@@ -74,10 +73,10 @@ def attend_fused(
     native: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
+    """One call of torch's fused kernel on its fast path: equal widths, and groups folded instead of expanded.
 
-    allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
-    scale, native, dropout: see `attend`.
+    allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero). scale, native,
+    dropout: see `attend`.
     """
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
@@ -97,7 +96,7 @@ def attend_fused(
     elif kv_heads == heads:
         out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):
-        # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
+        # no row has its own mask: a group's heads are more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
         out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=factor, dropout=dropout).reshape(q.shape)
     else:

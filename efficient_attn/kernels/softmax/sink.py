@@ -1,7 +1,7 @@
-"""A sink: one logit more in the softmax of a row, which takes weight and gives no value.
+"""A sink: an additional logit in the softmax of a row, with a weight but no value.
 
-With the log-sum-exp l of a row's scores, the sink s takes sigmoid(s - l) of the weight and leaves the rest to the keys.
-So torch's fused kernel does the work, and its backward pass, told the output and the log-sum-exp of all, is exact.
+With the log-sum-exp l of a row's scores, the sink s takes sigmoid(s - l) of the weight. torch's fused kernel computes
+the rest, and its backward pass, given the output and the log-sum-exp with the sink, is exact.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .sdpa import MASK_ROWS, causal_key_mask
 
 
 def apply_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """Output ``[.., N, E]``, in place, and log-sum-exp ``[.., N]`` of a softmax that has ``sink [.., N]`` beside its
-    keys; minus infinity says of a log-sum-exp that there is no key, of a sink that there is none."""
+    """Output ``[.., N, E]``, in place, and log-sum-exp ``[.., N]`` of a softmax with ``sink [.., N]``; minus infinity
+    means no key in a log-sum-exp, and no sink in a sink."""
     total_lse = torch.logaddexp(lse, sink)
     total_lse.masked_fill_(total_lse.isinf(), 0)
     return out.mul_((lse - total_lse).exp_()[..., None]), total_lse
 
 
 def sink_gradient(grad: Tensor, out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
-    """The gradient by the sink of each row, of output and log-sum-exp as `take_share` gives them."""
+    """The gradient of each row's sink, from output and log-sum-exp returned by `apply_sink`."""
     return (sink - lse).exp_() * -(grad * out).sum(-1, dtype=lse.dtype)
 
 
@@ -38,7 +38,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Mask) -> Tensor:
     ``[B, Hkv, M, D or E]``, sink ``[B, H, N]`` in float32 or wider: a logit of each row. M >= 1."""
     shape, kv_heads, m, value_width = q.shape, k.shape[1], k.shape[2], v.shape[-1]
     start, valid = mask.start(shape[2], m), mask.key_valid(m)
-    causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
+    causal = mask.causal and start < m - 1  # a first query aligned with the last key sees all of them
     if value_width != shape[3]:  # unequal widths would leave the flash kernel
         q, k, v = (F.pad(x, (0, max(shape[3], value_width) - x.shape[-1])) for x in (q, k, v))
     padded_shape = *shape[:3], q.shape[3]
@@ -60,7 +60,7 @@ def split_groups(x: Tensor, kv_heads: int) -> Tensor:
 
 
 class _RowBlock(NamedTuple):
-    """Rows that one call of the kernel takes, over the keys before ``last``. added: an additive mask."""
+    """Rows of one kernel call, over the keys before ``last``. added: an additive mask."""
 
     rows: slice
     last: int
@@ -68,7 +68,7 @@ class _RowBlock(NamedTuple):
 
 
 def _split_rows(q: Tensor, m: int, valid: Tensor | None, start: int) -> Iterator[_RowBlock]:
-    """Rows that have masks of their own, some at a time; none that see no key."""
+    """Rows with their own masks, some at a time; none without keys."""
     for first in range(max(0, -start), q.shape[2], MASK_ROWS):
         stop = min(first + MASK_ROWS, q.shape[2])
         last = min(start + stop, m)
@@ -77,7 +77,7 @@ def _split_rows(q: Tensor, m: int, valid: Tensor | None, start: int) -> Iterator
 
 
 def _plan_single_call(q: Tensor, valid: Tensor | None, causal: bool, start: int) -> tuple[bool, Tensor | None]:
-    """Whether one call of the kernel takes all rows, and the additive mask that it then needs."""
+    """Whether one kernel call can process all rows, and its additive mask."""
     if causal:
         return valid is None and start == 0, None
     return True, None if valid is None else fused.additive_mask(valid[:, None, None], q.dtype)
@@ -127,7 +127,7 @@ def _gradients(
 
 class SinkFunction(SoftmaxFunction):
     """``(q, k, v, sink, valid keys, scale, causal, start)``; k and v have q's heads, or one for all of them, or as many
-    as torch's kernel takes."""
+    as torch's kernel supports."""
 
     kernel = "attention with a sink"
     n_tensors, n_differentiated = 5, 4

@@ -1,9 +1,9 @@
-"""Attention by scores under a soft cap, cap tanh(s / cap), in tiles of queries and keys: an online softmax forwards,
-and backwards the same tiles again, of which the log-sum-exps are known.
+"""Attention with capped scores, cap tanh(s / cap), in tiles of queries and keys: an online softmax in the forward pass,
+and the same tiles with known log-sum-exps in the backward pass.
 
-torch's fused kernel gives no place for a tanh between product and softmax. Here a tile's scores stay in a cache while
-they are worked on in place, and tiles that no query may see are left out. No score is larger than the cap, so a softmax
-under a small one needs no maximum. Powers are of 2: torch's `exp` takes a hundred times as long where floats underflow.
+torch's fused kernel does not support tanh between product and softmax. Here a tile's scores stay in the cache while
+they are changed in place, and tiles that no query sees are skipped. Scores are bounded by the cap, so that a softmax
+with a small cap needs no maximum. Powers are of 2: torch's `exp` takes a hundred times as long where it underflows.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def attend(
 ) -> Tensor:
     """softmax(cap tanh(scale q k^T / cap)) v for ``q [B, H, N, D]`` and ``k, v [B, Hkv, M, D or E]``.
 
-    All are float32 or float64. sink: ``[B, H, N]``, the logit of each row that takes weight and gives no value; minus
-    infinity where there is none. valid: bool, ``[B, M]``. start: the position of the first query; query i sees keys up
-    to start + i where it is causal. A query that sees none gets zeros.
+    All are float32 or float64. sink: ``[B, H, N]``, each row's additional logit without a value; minus infinity for
+    none. valid: bool, ``[B, M]``. start: the position of the first query; query i sees keys up to start + i if causal.
+    A query without keys gets zeros.
     """
     run = _softcap_op if is_traced(q) else SoftcapFunction.apply
     return cast(tuple[Tensor, Tensor], run(q, k, v, sink, valid, cap, scale, causal, start))[0]
 
 
 class _SoftcapTiles:
-    """The tiles of a call. Key-value heads of all rows of the batch stand in one dimension P, a head's queries in G
-    groups; a tile is ``[P, G R, C]`` for some heads, some rows of every group and some keys."""
+    """The tiles of a call. Key-value heads of all rows of the batch form one dimension P, a head's queries G groups; a
+    tile is ``[P, G R, C]`` for some heads, some rows of every group and some keys."""
 
     def __init__(
         self, q: Tensor, k: Tensor, valid: Tensor | None, cap: float, scale: float, causal: bool, start: int
@@ -66,14 +66,14 @@ class _SoftcapTiles:
         self.heads = max(1, TILE_ELEMENTS // (groups * self.rows * min(self.keys, k.shape[2])))
 
     def row_groups(self) -> Iterator[tuple[slice, slice, list[slice]]]:
-        """Heads and rows that are worked on together, and the keys of their tiles, none where no row sees any."""
+        """Heads and rows that are processed together, and the keys of their tiles, none if no row sees any."""
         n, m = self.q.shape[2], self.k.shape[1]
         for heads in _cut_range(len(self.k), self.heads):
             for rows in _cut_range(n, self.rows):
                 yield heads, rows, list(_cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
 
     def make_buffers(self, count: int) -> Tensor:
-        """Room for so many tiles."""
+        """Buffers for so many tiles."""
         size = self.heads * self.q.shape[1] * self.rows * min(self.keys, self.k.shape[1])
         return self.q.new_empty(count, size)
 
@@ -98,7 +98,7 @@ def _cut_range(size: int, at_once: int) -> Iterator[slice]:
 
 
 def _multiply_into(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
-    """``a @ b`` in room that the next takes."""
+    """``a @ b`` in a buffer that the next product reuses."""
     shape = *a.shape[:2], b.shape[2]
     return torch.bmm(a, b, out=buffer[: shape[0] * shape[1] * shape[2]].view(shape))
 

@@ -1,6 +1,6 @@
 """Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called.
 
-The plan is a torch BlockMask made of the pattern's own key blocks, so that nothing of size N x M is ever held.
+The plan is a torch BlockMask of the pattern's own key blocks, so that no N x M mask is stored.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...patterns import Blocks, Fact, Geometry, Pattern
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-BLOCK_SIZE = 128  # queries and keys a block; the kernels take multiples of 128 only
-MIN_HEAD_WIDTH = 16  # the smallest head width that the kernels take
-MAX_COMPILED_KERNELS = 256  # compiled kernels a process may hold
+BLOCK_SIZE = 128  # queries and keys of a block; the kernels require multiples of 128
+MIN_HEAD_WIDTH = 16  # the smallest head width that the kernels support
+MAX_COMPILED_KERNELS = 256  # largest number of compiled kernels in a process
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
     """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
 
-    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``.
-    Rows that see no key are zeros and pass no gradient on: the kernels guard their sums and log-sum-exps themselves.
-    ``mask.query_lengths`` is the caller's business. Raises what flex_attention raises, on the CPU for gradients.
+    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows
+    without keys are zeros with zero gradients: the kernels protect their sums and log-sum-exps themselves. The caller
+    applies ``mask.query_lengths``. Raises flex_attention's errors, on the CPU for gradients.
     """
     n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
@@ -44,10 +44,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
 def block_mask(
     pattern: Pattern, g: Geometry, *, device: torch.device, valid: Tensor | None = None, size: int = BLOCK_SIZE
 ) -> BlockMask:
-    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True where a key is no padding, allow.
+    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True for valid keys, allow.
 
-    Blocks that are allowed throughout are listed as full, and the kernels ask no mask there; under padding there are
-    none. Equal plans share their tables. ``to_dense`` of the result does not work: it wants tables as wide as M.
+    Blocks without masked pairs are listed as full, for which the kernels evaluate no mask; with padding there are none.
+    Equal plans share their tables. ``to_dense`` of the result does not work: it requires tables as wide as M.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -57,7 +57,7 @@ def block_mask(
         pairs = _allowed_pairs(rule, g, qi + g.start, ki)
         return pairs if valid is None else pairs & valid[b, ki]
 
-    # not from_kv_blocks: it takes the width of kv_indices for the number of key blocks when it transposes them
+    # not from_kv_blocks: when it transposes them, it uses the width of kv_indices as the number of key blocks
     tables = _make_tables(pattern, g, device, size, split=valid is None)
     return BlockMask(seq_lengths=(g.n, g.m), BLOCK_SIZE=(size, size), mask_mod=allowed, **tables)
 
@@ -70,7 +70,7 @@ def _allowed_pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
 
 @dataclass(frozen=True)
 class _DrawnBlocks(Blocks):
-    """Blocks whose draws were made beforehand: the t-th of query block a is ``tables[t][a]``."""
+    """Blocks with precomputed draws: the t-th of query block a is ``tables[t][a]``."""
 
     tables: tuple[Tensor, ...] = ()
 
@@ -81,7 +81,7 @@ class _DrawnBlocks(Blocks):
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # kept for later calls, whose backward pass could not save inference tensors
 def _make_traceable(pattern: Pattern, g: Geometry, device: torch.device) -> Pattern:
-    """The pattern with its draws looked up: the compiler would need minutes and more for their arithmetic."""
+    """The pattern with its draws in tables: compiling their arithmetic would take minutes."""
 
     def replace_draws(fact: Fact) -> Fact:
         if type(fact) is not Blocks:
@@ -128,7 +128,7 @@ def _is_full(pattern: Pattern, g: Geometry, row: int, key: int, size: int) -> bo
 def _make_table(
     rows: np.ndarray, columns: np.ndarray, count: int, width: int, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """How many entries each of ``count`` rows has, and which, sorted; what a row leaves over of its width is 0."""
+    """The number of entries of each of ``count`` rows, and the sorted entries; unused ones are 0."""
     order = np.lexsort((columns, rows))
     rows, columns = rows[order], columns[order]
     counts, indices = np.bincount(rows, minlength=count), np.zeros((count, width), dtype=np.int32)
@@ -138,10 +138,10 @@ def _make_table(
 
 @cache
 def compile_flex_attention() -> Callable[..., Tensor]:
-    """flex_attention, compiled anew for each set of shapes, pattern and geometry.
+    """flex_attention, compiled separately for each set of shapes, pattern and geometry.
 
-    With dynamic shapes the first length of a process would get kernels made for it and later ones general kernels:
-    what is measured would depend on the order. Past the limit fullgraph raises; uncompiled, scores would be N x M.
+    With dynamic shapes the first length of a process would get specialized kernels and later ones general kernels, so
+    that results would depend on the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M.
     """
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -1,4 +1,4 @@
-"""Tiles of gathered key blocks: drawn ones, and those that any other rule touches."""
+"""Tiles of gathered key blocks: random ones, and those that any other rule touches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from ...patterns import Blocks, Pattern
 from .tiles import Gather, Tile, TilingRule, View
 
-BLOCK_SIZE = 64  # queries and keys a block where the pattern has none of its own
+BLOCK_SIZE = 64  # queries and keys of a block for patterns without their own
 
 
 class BlockRow(NamedTuple):
@@ -36,7 +36,7 @@ def tile_touched_blocks(rule: TilingRule, size: int = BLOCK_SIZE) -> list[Tile]:
 
 
 def tile_drawn_blocks(fact: Blocks, rule: TilingRule) -> list[Tile]:
-    """Tiles of the blocks that are drawn. What facts before have counted is left out, or masked where it is a part."""
+    """Tiles of the random blocks. Pairs counted by earlier facts are left out, or masked if they are a part."""
     return list(_make_tiles(_draw_rows(fact, rule), fact.size, rule))
 
 

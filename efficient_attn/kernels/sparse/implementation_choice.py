@@ -1,4 +1,4 @@
-"""Parts or one masked softmax: which of the two is expected to take less time, for one geometry."""
+"""Select parts or one masked softmax: the one that is expected to be faster for a geometry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .mask_cache import MAX_CACHED_PAIRS
 from .tile_plan import plan_parts
 from .tiles import TilePlan
 
-MAX_MASKED_LENGTH = 1024  # positions on either side beyond which the pairs that nobody wants are never computed
+MAX_MASKED_LENGTH = 1024  # positions on either side beyond which unneeded pairs are never computed
 
 # In pairs of one head of width 64 in torch's masked kernel, about 5.5 ns on a Zen 3 in float32. Fitted to nine patterns
-# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients: suites/trials/short.py shows both forms.
+# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients; suites/trials/short.py measures both
 STEP_COST = 30_000  # one kernel call with its fetching, joining and Python, whatever its size
 ROW_COST = 60  # a row that a step fetches, writes and joins
 
@@ -24,10 +24,10 @@ Implementation = Literal["parts", "masked"]
 
 
 class CallShape(NamedTuple):
-    """What a choice may depend on besides the geometry.
+    """What a selection may depend on besides the geometry.
 
-    heads: of all of the batch together. group: of them, those that share keys. width: of q and k. masks: that a masked
-    call needs, one for each row of the batch where there is padding.
+    heads: of the whole batch. group: those of them that share keys. width: of q and k. masks: needed by a masked call,
+    one for each row of the batch with padding.
     """
 
     heads: int
@@ -40,9 +40,9 @@ class CallShape(NamedTuple):
 
 @lru_cache(maxsize=256)
 def choose_implementation(pattern: Pattern, g: Geometry, call: CallShape) -> Implementation:
-    """The cheaper form of a call, for a pattern whose facts are known.
+    """The cheaper implementation of a call, for a pattern of known facts.
 
-    A single row is a step's, after which there is one key more: a mask would be made for one call.
+    A single row is a decode step, after which there is one key more: a mask would be created for one call.
     """
     if g.n == 1 or max(g.n, g.m) > MAX_MASKED_LENGTH or call.masks * g.n * g.m > MAX_CACHED_PAIRS:
         return "parts"
@@ -50,10 +50,10 @@ def choose_implementation(pattern: Pattern, g: Geometry, call: CallShape) -> Imp
 
 
 def compare_costs(plan: TilePlan, g: Geometry, call: CallShape) -> Implementation:
-    """Pairs that a plan computes, and what its steps and their rows cost besides, against all pairs of the geometry.
+    """The pairs that a plan computes, with the overhead of its steps and rows, compared with all pairs of the geometry.
 
-    The cost of a step is the smaller beside its pairs, the more heads share it and the wider they are. Group, dtype and
-    gradient move both forms alike, as far as was measured.
+    The overhead of a step is smaller relative to its pairs, the more heads share it and the wider they are. Group,
+    dtype and gradient affect both alike, as far as was measured.
     """
     steps = [(tile.queries.size * (last - first), tile.keys.size) for t in plan for tile, first, last in t.steps()]
     rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)

@@ -1,4 +1,4 @@
-"""Additive masks of a geometry, made once: in a short call to make one takes longer than the softmax under it."""
+"""Additive masks of a geometry, created once: in a short call creating one takes longer than the softmax."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from ..softmax.fused import additive_mask
 
-MAX_CACHE_BYTES = 1 << 24  # of all masks that are kept
-MAX_CACHED_PAIRS = 1 << 20  # pairs of one that is kept
+MAX_CACHE_BYTES = 1 << 24  # bytes of all cached masks
+MAX_CACHED_PAIRS = 1 << 20  # pairs of a cached mask
 
 
 class AdditiveMask(NamedTuple):
-    """What is added to scores, -inf where a pair does not count, and the rows that see nothing; None where all do."""
+    """What is added to scores, -inf for masked pairs, and the rows without keys; None if all have some."""
 
     scores: Tensor | None
     empty_rows: Tensor | None
 
 
 class _MaskCache:
-    """The masks that were asked for last, so many that their bytes stay in bounds."""
+    """The least recently used masks are dropped, so that their bytes are bounded."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
@@ -32,7 +32,7 @@ class _MaskCache:
         self._lock = Lock()
 
     def find(self, key: Hashable, make: Callable[[], AdditiveMask]) -> AdditiveMask:
-        """The mask of a key, made now if it has to be; one as large as the limit is not kept."""
+        """The mask of a key, created if necessary; one above the limit is not cached."""
         with self._lock:
             mask = self._masks.get(key)
             if mask is not None:

@@ -1,7 +1,7 @@
-"""A pattern as one masked softmax over all pairs: more work than its parts, and for short sequences less time.
+"""A pattern as one masked softmax over all pairs: more work than its parts, but less time for short sequences.
 
-The mask is made once a geometry and kept. Heads are ``q [A, G, N, D]`` over ``k, v [A, G or 1, M, D]``: with 1, a
-group shares its keys at stride zero. In compiled code the same happens inside an op: `run_masked`.
+The mask is created once for each geometry and cached. Heads are ``q [A, G, N, D]`` over ``k, v [A, G or 1, M, D]``:
+with 1, a group shares its keys at stride zero. Compiled code does the same inside an op: `run_masked`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additiv
 
 
 def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """The additive mask ``[1, 1, N, M]`` of a pattern, causality included; None where every pair counts, and on the
-    meta device, which holds no numbers."""
+    """The additive mask ``[1, 1, N, M]`` of a pattern, including causality; None if every pair counts, and on the meta
+    device."""
     if device.type == "meta":
         return None
 
@@ -37,8 +37,8 @@ def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torc
 def attend_masked(
     q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
 ) -> Tensor:
-    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one kernel call. valid: ``[B, M]``, where
-    there is padding. Rows that see nothing are zeros."""
+    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one kernel call. valid: ``[B, M]``, with
+    padding. Rows without keys are zeros."""
     q, k, v = (contiguous_rows(x) for x in (q, k, v))
     batch, heads, n, width = q.shape
     mask = pattern_mask(pattern, g, fused_dtype(q, "forward", n, g.m), q.device)
@@ -60,7 +60,7 @@ class _MaskedFunction(FusedFunction):
 
 
 def run_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """What `parts.run_plan` gives, under a mask that `fold_mask` made; no gradient."""
+    """The result of `parts.run_plan`, with a mask from `fold_mask`; no gradient."""
     out, lse = _MaskedFunction.forward(q.transpose(1, 2), k[:, None], v[:, None], mask, False, scale)
     return out.transpose(1, 2), lse.transpose(1, 2)
 
@@ -68,7 +68,7 @@ def run_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: floa
 def masked_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, lse: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by q, k and v of what `run_masked` gave."""
+    """The gradients of q, k and v of the result of `run_masked`."""
     grad_rows, rows, out_rows, lse_rows = (x.transpose(1, 2) for x in (grad, q, out, lse))
     grad_q, grad_k, grad_v = _MaskedFunction.gradients(
         grad_rows, rows, k[:, None], v[:, None], mask, out_rows, lse_rows, False, scale

@@ -1,7 +1,7 @@
-"""Softmax over a plan: its tiles one after another, joined by their log-sum-exps, with an exact gradient.
+"""Softmax over a plan: its tiles one after another, merged by their log-sum-exps, with an exact gradient.
 
-One autograd function keeps the inputs, the output and one log-sum-exp a row, and recomputes the weights in the backward
-pass a few windows at a time, so memory grows with N and not with the pairs.
+One autograd function saves the inputs, the output and one log-sum-exp for each row, and recomputes the weights in the
+backward pass a few windows at a time, so that memory grows with N and not with the pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tiles import Tile, TilePlan, Tiling
 
 @dataclass(frozen=True, eq=False)
 class PlanConfig:
-    """A plan with what else a call needs: the heads of a group, the scale."""
+    """A plan with the other arguments of a call: the heads of a group, the scale."""
 
     plan: TilePlan
     group: int
@@ -39,9 +39,9 @@ class PlanConfig:
     def mask(
         self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor, valid: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing.
+        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys.
 
-        valid: ``[B, M]``, where there is padding; then the mask is made for this call alone.
+        valid: ``[B, M]``, with padding; the mask is then created for this call.
         """
         if tile.rule is None and valid is None:
             return None, None
@@ -89,13 +89,13 @@ def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, config: Plan
                 part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
             grouped_parts = (x.unflatten(2, (-1, config.group)) for x in (part_out, part_lse))
             _merge_part(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *grouped_parts)
-    return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
+    return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is 0, as required
 
 
 def plan_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor, config: PlanConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by q, k and v of what `run_plan` gave."""
+    """The gradients of q, k and v of the result of `run_plan`."""
     dtype = q.dtype
     q, k, v, grad, out = config.cast("backward", q, k, v, grad.contiguous(), out)
     sum_dtype = _choose_sum_dtype(q, config)
@@ -138,6 +138,6 @@ def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_ls
 
 
 def _choose_sum_dtype(q: Tensor, config: PlanConfig) -> torch.dtype:
-    """What results are summed up in: half precision would lose digits at every join."""
+    """The dtype in which results are accumulated: half precision would lose digits at every merge."""
     joined = any(not tile.fresh for tiling in config.plan for tile in tiling.tiles)
     return torch.promote_types(q.dtype, torch.float32) if joined else q.dtype

@@ -1,6 +1,6 @@
-"""Softmax over a pattern as a custom op, for `torch.compile` and `torch.export`: a plan is made inside, from a text.
+"""Softmax over a pattern as a custom op, for `torch.compile` and `torch.export`: the plan is made inside, from a text.
 
-A text holds facts and nothing of this process, so that an exported program finds its pattern anywhere.
+The text contains facts only, so that an exported program can use its pattern in any process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ masked_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(attend
 
 
 def _uses_mask(q: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, backend: str) -> bool:
-    """Whether a call is one masked softmax. An op does not know whether a gradient will be asked for."""
+    """Whether a call is one masked softmax. An op does not know whether a gradient will be required."""
     if backend == "adaptive":
         masks = 1 if valid is None else len(valid)
         call = CallShape(q.shape[0] * q.shape[2], q.shape[2], q.shape[3], q.dtype, gradient=False, masks=masks)

@@ -1,8 +1,7 @@
-"""From a pattern to a plan: each fact becomes tiles over views where it can, over gathered blocks where it must.
+"""From a pattern to a plan: each fact becomes tiles over views where possible, else over gathered blocks.
 
-Facts are taken one after another, and each leaves out what those before it have counted, so that every pair counts
-once. Masks are worked out once a geometry where one serves all windows of a tile; tiles in which all pairs count have
-none.
+Each fact leaves out the pairs of those before it, so that every pair counts once. A mask that serves all windows of a
+tile is computed once for each geometry; tiles in which all pairs count have none.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from .gathered_blocks import tile_drawn_blocks, tile_touched_blocks
 from .tiles import Tile, TilePlan, Tiling, TilingRule, View
 from .views import view_band, view_keys, view_own_blocks, view_queries
 
-BUILTIN_FACTS = (Band, Keys, Queries, Blocks)  # facts that name their own tiles
+BUILTIN_FACTS = (Band, Keys, Queries, Blocks)  # facts that define their own tiles
 MIN_HALVED_ROWS = 128  # a tile is halved until its masked rows are no more
 LONG_KEYS = 1024  # keys that need no mask, or none of which counts, from which on a tile is cut in two
-LARGEST_MASK = 1 << 20  # pairs; a larger mask is worked out in each call, not kept
+LARGEST_MASK = 1 << 20  # pairs; a larger mask is computed in each call, not cached
 
 CPU = torch.device("cpu")
 
 
 @lru_cache(maxsize=64)
 def plan_parts(pattern: Pattern, g: Geometry) -> TilePlan:
-    """The plan of a pattern of known facts: views, columns and drawn blocks, joined."""
+    """The plan of a pattern of known facts: views, columns and random blocks, merged."""
     facts = order_facts(pattern)
     tilings = (_make_tiling(TilingRule(fact, facts[:index], g)) for index, fact in enumerate(facts))
     return _mark_fresh(tilings, g)
@@ -41,7 +40,7 @@ def plan_blocks(pattern: Pattern, g: Geometry) -> TilePlan:
 
 
 def order_facts(pattern: Pattern) -> tuple[Fact, ...]:
-    """The facts in the order in which they are cheapest: plain views first, so that few drawn blocks are left."""
+    """The facts in the cheapest order: views first, so that few random blocks remain."""
     facts = dict.fromkeys(pattern.facts)
     plain = [f for f in facts if isinstance(f, Band) and f.step == 1]
     stepped = [f for f in facts if isinstance(f, Band) and f.step > 1]
@@ -108,7 +107,7 @@ def _simplify_tile(tile: Tile, tiling: Tiling) -> Iterator[Tile]:
 
 
 def _cut_keys(mask: torch.Tensor) -> list[list[int]]:
-    """Ranges of the keys that any row of ``mask [rows, keys]`` counts; long stretches that need no mask stand alone."""
+    """Ranges of the keys that any row of ``mask [rows, keys]`` counts; long ranges that need no mask are separate."""
     kinds, lengths = torch.unique_consecutive(mask.any(0).int() + mask.all(0).int(), return_counts=True)
     pieces: list[list[int]] = []
     stop, extends = 0, False
@@ -143,7 +142,8 @@ def _mark_fresh(tilings: Iterable[Tiling], g: Geometry) -> TilePlan:
 
 
 def _is_shift_invariant(rule: TilingRule) -> bool:
-    """Whether all windows of a tile count the same pairs: bands see distances only, as do own blocks of one size."""
+    """Whether all windows of a tile count the same pairs: bands depend on distances only, and so do own blocks of one
+    size."""
     sizes = {f.size for f in (rule.fact, *rule.earlier_facts) if isinstance(f, Blocks) and not f.count}
     rest = (f for f in (rule.fact, *rule.earlier_facts) if not isinstance(f, Band))
     return all(isinstance(f, Blocks) and not f.count for f in rest) and len(sizes) <= 1

@@ -1,4 +1,4 @@
-"""Tiles: rectangles of query-key pairs, alike and evenly spaced, that one call of a softmax kernel works through."""
+"""Tiles: equal, evenly spaced rectangles of query-key pairs, which one call of a softmax kernel processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS_A_STEP = 4096  # keys that are copied together
 
 @dataclass(frozen=True)
 class View:
-    """Evenly spaced positions, a view: window w holds ``first + w * advance + step * (0 .. size - 1)``."""
+    """Evenly spaced positions, a view: window w has ``first + w * advance + step * (0 .. size - 1)``."""
 
     first: int
     size: int
@@ -41,7 +41,7 @@ class View:
         if self.advance == 0:
             View(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
             return
-        # windows may overlap, and an addition in place must not: pieces as wide as the advance do not
+        # windows may overlap, which an addition in place does not allow: pieces as wide as the advance do not
         piece = self.size if self.advance < self.step or last - first == 1 else self.advance // self.step
         for offset in range(0, self.size, piece):
             width = min(piece, self.size - offset)
@@ -51,9 +51,9 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Key blocks copied together: window w holds the blocks ``table[w]`` of ``block`` keys; -1 for none.
+    """Key blocks copied together: window w has the blocks ``table[w]`` of ``block`` keys; -1 for none.
 
-    whole: every block named exists in full, so that blocks are copied and not single keys.
+    whole: every block exists in full, so that blocks are copied and not single keys.
     """
 
     table: Tensor
@@ -108,8 +108,8 @@ class TilingRule:
 class Tile:
     """Windows ``0 .. count - 1``: query indices ``queries``, each over the keys ``keys``.
 
-    rule: which pairs count; None where all do. mask: its answer ``[rows, keys]``, the same for all windows, where that
-    was worked out beforehand. fresh: none of its rows has a result yet, so there is nothing to join it with.
+    rule: which pairs count; None if all do. mask: its result ``[rows, keys]``, the same for all windows, if computed
+    beforehand. fresh: none of its rows has a result yet that it would be merged with.
     """
 
     count: int
@@ -141,10 +141,10 @@ class Tiling:
     columns: Tensor | None = None
 
     def select_keys(self, x: Tensor) -> Tensor:
-        """The keys or values ``[Bh, length, width]`` that the tiles count in.
+        """The keys or values ``[Bh, length, width]`` that the tiles index.
 
-        Where whole blocks are gathered, a last one that is not whole is filled up: torch's gathering copies all of what
-        does not lie in one piece, in every call.
+        If whole blocks are gathered, an incomplete last one is padded: torch's gathering copies non-contiguous tensors
+        in every call.
         """
         if self.columns is not None:
             return x.index_select(1, self.columns.to(x.device))
@@ -165,7 +165,7 @@ class Tiling:
         return tile.rule(rows[:, :, None], self.positions(tile, first, last, device)[:, None, :])
 
     def steps(self) -> Iterator[tuple[Tile, int, int]]:
-        """The tiles, cut into as many windows as one kernel call takes."""
+        """The tiles, cut into as many windows as one kernel call processes."""
         for tile in self.tiles:
             for first in range(0, tile.count, tile.windows_per_step):
                 yield tile, first, min(first + tile.windows_per_step, tile.count)

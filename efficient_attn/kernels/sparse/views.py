@@ -1,6 +1,6 @@
 """Tiles that are views: of bands, of columns that many rows see, of rows that see every column, of own blocks.
 
-A band's windows overlap, at strides of the tensor itself, so that nothing is copied.
+The windows of a band overlap, by the strides of the tensor itself, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Windows(NamedTuple):
 
 
 def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
-    """Count, queries and keys of the tiles of a band. All windows of one tile are alike, shifted.
+    """Count, queries and keys of the tiles of a band. All windows of one tile are equal up to a shift.
 
-    With a step, positions that leave the same rest are sequences of their own, with a plain band each; sequences of
-    the same length and alignment have the same windows.
+    With a step, positions with the same remainder form separate sequences, with a plain band each; sequences of the
+    same length and alignment have the same windows.
     """
     lo, hi = band.within(g)
     step = band.step
@@ -83,12 +83,13 @@ def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
 
 
 def _choose_window_rows(width: int) -> int:
-    """Queries a window: the narrower, the fewer, since each row computes ``rows - 1`` pairs that are not its own."""
+    """The number of queries in a window: smaller ones waste less, since each row computes ``rows - 1`` pairs that are
+    not its own."""
     return 32 if width <= 512 else 64 if width <= 1024 else 128
 
 
 def _edge_windows(first: int, last: int, size: int, lo: int, hi: int, g: Geometry) -> Iterator[Windows]:
-    """Single windows for the rows [first, last), their keys clipped to those that exist."""
+    """Single windows for the rows [first, last), with their keys clipped to existing ones."""
     for row in range(first, last, size):
         rows = min(size, last - row)
         low, high = max(g.start + row - hi, 0), min(g.start + row + rows - lo, g.m)
@@ -97,7 +98,7 @@ def _edge_windows(first: int, last: int, size: int, lo: int, hi: int, g: Geometr
 
 
 def view_keys(fact: Keys, g: Geometry) -> tuple[torch.Tensor | None, Iterator[tuple[int, View, View]]]:
-    """The columns to copy together, if they are apart, and count, queries and keys of the tiles over them."""
+    """The columns to copy together, if they are not contiguous, and count, queries and keys of the tiles over them."""
     if fact.period is None:
         keys = torch.arange(min(fact.first, g.m), min(fact.last, g.m))
     else:
@@ -111,7 +112,8 @@ def _view_columns(keys: torch.Tensor, fact: Keys, g: Geometry) -> Iterator[tuple
     size = fact.period * -(-128 // fact.period) if fact.period and g.causal else TILE_ROWS
     row = 0
     while row < g.n:
-        end = min(row + size - (g.start + row) % size, g.n)  # borders on whole periods, where what is seen changes
+        # borders on whole periods, where the visible columns change
+        end = min(row + size - (g.start + row) % size, g.n)
         visible = int(torch.searchsorted(keys, g.start + end - 1, right=True)) if g.causal else len(keys)
         if visible:
             yield 1, View(row, end - row), View(first, visible)
@@ -145,5 +147,5 @@ def view_own_blocks(fact: Blocks, g: Geometry) -> Iterator[tuple[int, View, View
 
 
 def _choose_part_rows(size: int) -> int:
-    """Rows of a part of a block: under a causal mask half of a whole block's pairs would be computed for nothing."""
+    """Rows of a part of a block: with a causal mask half of a whole block's pairs would be wasted."""
     return 64 if size <= 512 else 256

@@ -126,5 +126,5 @@ def test_what_does_not_fit_is_said() -> None:
     from efficient_attn.integrations.haystacks import WORDS
 
     wordy = Text("wordy", tuple(f"{d} {' '.join(WORDS[3:])}." for d in (x[:9000] for x in TEXT.documents)))
-    with pytest.raises(UsageError, match="says too many of the words"):
+    with pytest.raises(UsageError, match="contains too many of the words"):
         make("multi_key", length=700, text=wordy)

@@ -60,5 +60,5 @@ def test_a_model_without_a_list_of_layers_is_refused() -> None:
     model = llama()
     model.set_attn_implementation(register("full"))
     model.config.num_hidden_layers = 3
-    with pytest.raises(UsageError, match="3 layers are not one list"):
+    with pytest.raises(UsageError, match="3 layers are not in one list"):
         list_layers(model)

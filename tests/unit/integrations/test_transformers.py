@@ -221,5 +221,5 @@ def test_a_model_that_goes_around_the_interface_is_said() -> None:
     meter.check(model, "full")
     with ours.watch() as meter:
         _run(model, "eager", ids)
-    with pytest.raises(UsageError, match="LlamaForCausalLM asked for full in 0 of its 2 layers"):
+    with pytest.raises(UsageError, match="LlamaForCausalLM called full in 0 of its 2 layers"):
         meter.check(model, "full")

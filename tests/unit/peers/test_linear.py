@@ -93,7 +93,7 @@ class Rounded(Subject):
         return [(up(n), up(m)) for n, m in super().sizes]
 
 
-NARROW = "wants values as wide as keys"
+NARROW = "requires values as wide as keys"
 # of other people's code we ask for results and gradients, not for every size and dtype, autocast, threads and growth
 ASKED = [
     c for c in CHECKS if c not in (*call_context.CHECKS, *size_design.CHECKS, *precision.CHECKS, *growth_claims.CHECKS)
