@@ -1,5 +1,4 @@
-"""The contract of mechanisms: one call signature, declared traits, and a dense reference next to the fast
-implementation."""
+"""The contract of mechanisms: one call signature, declared traits, and a dense reference implementation."""
 
 from __future__ import annotations
 
@@ -202,10 +201,7 @@ class Attention(nn.Module):
 
     @property
     def dropout(self) -> float:
-        """The probability of dropping a weight in training; the others are scaled up. Uses torch's generator.
-
-        It can be set if `Traits.dropout` is true. In evaluation mode nothing is dropped.
-        """
+        """The probability of dropping a weight in training, with torch's generator. Needs `Traits.dropout`."""
         return self._dropout
 
     @dropout.setter

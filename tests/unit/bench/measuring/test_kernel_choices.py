@@ -70,4 +70,4 @@ def test_the_doctor_says_by_what_is_chosen(tmp_path: Path, monkeypatch: pytest.M
     assert kept.level == "ok"
     assert f"timed at {len(TUNABLES)} points in" in kept.said
     autotuner.use_tables({"products": TimingTable(TABLE.timings, "measured now, not stored: no room", 0.5)}, 1)
-    assert "not kept: no room" in kernel_choices.check_choices(1).said
+    assert "not stored: no room" in kernel_choices.check_choices(1).said

@@ -26,7 +26,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_written_is_read() -> None:
     assert cache.read(CONTEST, 2) == TimingTable()
     written = cache.write(CONTEST, 2, TABLE, previous=TimingTable())
-    assert "kept in" in written.source
+    assert "stored in" in written.source
     found = cache.read(CONTEST, 2)
     assert (found.timings, found.seconds) == (TABLE.timings, 0.5)
     assert not cache.read(CONTEST, 1).timings
@@ -75,11 +75,11 @@ def test_a_home_that_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # root may write to folders that are read-only
     assert not cache.read(CONTEST, 1).timings
     kept = cache.write(CONTEST, 1, TABLE, previous=cache.read(CONTEST, 1))
-    assert "not kept" in kept.source
+    assert "not stored" in kept.source
     assert kept.timings == TABLE.timings
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_home(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert "not kept" in cache.write(CONTEST, 1, TABLE, previous=TimingTable()).source
+    assert "not stored" in cache.write(CONTEST, 1, TABLE, previous=TimingTable()).source
