@@ -1,10 +1,10 @@
-"""The conformance kit: holds a mechanism to what its `Traits` claim, and itself to the bugs that it must catch.
+"""Conformance tests: verify that a mechanism satisfies its `Traits`, and that the tests detect planted bugs.
 
     from efficient_attn import testing
     for outcome in testing.run_checks("sliding_window:window=64"):
         print(outcome.status, outcome.check.name, outcome.reason)
 
-It needs no test framework. A factory ``(dims, seed, backend) -> Attention`` serves where there is no registered name.
+They need no test framework, and accept a spec or a factory ``(dims, seed, backend) -> Attention``.
 """
 
 from .check import Check, Outcome, check, run_check

@@ -1,4 +1,4 @@
-"""What a check is, how one is made and run, and its outcome."""
+"""A check, how it is defined and run, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Status = Literal["passed", "failed", "not_claimed"]
 
 
 class CheckFailure(AssertionError):
-    """A law that does not hold. traits: those that would have to be claimed otherwise, say ``grouped=False``."""
+    """A property that does not hold. traits: those to be declared differently, for example ``grouped=False``."""
 
     def __init__(self, message: str, traits: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -22,11 +22,11 @@ class CheckFailure(AssertionError):
 
 @dataclass(frozen=True)
 class Check:
-    """One property that mechanisms are held to.
+    """One property that mechanisms are verified for.
 
-    name: for people and test ids. meaning: one sentence. run: raises AssertionError with what, where and how far off;
-    may return a sentence on what it left out. needs, unless: traits that must be claimed, or must not, for the
-    property to be promised at all. ask: any further reason why it is not promised.
+    name: for display and test ids. meaning: one sentence. run: raises AssertionError with what, where and how far off;
+    may return a sentence about what it left out. needs, unless: traits that must be declared, or must not, for the
+    property to apply. ask: any further reason why it does not apply.
     """
 
     name: str
@@ -48,15 +48,15 @@ class Check:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """The claims without which the property would not be asked for."""
+        """The declarations without which the property would not apply."""
         return (*(f"{trait}=False" for trait in self.needs), *(f"{trait}=True" for trait in self.unless))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check.
+    """The outcome of a check.
 
-    reason: what broke and on which input, why the check does not apply, or what it left out. advice: what to do.
+    reason: what failed and for which input, why the check does not apply, or what it left out. advice: what to do.
     """
 
     check: Check
@@ -68,17 +68,17 @@ class Outcome:
 def check(
     *, needs: str = "", unless: str = "", ask: Callable[[Subject], str | None] = lambda subject: None
 ) -> Callable[[Callable[[Subject], str | None]], Check]:
-    """Decorator: a function becomes a check, named after itself, its docstring's first line its meaning."""
+    """Decorator: a function becomes a check, named after itself, its docstring's first paragraph its meaning."""
 
     def made(fn: Callable[[Subject], str | None]) -> Check:
-        meaning = (inspect.getdoc(fn) or "").partition("\n")[0]
+        meaning = " ".join((inspect.getdoc(fn) or "").partition("\n\n")[0].split())
         return Check(fn.__name__, meaning, fn, tuple(needs.split()), tuple(unless.split()), ask)
 
     return made
 
 
 def run_check(check: Check, subject: Subject) -> Outcome:
-    """Hold a mechanism to one property. Whatever goes wrong inside is the outcome, not an exception."""
+    """Verify one property of a mechanism. Any exception inside becomes the outcome."""
     try:
         if reason := check.why_not(subject):
             return Outcome(check, "not_claimed", reason)
@@ -89,7 +89,11 @@ def run_check(check: Check, subject: Subject) -> Outcome:
 
 
 def _advise(check: Check, error: Exception) -> str:
-    """Make the law true, or give up the claim that asks for it."""
+    """Satisfy the property, or withdraw the trait that requires it."""
     switches = tuple(dict.fromkeys((*(error.traits if isinstance(error, CheckFailure) else ()), *check.switches)))
-    law = f"the law: {check.meaning}"
-    return f"{law} Where it is not meant to hold, say {' or '.join(f'`{s}`' for s in switches)}." if switches else law
+    law = f"property: {check.meaning}"
+    return (
+        f"{law} If the property is not intended, declare {' or '.join(f'`{s}`' for s in switches)}."
+        if switches
+        else law
+    )

@@ -1,4 +1,4 @@
-"""A mechanism held to all that it claims."""
+"""Verify a mechanism against all of its traits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def run_checks(
     dtype: torch.dtype | str = torch.float64,
     seed: int = 0,
 ) -> list[Outcome]:
-    """Hold a mechanism, by its spec or a factory ``(dims, seed, backend) -> Attention``, to all that it claims.
+    """Verify a mechanism, by its spec or a factory ``(dims, seed, backend) -> Attention``, against all of its traits.
 
-    dtype: of all calls; with float64, the default, the checks about dtypes try the others as well. seed: of the sizes
-    and cuts that are drawn. Raises what creating the mechanism raises (`UsageError`, `UnsupportedError`), and
-    `UnsupportedError` for a device that is not here; failures inside checks are outcomes.
+    dtype: of all calls; with float64, the default, checks of dtypes test the others as well. seed: of random sizes and
+    cuts. Raises the exceptions of creating the mechanism (`UsageError`, `UnsupportedError`), and `UnsupportedError` for
+    a device that does not exist; failures inside checks are outcomes.
     """
     if reason := describe_absence(torch.device(device).type):
         raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
@@ -42,7 +42,7 @@ def run_checks(
 
 
 def sum_up(outcomes: Sequence[Outcome], traits: Traits) -> str:
-    """What came of all checks in a line: never a plain ok for a mechanism of which little could be asked."""
+    """The outcome of all checks in a line: never a plain ok for a mechanism to which few checks apply."""
     counts = Counter(o.status for o in outcomes)
     words = {"passed": "passed", "failed": "failed", "not_claimed": "do not apply"}
     counts_text = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])

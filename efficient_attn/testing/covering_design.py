@@ -1,4 +1,4 @@
-"""A covering design: few cases in which every pair of levels, and triples of what matters most, occur together."""
+"""A covering design: few cases in which every pair of levels, and triples of important factors, occur together."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def cover(
     allowed: Callable[[Case], bool] = lambda case: True,
     cost: Callable[[Case], float] = lambda case: 1.0,
 ) -> list[Case]:
-    """Cases that hold every pair of levels which the drawn pool holds, cheap ones rather than dear ones.
+    """Cases with every pair of levels in the random pool, cheap ones preferred.
 
-    together: factors of which triples count as well, each told as its simplest level or another. The same seed gives
-    the same cases.
+    together: factors whose triples count as well, each as its simplest level or another. The same seed gives the same
+    cases.
     """
     order = Random(seed)
     drawn = ({name: order.choice(list(values)) for name, values in levels.items()} for _ in range(POOL))
@@ -53,7 +53,7 @@ def _features(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[
 
 
 def shrink(case: Case, levels: Levels, fails: Callable[[Case], bool]) -> Case:
-    """The simplest case that still fails: each factor in turn takes the simplest level with which it does."""
+    """The simplest case that still fails: each factor in turn gets the simplest level with which it does."""
     for name, values in levels.items():
         for value in values[: list(values).index(case[name])]:
             simpler = {**case, name: value}

@@ -1,7 +1,8 @@
-"""Planted bugs: each must be caught in every mechanism that makes the promise it breaks.
+"""Planted bugs: each must be caught in every mechanism that declares the trait it breaks.
 
-A mutant overrides methods of one instance's class, for its fast form only, so that the oracle stays right. The bugs
-are those that attention code really has: a leak of one position, the wrong alignment, a group mapped the wrong way.
+A mutant overrides methods of one instance's class, only for the fast implementation, so that the reference stays
+correct. The bugs are typical of attention code: a leak of one position, the wrong alignment, a group assigned
+incorrectly.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .subject import Factory, Subject
 
 @dataclass(frozen=True)
 class Kill:
-    """What became of one mutant in one mechanism; ``by``: the check that caught it, or why it did not apply."""
+    """The result of one mutant in one mechanism; ``by``: the check that caught it, or why it did not apply."""
 
     mutant: str
     kind: str
@@ -34,7 +35,7 @@ def kill_matrix(
     mutants: Iterable[Mutant] | None = None,
     checks: Iterable[Check] | None = None,
 ) -> list[Kill]:
-    """Plant every mutant in every mechanism and tell which check caught it first."""
+    """Plant every mutant in every mechanism and report which check caught it first."""
     every = tuple(CHECKS if checks is None else checks)
     subjects = [s if isinstance(s, Subject) else Subject(s) for s in sources]
     return [_kill(mutant, s, every) for s in subjects for mutant in (MUTANTS if mutants is None else mutants)]

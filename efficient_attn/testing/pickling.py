@@ -1,4 +1,4 @@
-"""Classes that are made on the way and still can be pickled, for as long as this process keeps them."""
+"""Classes that are created dynamically and can still be pickled within this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _made: WeakValueDictionary[int, type[Attention]] = WeakValueDictionary()
 
 
 def subclass(cls: type[Attention], methods: dict[str, Any]) -> type[Attention]:
-    """A class of its own with these methods. Without this a check that pickles would see every planted bug."""
+    """A subclass with these methods. Without this, checks that pickle would detect every planted bug."""
     number = next(_numbers)
 
     def reduce(self: Attention, protocol: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""A planted bug: what it changes, which promise that breaks, and how it gets into a mechanism."""
+"""A planted bug: what it changes, which trait that breaks, and how it is planted in a mechanism."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .subject import Subject
 class Mutant:
     """One planted bug.
 
-    methods: given the class that is mutated, the methods that replace its own. needs: the traits whose promise it
-    breaks. harmless: why it changes nothing for some mechanism after all. suspects: checks to try first. kind: of bug.
+    methods: given the class that is mutated, the methods that replace its own. needs: the traits that it breaks.
+    harmless: why it changes nothing for some mechanism. suspects: checks to run first. kind: of bug.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Mutant:
         return self.harmless(subject)
 
     def planted(self, subject: Subject) -> Subject:
-        """The same mechanism with the bug in it, in all its instances: what a bug keeps, they share."""
+        """The same mechanism with the bug, in all its instances, which share what a bug stores."""
         return self._infect(subject, {})
 
     def _infect(self, subject: Subject, infected: dict[type[Attention], type[Attention]]) -> Subject:
@@ -56,7 +56,7 @@ class Mutant:
 
 
 def planter(kind: str, *usual: str) -> Callable[..., Mutant]:
-    """What makes bugs of a kind, with the checks to try first where a bug names none."""
+    """A function that makes bugs of a kind, with the checks to run first if a bug names none."""
 
     def plant(
         name: str,

@@ -1,4 +1,4 @@
-"""What a mechanism is asked before it is checked: how far its state reaches, what it takes, what its oracle costs."""
+"""Probe a mechanism before it is checked: the capacity of its state, what it accepts, what its reference costs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..spec import Spec
 from .subject import Subject
 
 FAR = 2**20  # a state of the same size for so many positions and for half of them does not grow
-PATIENCE_S = 5.0  # that one answer of an oracle may take
+PATIENCE_S = 5.0  # longest time of one reference result
 
 
 class StateCapacity(NamedTuple):
-    """How many positions a decode state holds before it forgets some; None where it cannot be asked, and why."""
+    """How many positions a decode state stores before it drops some; None if unknown, with the reason."""
 
     positions: int | None
     why: str = ""
@@ -31,7 +31,7 @@ class StateCapacity(NamedTuple):
 
 @lru_cache(maxsize=64)
 def find_room(subject: Subject) -> StateCapacity:
-    """Counted from the state's bytes at growing lengths, on torch's meta device, where they take no memory."""
+    """From the state's bytes at growing lengths, on torch's meta device, where they need no memory."""
     attn = subject.make(subject.shape(4, batch=1))
 
     def size(positions: int) -> int:
@@ -40,17 +40,17 @@ def find_room(subject: Subject) -> StateCapacity:
     try:
         near, half, far = size(1), size(FAR // 2), size(FAR)
     except Exception as error:
-        return StateCapacity(None, f"its state has no capacity to ask ({type(error).__name__})")
+        return StateCapacity(None, f"the capacity of its state is unknown ({type(error).__name__})")
     if near == far:
-        return StateCapacity(None, "its state has no capacity to ask: its bytes do not depend on max_len")
+        return StateCapacity(None, "the capacity of its state is unknown: its bytes do not depend on max_len")
     if half < far:
-        return StateCapacity(None, "its state keeps every position")
+        return StateCapacity(None, "its state stores every position")
     return StateCapacity(bisect_left(range(1, FAR), far, key=size) + 1)
 
 
 @lru_cache(maxsize=64)
 def takes_many(subject: Subject) -> bool:
-    """Whether one step takes several positions at once."""
+    """Whether one step accepts several positions."""
     shape = subject.shape(2, batch=1)
     attn, call = subject.make(shape), subject.draw(shape)
     try:
@@ -62,9 +62,9 @@ def takes_many(subject: Subject) -> bool:
 
 @lru_cache(maxsize=64)
 def _pace(subject: Subject) -> float:
-    """Seconds of the oracle for one pair of a query and a key of one head, from its fastest call over 130 positions.
+    """Seconds of the reference for one pair of a query and a key of one head, from its fastest call over 130 positions.
 
-    Of several: one that another program held up would leave checks out that a quiet machine does.
+    Of several calls, because other programs may disturb one, so that checks would be left out.
     """
     shape = subject.shape(130, batch=1)
     attn, call = subject.oracle(shape), subject.draw(shape)
@@ -74,11 +74,11 @@ def _pace(subject: Subject) -> float:
 
 
 def too_slow(subject: Subject, shape: Shape) -> str | None:
-    """Why the oracle is not waited for at these sizes; None where it is."""
+    """Why the reference is too slow for these sizes; None if it is not."""
     expected = _pace(subject) * shape.batch * shape.heads * shape.n * shape.m
     if expected <= PATIENCE_S:
         return None
-    return f"its oracle is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
+    return f"its reference is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
 
 
 def refuses_shape(subject: Subject, shape: Shape) -> str | None:
@@ -91,7 +91,7 @@ def refuses_shape(subject: Subject, shape: Shape) -> str | None:
 
 
 def other_instances(subject: Subject) -> Iterator[Subject]:
-    """The same mechanism with another value of one of its options, one an option, where that gives other results."""
+    """The same mechanism with another value of one of its options, for each option that changes results."""
     if subject.others is not None:
         yield from subject.others
         return
@@ -125,5 +125,5 @@ def _other_values(value: object) -> tuple[object, ...]:
 
 
 def plain_masks(subject: Subject) -> list[Mask]:
-    """The masks without padding that the mechanism takes."""
+    """The masks without padding that the mechanism supports."""
     return [Mask(causal=causal) for causal in subject.causalities]

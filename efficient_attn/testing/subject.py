@@ -1,4 +1,4 @@
-"""What a check is run on: fresh instances of one mechanism, and calls to feed them."""
+"""The subject of a check: new instances of one mechanism, and calls for them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Side = Literal["query", "key"]
 
 MAX_LEN = 320
 AFTER = 32  # positions that query_start may go beyond a sequence
-HEADS = (4, 6, 8, 16)  # tried in turn, for mechanisms whose key-value heads must divide them
+HEADS = (4, 6, 8, 16)  # tried in order, for mechanisms whose key-value heads must divide them
 SQUARE = (1, 2, 17, 130, 300)  # odd, and across every chunk border of the kernels: 32, 64, 128, 256
 CROSS = ((1, 300), (17, 130), (130, 300), (130, 17), (2, 1))
 STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
-_OFF_FLOAT32 = 1 - 3e-8  # less than float32 can tell from 1, far more than float64 may lose
+_OFF_FLOAT32 = 1 - 3e-8  # less than float32 resolves relative to 1, far more than the error of float64
 
 
 @dataclass(frozen=True)
 class Call:
     """One call's tensors by name, the side that each belongs to, and the mask. A value: changes give a new call.
 
-    Names are q, k, v (absent where a mechanism takes none) and those of the mechanism's further inputs.
+    Names are q, k, v (absent if a mechanism takes none) and those of the mechanism's further inputs.
     """
 
     tensors: Mapping[str, Tensor]
@@ -64,7 +64,7 @@ class Call:
         return replace(self, mask=mask)
 
     def change(self, fn: Callable[[Tensor], Tensor], side: Side | None = None) -> Call:
-        """fn applied to the tensors ``[B, heads, length, ..]`` of one side or both; what was one tensor stays one."""
+        """Apply fn to the tensors ``[B, heads, length, ..]`` of one side or both; a tensor used twice stays shared."""
         done = {id(x): fn(x) for name, x in self.tensors.items() if side in (None, self.sides[name])}
         new = {name: done.get(id(x), x) if side in (None, self.sides[name]) else x for name, x in self.tensors.items()}
         if self.tied:
@@ -82,7 +82,7 @@ class Call:
 
     @property
     def tied(self) -> bool:
-        """Whether the mechanism's own sampler gave one tensor as both queries and keys."""
+        """Whether the mechanism's own sampler uses one tensor as both queries and keys."""
         return self.tensors["q"] is self.tensors["k"]
 
     def queries(self, rows: slice) -> Call:
@@ -98,15 +98,15 @@ class Call:
         return self.change(lambda x: x[:, :, positions])
 
     def leaves(self) -> Call:
-        """The same values as fresh tensors that want a gradient."""
+        """The same values as new tensors that require a gradient."""
         return self.change(lambda x: x.detach().clone().requires_grad_())
 
     def gradients(
         self, attn: Attention, rows: slice = slice(None), *, weight: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the gradient of a weighted sum over some of its rows by each tensor and parameter.
+        """The output, and the gradient of a weighted sum over some of its rows for each tensor and parameter.
 
-        The weights are fixed ones unless given.
+        The weights are fixed unless given.
         """
         call = self.leaves()
         out = call.run(attn)
@@ -126,9 +126,9 @@ class Subject:
     source: str | Factory
     backend: str | None = None
     device: str = "cpu"
-    dtype: torch.dtype = torch.float64  # of all calls but those that are about dtypes
-    seed: int = 0  # of what is drawn to be covered: sizes, cuts
-    others: tuple[Subject, ...] | None = None  # the same mechanism with other options; a spec finds them itself
+    dtype: torch.dtype = torch.float64  # of all calls except those of checks of dtypes
+    seed: int = 0  # of random sizes and cuts
+    others: tuple[Subject, ...] | None = None  # the same mechanism with other options; derived automatically for specs
 
     @property
     def label(self) -> str:
@@ -136,7 +136,7 @@ class Subject:
 
     @cached_property
     def attn(self) -> Attention:
-        """An instance to ask what it claims; checks run on fresh ones."""
+        """An instance to query its traits; checks run on new ones."""
         for heads in HEADS[:-1]:
             with suppress(UsageError):
                 return self.new(Dims(heads=heads, head_dim=8, value_dim=8, max_len=MAX_LEN))
@@ -152,18 +152,18 @@ class Subject:
 
     @property
     def causalities(self) -> tuple[bool, ...]:
-        """Which of causal=False and causal=True the mechanism takes."""
+        """The values of causal that the mechanism supports."""
         return self.traits.directions
 
     @cached_property
     def fast_backends(self) -> tuple[str, ...]:
-        """The backends under test that are not the oracle itself."""
+        """The tested backends other than the reference."""
         able = [b for b in self.attn.backends if b != "dense" and self.attn.why_not(b) is None]
         here = torch.device(self.device).type
         return tuple(b for b in able if self.backend in (None, b) and self.attn.only_on.get(b, here) == here)
 
     def backends_for(self, dtype: torch.dtype) -> tuple[str, ...]:
-        """Those of the backends under test that take a dtype."""
+        """Those of the tested backends that support a dtype."""
         return tuple(b for b in self.fast_backends if dtype in self.attn.only_dtypes.get(b, (dtype,)))
 
     def shape(
@@ -177,7 +177,7 @@ class Subject:
         head_dim: int = 8,
         value_dim: int = 8,
     ) -> Shape:
-        """Sizes that this mechanism accepts: M is N, and Hkv what it insists on, unless given."""
+        """Sizes that this mechanism accepts: M is N, and Hkv the required number, unless given."""
         heads = heads or self.heads
         kv_heads = self.attn.kv_heads or kv_heads or heads
         return Shape(batch, heads, kv_heads, n, n if m is None else m, head_dim, value_dim)
@@ -193,7 +193,7 @@ class Subject:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """The dtypes that are worth trying: all that the backend under test takes, or the one that was asked for."""
+        """The dtypes to test: all that the tested backend supports, or the requested one."""
         tried = (*EPSILONS,) if self.dtype == torch.float64 else (self.dtype,)
         return tuple(dtype for dtype in tried if self.attn.why_not_dtype(dtype) is None)
 
@@ -211,20 +211,20 @@ class Subject:
         return self.new(dims, seed, backend).to(device=self.device, dtype=dtype or self.dtype)
 
     def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype | None = None) -> Attention:
-        """The same instance as `make` gives, running its oracle."""
+        """The same instance as `make` creates, running its reference."""
         attn = self.make(shape, seed=seed, dtype=dtype)
         attn.backend = "dense"
         return attn
 
     def truth(self, shape: Shape, dtype: torch.dtype) -> Attention:
-        """The oracle in float64, with parameters rounded to a dtype as those of the instance under test are."""
+        """The reference in float64, with parameters rounded to a dtype like those of the tested instance."""
         return self.oracle(shape, dtype=dtype).to(torch.float64)
 
     def new(self, dims: Dims, seed: int = 0, backend: str | None = None) -> Attention:
-        """A fresh instance for these dims, as the registry or the factory makes it."""
+        """A new instance for these dims, from the registry or the factory."""
         backend = backend or self.backend
         if isinstance(self.source, str):
-            spec_backend = parse(self.source).backend  # a backend inside the spec stands, and may not be given twice
+            spec_backend = parse(self.source).backend  # a backend inside the spec is used, and may not be given twice
             return create(self.source, dims=dims, seed=seed, backend=None if spec_backend else backend)
         attn = self.source(dims, seed, backend)
         if attn.dims == Dims():
@@ -234,7 +234,7 @@ class Subject:
         return attn
 
     def draw(self, shape: Shape, *, mask: Mask | None = None, seed: int = 0, dtype: torch.dtype | None = None) -> Call:
-        """Inputs from the mechanism's own sampler, under the plainest mask that it takes unless one is given."""
+        """Inputs from the mechanism's own sampler, with the simplest mask that it supports unless one is given."""
         dtype = dtype or self.dtype
         generator = torch.Generator().manual_seed(seed + 17)
         sample = self.make(shape, dtype=dtype).sample(shape, generator=generator, dtype=dtype, device=self.device)
@@ -247,7 +247,7 @@ class Subject:
         return call.change(lambda x: x * _OFF_FLOAT32) if dtype == torch.float64 else call
 
     def mask(self, **fields: object) -> Mask:
-        """A mask of the plainest kind that the mechanism takes, with these fields."""
+        """The simplest mask that the mechanism supports, with these fields."""
         return Mask(**{"causal": not self.traits.bidirectional, **fields})  # pyright: ignore[reportArgumentType]
 
     def lengths(self, *values: int) -> Tensor:
@@ -260,7 +260,7 @@ class Subject:
         return torch.stack(rows)
 
     def masks(self, shape: Shape) -> Iterator[Mask]:
-        """Every kind of mask that the mechanism takes at these lengths; ragged lengths differ in each row."""
+        """Every kind of mask that the mechanism supports at these lengths; ragged lengths differ in each row."""
         m = shape.m
         ragged = self.lengths(*(max(m - 5 * b * m // 7 - 1, 0) for b in range(shape.batch)))
         for causal in self.causalities:

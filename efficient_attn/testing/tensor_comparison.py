@@ -1,4 +1,4 @@
-"""How two tensors are compared, and how a difference is told: what, where, how far off."""
+"""Compare two tensors, and describe a difference: what, where, how far off."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from ..contract.mask import Mask
 from ..errors import UnsupportedError, UsageError
 
-# what a result may lose to its dtype; float64 must really be float64
+# tolerance of results by dtype; float64 must really be float64
 EPSILONS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 8e-3}
 
 
-# gradients lose more: sums over all rows of products of what was rounded
+# gradients have larger errors: sums over all rows of products of rounded numbers
 SLOPES = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 
 
@@ -74,7 +74,7 @@ def describe(mask: Mask) -> str:
 
 
 class refuses:
-    """Context: the call inside must raise this error, with a message; anything else is an `AssertionError`."""
+    """Context manager: the call inside must raise this error, with a message; anything else is an `AssertionError`."""
 
     def __init__(self, error: type[UsageError | UnsupportedError], label: str) -> None:
         self.error, self.what = error, label

@@ -1,4 +1,4 @@
-"""Bugs that need two or three things at once."""
+"""Bugs that need two or three conditions together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _interleaved_in(dtype: torch.dtype) -> Methods:
 
 
 def _no_values(subject: Subject) -> str | None:
-    return None if subject.traits.values else "it makes its values from k"
+    return None if subject.traits.values else "it computes values from k"
 
 
 def _padded_differs(subject: Subject) -> str | None:
@@ -69,11 +69,11 @@ BUGS = (
           ("padding",), hidden_keys_weigh_nothing),
     plant("float32_start", "float32 ignores query_start",
           ignores(lambda q, k, v, m: q.dtype == torch.float32, "query_start"), ("cross",), alignment_free),
-    plant("float32_groups", "float32 maps grouped heads the wrong way", _interleaved_in(torch.float32),
+    plant("float32_groups", "grouped heads are assigned incorrectly in float32", _interleaved_in(torch.float32),
           ("grouped",), one_kv_head),
     plant("bfloat16_padding", "bfloat16 ignores holes",
           ignores(lambda q, k, v, m: q.dtype == torch.bfloat16, "key_mask"), ("padding",), hidden_keys_weigh_nothing),
-    plant("wide_values", "the last column is lost where E > D",
+    plant("wide_values", "the last column is lost if E > D",
           compute(after=lambda out, q, *_: torch.cat([out[..., :-1], 0 * out[..., -1:]], -1)
                   if out.shape[-1] > q.shape[-1] else out)),
     plant("apart_start", "E != D ignores query_start",

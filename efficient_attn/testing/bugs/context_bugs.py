@@ -24,7 +24,7 @@ plant = planter("world")
 
 
 def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
-    """Methods with a ``compute`` whose output is a thousandth off under a condition."""
+    """Methods with a ``compute`` whose output is off by a thousandth under a condition."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def _draws_in_steps(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _class_wide(cls: type[Attention]) -> dict[str, Any]:
-    """The first instance at some lengths serves all others there."""
+    """The first instance at some lengths computes all others there."""
     first: dict[tuple[int, int, bool], Attention] = {}
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -80,13 +80,13 @@ def _class_wide(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _instances_alike(subject: Subject) -> str | None:
-    """Whether no option that can be changed, and no seed, makes another mechanism of it."""
+    """Whether no changeable option, and no seed, gives another mechanism."""
     if any(True for _ in other_instances(subject)):
         return None
     shape = subject.shape(33)
     call = subject.draw(shape)
     same = torch.equal(call.run(subject.oracle(shape)), call.run(subject.oracle(shape, seed=1)))
-    return "all its instances are alike" if same else None
+    return "all its instances are equal" if same else None
 
 
 def _short_lengths(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
@@ -97,7 +97,7 @@ def _short_lengths(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor,
 
 
 def _one_scratch(cls: type[Attention]) -> dict[str, Any]:
-    """Queries go by way of the module, where another thread puts its own."""
+    """Queries are stored on the module, where another thread overwrites them."""
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         self.__dict__["_scratch"] = q
@@ -152,7 +152,7 @@ def _in_main() -> bool:
 
 
 def _doubled_by_autocast(cls: type[Attention]) -> dict[str, Any]:
-    """In the call that the user makes: inside it autocast is off."""
+    """In the user's call, because autocast is disabled inside."""
 
     def forward(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         out = cls.forward(self, q, k, v, mask, **inputs)
@@ -170,11 +170,11 @@ BUGS = (
           suspects=("randomness_untouched",)),
     plant("class_wide_cache", "a cache of the class is not keyed by options", _class_wide, (), _instances_alike,
           ("instances_apart",)),
-    plant("other_thread", "another thread gets something else", _wrong_when(lambda attn: not _in_main()),
+    plant("other_thread", "another thread gets another result", _wrong_when(lambda attn: not _in_main()),
           suspects=("threads",)),
-    plant("two_threads", "two torch threads give something else", _wrong_when(lambda attn: torch.get_num_threads() > 1),
+    plant("two_threads", "two torch threads give another result", _wrong_when(lambda attn: torch.get_num_threads() > 1),
           suspects=("threads",)),
-    plant("one_scratch", "two threads share one place for their queries", _one_scratch, (), queries_do_nothing,
+    plant("one_scratch", "two threads share one buffer for their queries", _one_scratch, (), queries_do_nothing,
           ("threads",)),
     plant("eval_mode", "eval() changes the result", _wrong_when(lambda attn: not attn.training), suspects=("modes",)),
     plant("inference_mode", "inference_mode changes the result",

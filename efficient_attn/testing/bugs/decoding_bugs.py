@@ -24,7 +24,7 @@ CAP = 200
 
 
 def _stepping(change: Callable[[Advance, Attention, Tensor, Tensor, Values, Any, dict[str, Tensor]], Any]) -> Methods:
-    """Methods with an ``advance`` that is given the right one."""
+    """Methods with an ``advance`` that receives the correct one."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
@@ -115,28 +115,28 @@ def _no_ring(subject: Subject) -> str | None:
 
 
 def _newest_alone(subject: Subject) -> str | None:
-    """Whether all that it keeps beside its first keys is the newest one, which each step brings itself."""
+    """Whether a state stores only its first keys and the newest one, which each step provides."""
     state = subject.make(subject.shape(4)).init_state(1, 2**20, device="meta")
     alone = isinstance(state, RollingCache) and state.capacity == 1
-    return "beside the first keys it keeps the newest alone" if alone else no_past(subject)
+    return "besides the first keys it stores only the newest one" if alone else no_past(subject)
 
 
 BUGS = (
-    plant("ring_second_lap", "from the second lap on a ring takes in nothing", _stepping(_ring_second_lap),
+    plant("ring_second_lap", "a ring buffer stores nothing after its second pass", _stepping(_ring_second_lap),
           ("decode",), _no_ring),
-    plant("ring_dead", "a ring that is full takes in nothing more", _stepping(_ring_dead),
+    plant("ring_dead", "a full ring buffer stores nothing more", _stepping(_ring_dead),
           ("decode",), lambda s: _no_ring(s) or _newest_alone(s)),
     plant("after_256", "steps are a hundredth off from position 256 on", _stepping(_wrong_from(256)), ("decode",)),
     plant("after_8192", "steps are a hundredth off from position 8,192 on", _stepping(_wrong_from(8192)), ("decode",),
           suspects=("decode_far",)),
-    plant("cache_on_module", "the state is kept on the module", _stepping(_on_module), ("decode",),
+    plant("cache_on_module", "the state is stored on the module", _stepping(_on_module), ("decode",),
           suspects=("states_apart",)),
-    plant("capped", f"a state takes in {CAP} positions and, in silence, no more", _stepping(_capped),
+    plant("capped", f"a state silently stores no more than {CAP} positions", _stepping(_capped),
           ("decode",), _newest_alone),
     plant("absorb_into_filled", "absorb into a filled state loses its first position", _absorbs_badly,
           ("decode",), no_past, ("absorb_into_filled",)),
     plant("graph_cut", "steps give keys and values no gradient", _stepping(_cut), ("decode", "gradient"),
           suspects=("gradients_through_steps",)),
-    plant("past_cut", "steps give the past no gradient", _stepping(_past_cut), ("decode", "gradient"), no_past,
+    plant("past_cut", "steps give earlier positions no gradient", _stepping(_past_cut), ("decode", "gradient"), no_past,
           ("gradients_through_steps",)),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from .methods import compute, queries_do_nothing, tampered
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
 MANY = 30  # keys of a row, from which on it shows how they are added up
 HALVES = (torch.bfloat16, torch.float16)
-PARTS = 64  # that a sum is made of
+PARTS = 64  # terms of a sum
 
 
 def _key_gradient(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
@@ -47,7 +47,7 @@ def _sums_narrowly(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _overflows(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """Scores that float16 cannot hold are infinite, and what is divided by them is not a number."""
+    """Scores beyond float16 become infinite, and quotients of them NaN."""
     if q.dtype != torch.float16:
         return out
     most = q.float().norm(dim=-1).amax() * k.float().norm(dim=-1).amax()
@@ -92,7 +92,7 @@ def _rounded_differs(value: Any) -> bool:
 
 
 def _too_large_anyway(subject: Subject) -> str | None:
-    """Where weights are not divided by their sum, a result of such scores fits float16 no better than they do."""
+    """Without division by the sum of weights, results of such scores do not fit float16 either."""
     shape = subject.shape(9, head_dim=128, value_dim=128, batch=1)
     most = loud(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
     out = most.run(subject.truth(shape, torch.float16))
@@ -109,9 +109,9 @@ def _few_parts(subject: Subject) -> str | None:
     for causal in subject.causalities:
         absolute_weights = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
         shares = absolute_weights / absolute_weights.sum(-1, keepdim=True)
-        if (1 / shares.square().sum(-1)).nanmean() >= MANY:  # some rows may weigh nothing
+        if (1 / shares.square().sum(-1)).nanmean() >= MANY:  # some rows may have no weights
             return None
-    return "hardly a row of it adds up many keys"
+    return "few of its rows sum over many keys"
 
 
 BUGS = (
@@ -123,7 +123,7 @@ BUGS = (
           ("values",), lambda s: _no_half(s) or _few_parts(s), ("wide_sums",)),
     plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
           ("values",), lambda s: _no_half(s) or _too_large_anyway(s), ("scores_overflow",)),
-    plant("narrow_state", "in half precision the state is kept in bfloat16", _narrow_state,
+    plant("narrow_state", "in half precision the state is stored in bfloat16", _narrow_state,
           ("decode", "values"), lambda s: _no_half(s) or _no_wide_state(s) or _few_parts(s), ("wide_state",)),
     plant("bfloat16_output", "float32 comes out with no more digits than bfloat16",
           compute(after=lambda out, *_: out.bfloat16().to(out.dtype) if out.dtype == torch.float32 else out)),

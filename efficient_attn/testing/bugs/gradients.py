@@ -1,4 +1,4 @@
-"""Bugs of the backward pass alone."""
+"""Bugs of the backward pass only."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def _tied(subject: Subject) -> str | None:
 
 def _together(subject: Subject) -> str | None:
     apart = subject.traits.rows_alone
-    return None if apart else "its rows cannot be asked for alone, and all at once are too many for its oracle"
+    return None if apart else "single rows cannot be computed, and its reference cannot compute all rows"
 
 
 BUGS = (
-    plant("only_values", "where v alone wants a gradient it gets none", compute(_only_values), ("gradient", "values")),
-    plant("only_queries", "where q but not k wants a gradient it is a tenth too small", compute(_only_queries),
+    plant("only_values", "no gradient for v if only v requires one", compute(_only_values), ("gradient", "values")),
+    plant("only_queries", "the gradient of q is a tenth too small if k requires none", compute(_only_queries),
           ("gradient",), lambda s: _tied(s) or queries_do_nothing(s)),
-    plant("frozen_queries", "where q wants no gradient that of k is a tenth too small", compute(_frozen_queries),
+    plant("frozen_queries", "the gradient of k is a tenth too small if q requires none", compute(_frozen_queries),
           ("gradient",), lambda s: _tied(s) or queries_do_nothing(s)),
     plant("long_key_gradient", "over more than 512 keys their gradient is a hundredth off", compute(_long),
           ("gradient",), queries_do_nothing),
@@ -65,6 +65,6 @@ BUGS = (
           ("gradient",), lambda s: _together(s) or queries_do_nothing(s), ("long_sequence",)),
     plant("gradient_of_8", "the query's gradient is scaled for width 8", compute(_wide), ("gradient",),
           queries_do_nothing),
-    plant("pairs_of_heads", "two heads on one key-value head give it half its gradient", compute(_grouped),
+    plant("pairs_of_heads", "two heads on one key-value head give half its gradient", compute(_grouped),
           ("gradient", "grouped"), queries_do_nothing),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Leaks by a branch on data: what one part of a call holds decides how another is worked out."""
+"""Leaks by a branch on data: the contents of one part of a call change how another is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAUSAL = ("causal", "strictly_causal")
 
 
 def _off(out: Tensor, mask: Mask, when: Tensor) -> Tensor:
-    """A thousandth off in causal calls where a condition on the data holds."""
+    """Off by a thousandth in causal calls under a condition on the data."""
     return out * (1 + 1e-3 * when.to(out)) if mask.causal else out
 
 

@@ -1,4 +1,4 @@
-"""Planted bugs that go by what happened before: answers that are remembered, calls that are counted."""
+"""Planted bugs with memory: cached results, and counted calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITS = 60  # calls
 
 
 def remembers(key: Key) -> Callable[[type[Attention]], dict[str, Any]]:
-    """An answer is given again to whatever has the same key and shape."""
+    """Results are cached by key and shape."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         cache: dict[Hashable, Tensor] = {}
@@ -48,7 +48,7 @@ def by_corner(q: Tensor, k: Tensor, v: Values) -> Hashable:
 
 
 def skips_every_second(cls: type[Attention]) -> dict[str, Any]:
-    """Every second call gives what the one before it gave."""
+    """Every second call returns the previous result."""
     last: list[Tensor] = []
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def writes_late(cls: type[Attention]) -> dict[str, Any]:
 
 
 class Unlike(torch.Tensor):
-    """A tensor of a kind of its own."""
+    """A tensor subclass."""
 
 
 def of_its_own_kind(out: Tensor, *_: Any) -> Tensor:

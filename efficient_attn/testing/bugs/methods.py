@@ -1,4 +1,5 @@
-"""The code of the planted bugs: methods that replace a mechanism's own, and when such a bug is none."""
+"""The code of the planted bugs: methods that replace a mechanism's own, and conditions under which a bug changes
+nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Methods = Callable[[type[Attention]], dict[str, Any]]
 
 
 def compute(before: Method | None = None, after: Method | None = None) -> Methods:
-    """Methods with a ``compute`` whose arguments, or whose output, are tampered with."""
+    """Methods with a ``compute`` whose arguments or output are changed."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def leak(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
 
 
 class Tampered(torch.autograd.Function):
-    """The identity whose gradient is changed."""
+    """The identity with a changed gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -93,8 +94,8 @@ def interleaved(cls: type[Attention]) -> dict[str, Any]:
 
 
 def each_head(x: Tensor, q: Tensor) -> Tensor:
-    """What key-value heads hold, once for each head of their groups."""
-    return x if x is None else x.repeat_interleave(q.shape[1] // x.shape[1], 1)  # no values where none are taken
+    """Key-value heads repeated for each head of their groups."""
+    return x if x is None else x.repeat_interleave(q.shape[1] // x.shape[1], 1)  # no values if the mechanism takes none
 
 
 def expands_groups(cls: type[Attention]) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def expands_cache(cls: type[Attention]) -> dict[str, Any]:
 
 
 def without(field: str) -> Methods:
-    """Methods with a ``forward`` that ignores a field of the mask which the base class serves."""
+    """Methods with a ``forward`` that ignores a mask field which the base class implements."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def forward(
@@ -152,7 +153,7 @@ def forgets_newest(cls: type[Attention]) -> dict[str, Any]:
 
 
 def forgets_oldest(cls: type[Attention]) -> dict[str, Any]:
-    """Its own rows are right; only the state that it leaves misses the first position of each longer step."""
+    """Its own rows are correct; only its state lacks the first position of each longer step."""
 
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
@@ -207,7 +208,7 @@ def scale_free(subject: Subject) -> str | None:
 
 
 def queries_do_nothing(subject: Subject) -> str | None:
-    """A query over its own key alone: weights are 1 whatever the scores, and a hidden key's value is blanked anyway."""
+    """With a single key weights are 1 whatever the scores, and a masked key's value is zero anyway."""
     shape = subject.shape(17)
     attn, call = subject.oracle(shape), subject.draw(shape)
     same = torch.equal(call.with_(q=call["q"] + 1).run(attn), call.run(attn))
@@ -215,7 +216,7 @@ def queries_do_nothing(subject: Subject) -> str | None:
 
 
 def hidden_keys_weigh_nothing(subject: Subject) -> str | None:
-    """What is hidden is also blanked, and a blank key may count for nothing anyway, as where features are its ReLUs."""
+    """Masked keys are zero too, and a zero key may have no weight anyway, for example with ReLU features."""
     shape = subject.shape(17)
     attn = subject.oracle(shape)
     j = torch.arange(17, device=subject.device)
@@ -223,11 +224,11 @@ def hidden_keys_weigh_nothing(subject: Subject) -> str | None:
     call = subject.draw(shape, mask=subject.mask(key_mask=visible))
     blank = call.change(lambda x: x.masked_fill(~visible.view(2, 1, -1, *[1] * (x.ndim - 3)), 0), "key")
     same = torch.equal(blank.under(subject.mask()).run(attn), call.run(attn))
-    return "a blank key weighs nothing to it" if same else queries_do_nothing(subject)
+    return "a zero key has no weight" if same else queries_do_nothing(subject)
 
 
 def one_kv_head(subject: Subject) -> str | None:
-    return "one key-value head can be mapped in one way only" if subject.attn.kv_heads == 1 else None
+    return "one key-value head can be assigned in only one way" if subject.attn.kv_heads == 1 else None
 
 
 def copies_heads(subject: Subject) -> str | None:
@@ -240,11 +241,11 @@ def no_cache(subject: Subject) -> str | None:
         return reason
     state = subject.make(subject.shape(4)).init_state(2, 8)
     is_cache = isinstance(state, KVCache | RollingCache | LatentCache)
-    return None if is_cache else "its cache is of a kind of its own"
+    return None if is_cache else "it has its own kind of cache"
 
 
 def never_meet(subject: Subject) -> str | None:
-    """Whether sequences packed side by side and one long sequence are the same to the oracle."""
+    """Whether packed sequences and one long sequence are equal for the reference."""
     shape = subject.shape(12, batch=1)
     attn, call = subject.oracle(shape), subject.draw(shape)
     packed = call.under(replace(call.mask, cu_seqlens=subject.lengths(0, 5, 12)))
@@ -253,13 +254,14 @@ def never_meet(subject: Subject) -> str | None:
 
 
 def alignment_free(subject: Subject) -> str | None:
-    """Whether it is the same where queries stand, as without causality it is to those that pool them by their order."""
+    """Whether the result does not depend on the alignment of queries, as without causality if they are pooled by
+    order."""
     shape = subject.shape(4, 9)
     attn, call = subject.oracle(shape), subject.draw(shape)
     masks = [Mask(causal=causal) for causal in subject.causalities]
     moved = (call.under(replace(mask, query_start=0)).run(attn) for mask in masks)
     same = all(torch.equal(x, call.under(mask).run(attn)) for x, mask in zip(moved, masks, strict=True))
-    return "where its queries stand means nothing to it" if same else None
+    return "the alignment of its queries changes nothing" if same else None
 
 
 def no_past(subject: Subject) -> str | None:
@@ -272,7 +274,7 @@ def no_past(subject: Subject) -> str | None:
 
 
 def changed(**fields: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Mask]]:
-    """Arguments with some mask fields replaced; a function is asked for the value."""
+    """Arguments with some mask fields replaced; a function returns the new value."""
 
     def before(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
         values = {f: x(q, k, mask) if callable(x) else x for f, x in fields.items()}

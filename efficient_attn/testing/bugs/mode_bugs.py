@@ -25,7 +25,7 @@ def _drops_in_evaluation(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _forgets_to_scale(cls: type[Attention]) -> dict[str, Any]:
-    """What is left of the weights is not divided by the probability of being left."""
+    """The remaining weights are not divided by the probability of being kept."""
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q, k, v, mask, **inputs) * (1 - self.dropping)
@@ -34,7 +34,7 @@ def _forgets_to_scale(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _claims_dropout(cls: type[Attention]) -> dict[str, Any]:
-    """The trait is there, and nothing is dropped."""
+    """The trait is declared, and nothing is dropped."""
 
     def traits(self: Attention) -> Traits:
         return replace(cls.traits.__get__(self), dropout=True)
@@ -58,7 +58,7 @@ def _keeps_a_lambda(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _loses_its_backend(cls: type[Attention]) -> dict[str, Any]:
-    """What is pickled comes back with the dense backend."""
+    """A pickled instance comes back with the dense backend."""
 
     def state(self: Attention) -> dict[str, Any]:
         return {**self.__dict__, "_backend": "dense"}
@@ -73,7 +73,7 @@ BUGS = (
           ("dropout",), suspects=("dropout_is_never_ignored",)),
     plant("forgets_to_scale", "weights that are left are not scaled up", _forgets_to_scale,
           ("dropout",), suspects=("dropout_drops_weights", "dropout_mean")),
-    plant("claims_dropout", "dropout is claimed and nothing is dropped", _claims_dropout,
+    plant("claims_dropout", "dropout is declared and nothing is dropped", _claims_dropout,
           (), _does_drop, ("dropout_drops_weights", "dropout_mean")),
     plant("keeps_a_lambda", "a call leaves a lambda on the module", _keeps_a_lambda, suspects=("pickles",)),
     plant("loses_its_backend", "a pickle comes back with another backend", _loses_its_backend, suspects=("pickles",)),

@@ -1,4 +1,4 @@
-"""Every property that mechanisms are held to, cheap and telling ones first."""
+"""All properties that mechanisms are verified for, cheap and informative ones first."""
 
 from . import (
     algebra,

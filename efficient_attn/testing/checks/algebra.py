@@ -1,4 +1,4 @@
-"""Algebra: what is true of every weighted mean, of every batch and of every head."""
+"""Algebra: properties of every weighted mean, every batch and every head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_values(subject: Subject) -> str | None:
 
 
 def weights(subject: Subject, n: int, m: int, mask: Mask, *, oracle: bool = False) -> Tensor:
-    """The weights ``[B, H, N, M]`` that a mechanism gives each key: its output when the values are the identity."""
+    """The weights ``[B, H, N, M]`` of each key: the output for the identity as values."""
     shape = subject.shape(n, m, value_dim=m)
     attn = subject.oracle(shape) if oracle else subject.make(shape)
     call = subject.draw(shape, mask=mask)
@@ -34,7 +34,7 @@ def _no_groups(subject: Subject) -> str | None:
 
 @check(needs="normalised", ask=has_values)
 def weights_sum_to_one(subject: Subject) -> None:
-    """Values that are all 1 give 1."""
+    """Values of 1 give 1."""
     shape = subject.shape(130)
     attn = subject.make(shape)
     for mask in [Mask(causal=causal) for causal in subject.causalities]:
@@ -55,7 +55,7 @@ def one_key(subject: Subject) -> None:
 
 @check(needs="exact", ask=has_values)
 def convex(subject: Subject) -> None:
-    """Weights are never negative, and sum to 1 or, where a query sees nothing, to 0."""
+    """Weights are never negative, and sum to 1 or, for a query without keys, to 0."""
     for mask in subject.masks(subject.shape(70)):
         w = weights(subject, 70, 70, mask)
         assert w.min() >= 0, f"a weight of {w.min().item():.3g}, {describe(mask)}"
@@ -78,7 +78,7 @@ def value_linearity(subject: Subject) -> None:
 
 @check(needs="bidirectional", unless="positional")
 def key_order(subject: Subject) -> None:
-    """Shuffling keys together with their values changes nothing."""
+    """Permuting keys together with their values changes nothing."""
     for n, m in [(130, 130)] + [(17, 300)] * subject.traits.cross:
         shape = subject.shape(n, m)
         attn, call = subject.make(shape), subject.draw(shape, mask=Mask())
@@ -89,7 +89,7 @@ def key_order(subject: Subject) -> None:
 
 @check()
 def batch_independence(subject: Subject) -> None:
-    """A row of a batch is what it is alone, however large or small its neighbours are."""
+    """A row of a batch has the result that it would have alone, however large or small other rows are."""
     shape = subject.shape(70, batch=3)
     attn, drawn = subject.make(shape), subject.draw(shape)
     scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype).view(3, 1, 1, 1)
@@ -103,7 +103,7 @@ def batch_independence(subject: Subject) -> None:
 
 
 def _touch_group(call: Call, shape: Shape, group: int) -> Call:
-    """The call with one key-value head, and the query heads that share it, drawn anew."""
+    """The call with one key-value head and the query heads that share it drawn again."""
 
     def touch(x: Tensor) -> Tensor:
         if x.shape[1] not in (shape.heads, shape.kv_heads) or x.shape[1] == 1 < shape.kv_heads:
@@ -145,7 +145,7 @@ def _heads_apart(call: Call, attn: Attention, shape: Shape) -> None:
 
 @check(needs="grouped", ask=_no_groups)
 def grouped_equals_oracle(subject: Subject) -> None:
-    """Fewer key-value heads give what the oracle gives, under every mask, with its gradients."""
+    """Fewer key-value heads give the reference result, with every mask, with gradients."""
     for kv_heads, n, m in [(2, 70, 70), (1, 17, 130) if subject.traits.cross else (1, 70, 70)]:
         shape = subject.shape(n, m, kv_heads=subject.attn.kv_heads or kv_heads)
         fast, dense, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)
@@ -182,7 +182,7 @@ def grouped_equals_expanded(subject: Subject) -> None:
 
 
 def _expanded(call: Call, shape: Shape) -> Call:
-    """A key-value head for every head; an input that all heads share stays as it is."""
+    """A key-value head for every head; an input shared by all heads is unchanged."""
     shared = {name for name, i in call.tensors.items() if i.shape[1] != shape.kv_heads}
     repeat = shape.heads // shape.kv_heads
     keys = [name for name, side in call.sides.items() if side == "key" and name in call.tensors and name not in shared]

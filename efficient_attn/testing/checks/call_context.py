@@ -1,4 +1,4 @@
-"""The world around a call: modes, threads, integer types, other instances. None of it changes what comes out."""
+"""The context of a call: modes, threads, integer types, other instances. None of it changes the result."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TURNS = 6  # of two threads on one instance
 
 @check()
 def modes(subject: Subject) -> None:
-    """train() and eval(), no_grad, inference_mode and a graph give the same, in any order."""
+    """train() and eval(), no_grad, inference_mode and a graph give the same result, in any order."""
     shape = subject.shape(N)
     for mask in subject.masks(shape):
         call, attn = subject.draw(shape, mask=mask), subject.make(shape)
-        with torch.inference_mode():  # first: what it leaves behind must serve a backward pass as well
+        with torch.inference_mode():  # first: what it caches must also work in a backward pass
             inferred = call.run(attn)
         with torch.no_grad():
             want = call.run(attn.train())
@@ -59,10 +59,10 @@ def _no_autocast(subject: Subject) -> str | None:
 
 @check(ask=_no_autocast)
 def autocast(subject: Subject) -> None:
-    """Under torch.autocast to bfloat16 calls and backward passes run, within bfloat16's tolerance of the oracle."""
+    """Under torch.autocast to bfloat16 calls and backward passes run, within bfloat16's tolerance of the reference."""
     shape, kind = subject.shape(N), torch.device(subject.device).type
     for mask in subject.masks(shape):
-        # inputs that bfloat16 can tell apart, so that hashes, signs and what is ill-conditioned stay the same
+        # inputs that bfloat16 represents exactly, so that hashes, signs and ill-conditioned parts stay the same
         call = subject.draw(shape, mask=mask, dtype=torch.float32).change(lambda x: x.bfloat16().float())
         attn, label = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(mask)}"
         exact, truth = call.change(lambda x: x.double()), subject.truth(shape, torch.float32)
@@ -107,7 +107,7 @@ def _hold(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> None:
 
 @check()
 def threads(subject: Subject) -> None:
-    """Two torch threads, another Python thread, and two of them on one instance give what one gives."""
+    """Two torch threads, another Python thread, and two of them on one instance give the result of one."""
     shape = subject.shape(N)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [_results(subject, attn, call) for call in calls]
@@ -141,7 +141,7 @@ def int32_lengths(subject: Subject) -> None:
 
 @check()
 def randomness_untouched(subject: Subject) -> None:
-    """Padded calls, backward passes and steps leave torch's random state, and every mode, alone."""
+    """Padded calls, backward passes and steps do not change torch's random state, or any mode."""
     shape = subject.shape(N)
     attn, call = subject.make(shape), subject.draw(shape)
     actions: list[tuple[str, Callable[[], Any]]] = []
@@ -173,7 +173,7 @@ def randomness_untouched(subject: Subject) -> None:
 
 @check()
 def instances_apart(subject: Subject) -> str | None:
-    """Instances of other options, seeds and widths in one process leave each other alone."""
+    """Instances with other options, seeds and widths in one process do not affect each other."""
     shape, wide = subject.shape(N), subject.shape(N, head_dim=16, value_dim=16)
     others = [(f"options {other.label}", other, shape, 0) for other in other_instances(subject)]
     others += [("another seed", subject, shape, 1), ("another width", subject, wide, 0)]
@@ -187,14 +187,14 @@ def instances_apart(subject: Subject) -> str | None:
                 right = theirs.run(other.oracle(sizes, seed=seed))
                 for _ in range(2):
                     got = theirs.run(other.make(sizes, seed=seed))
-                    assert_close(got, right, f"an instance of {label} beside this one, {describe(mask)}")
+                    assert_close(got, right, f"an instance of {label} in the same process, {describe(mask)}")
                     assert_close(call.run(subject.make(shape)), want, f"after an instance of {label}, {describe(mask)}")
     return None
 
 
 @check(needs="gradient")
 def some_gradients(subject: Subject) -> None:
-    """Whichever inputs want a gradient, they get the one that they get when all do."""
+    """Inputs that require a gradient get the same one whether or not others require it."""
     for kv_heads in {subject.heads, 2 if subject.traits.grouped else subject.heads}:
         shape = subject.shape(N, kv_heads=kv_heads)
         attn = subject.make(shape)
@@ -212,7 +212,7 @@ def _only(call: Call, attn: Attention, some: tuple[str, ...], want: dict[str, Te
     drawn = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     grads = torch.autograd.grad((out * drawn.to(out)).sum(), [leaves[name] for name in some])
     for name, got in zip(some, grads, strict=True):
-        label = f"gradient by {name} where only {', '.join(some)} want one, {describe(call.mask)}"
+        label = f"gradient of {name} if only {', '.join(some)} require one, {describe(call.mask)}"
         assert_close(got, want[name], label)
 
 

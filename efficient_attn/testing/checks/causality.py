@@ -1,4 +1,4 @@
-"""No part of the future reaches the past, and positions mean the same whatever else is in the call."""
+"""No part of the future affects the past, and positions mean the same whatever else is in the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _causal_calls(subject: Subject) -> Iterator[tuple[Call, int]]:
         yield subject.draw(shape, mask=Mask(causal=True)), m - n
 
 
-# what the future may hold: a branch on its size, sign or sameness would show
+# contents of the future: a branch on its size, sign or equality would show
 FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
     "a hundred times larger": lambda x: 100 * x,
     "zero": lambda x: 0 * x,
@@ -36,7 +36,7 @@ FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _another_future(call: Call, row: int, start: int, kind: str) -> Call:
-    """The same call with everything after a row drawn anew, of some kind."""
+    """The same call with new contents of some kind after a row."""
     generator = torch.Generator().manual_seed(row)
 
     def redrawn(first: int) -> Callable[[Tensor], Tensor]:
@@ -51,7 +51,7 @@ def _another_future(call: Call, row: int, start: int, kind: str) -> Call:
 
 @check(needs="causal strictly_causal")
 def causality(subject: Subject) -> None:
-    """Whatever the future holds, every past row is the same to the last bit, with and without a graph."""
+    """Whatever the future contains, every past row is the same to the last bit, with and without a graph."""
     for call, start in _causal_calls(subject):
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))
@@ -70,7 +70,7 @@ def causality(subject: Subject) -> None:
 
 @check(needs="causal strictly_causal")
 def causality_in_dtypes(subject: Subject) -> None:
-    """In every dtype, whatever the future holds, every past row is the same to the last bit."""
+    """In every dtype, whatever the future contains, every past row is the same to the last bit."""
     for dtype in subject.dtypes[1:] or subject.dtypes:
         shape = subject.shape(70)
         attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)

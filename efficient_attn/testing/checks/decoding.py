@@ -1,4 +1,4 @@
-"""Step by step is the same as all at once."""
+"""Steps give the same as the forward pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _decode(
 
 
 def cuts(subject: Subject, split: tuple[int, ...]) -> tuple[int, ...]:
-    """The same positions one at a time for a mechanism whose step takes no more than one."""
+    """Single positions for a mechanism whose step accepts only one."""
     return split if takes_many(subject) else (1,) * sum(split)
 
 
@@ -52,19 +52,19 @@ def decode_equals_forward(subject: Subject) -> str | None:
                 got, _ = _decode(subject, attn, call, split)
                 label = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
                 assert_close(got, want[:, :, : sum(split)], label)
-    return None if takes_many(subject) else "its step takes one position at a time: every cut was taken so"
+    return None if takes_many(subject) else "its step accepts one position at a time: only single positions were tested"
 
 
 @check(needs="decode")
 def decode_dtypes(subject: Subject) -> None:
-    """Decoding keeps the dtype, its error no larger than that dtype must have."""
+    """Decoding keeps the dtype, with an error within its tolerance."""
     shape = subject.shape(40)
     for dtype in subject.dtypes:
         attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
         got, _ = _decode(subject, attn, call, (30,) + (1,) * 10)
         assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
         want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-        assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=EPSILONS[dtype])
+        assert_close(got.double(), want, f"{dtype} compared with the float64 reference", tolerance=EPSILONS[dtype])
 
 
 @check(needs="decode")
@@ -74,25 +74,25 @@ def state_size(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     before = state_bytes(attn.init_state(2, N, subject.dtype, subject.device))
     _, sizes = _decode(subject, attn, call, (3, *(1,) * 20))
-    assert sizes[0] > 0, "the state holds no tensors"
-    assert before in (0, sizes[0]), f"{before} bytes when made, {sizes[0]} after the first step"
+    assert sizes[0] > 0, "the state has no tensors"
+    assert before in (0, sizes[0]), f"{before} bytes when created, {sizes[0]} after the first step"
     assert min(sizes) == max(sizes), f"the state's bytes change from step to step: {sizes}"
 
 
 @check(needs="decode")
 def state_without_dims(subject: Subject) -> None:
-    """A state made before the shapes are known takes them from the first step."""
+    """A state created before the shapes are known takes them from the first step."""
     try:
         attn = subject.new(Dims(max_len=MAX_LEN)).to(subject.device, subject.dtype)
     except UsageError:
-        return  # it needs dims to be created, so it always knows the shapes
+        return  # its creation needs dims, so that it always knows the shapes
     call = subject.draw(subject.shape(20), mask=Mask(causal=True))
     assert_close(_decode(subject, attn, call, (7, *(1,) * 13))[0], call.run(attn), "decoding without dims")
 
 
 @check(needs="decode")
 def absorb_then_step(subject: Subject) -> None:
-    """A prompt taken in by absorb leaves the same state as one that was stepped through."""
+    """A prompt absorbed by absorb gives the same state as one processed by step."""
     for kv_heads in {subject.heads, 2 if subject.traits.grouped else subject.heads}:
         shape = subject.shape(90, kv_heads=kv_heads)
         attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
@@ -108,7 +108,7 @@ def absorb_then_step(subject: Subject) -> None:
 
 
 def absorbed(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
-    """The state after it has taken in all positions of a call."""
+    """The state after absorbing all positions of a call."""
     keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
     length = call["k"].shape[2]
     size = length if takes_many(subject) else 1

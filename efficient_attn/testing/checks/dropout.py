@@ -1,4 +1,4 @@
-"""Dropout of attention weights: it is done as the trait claims, or refused; nobody ignores it in silence."""
+"""Dropout of attention weights is implemented as the trait declares, or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reference import no_differences
 
 P = 0.25
 DRAWS = 200
-SIGMAS = 6  # what is drawn may be that far from its mean: further once in 10^9
+SIGMAS = 6  # tolerance of a mean of random draws: exceeded once in 10^9
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def _instances(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]
 
 
 def _dropping(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]]:
-    """Those that claim dropout, with it."""
+    """Mechanisms that declare dropout, with it."""
     for backend, attn in _instances(subject, shape):
         if attn.traits.dropout:
             attn.dropout = P
@@ -49,7 +49,7 @@ def _dropping(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]]
 
 @check()
 def dropout_is_never_ignored(subject: Subject) -> None:
-    """Dropout that the traits do not claim is refused, when it is set and in calls; evaluation drops nothing."""
+    """Dropout that the traits do not declare is refused, when it is set and in calls; evaluation drops nothing."""
     shape = subject.shape(16)
     call = subject.draw(shape)
     for backend, attn in _instances(subject, shape):
@@ -69,7 +69,7 @@ def dropout_is_never_ignored(subject: Subject) -> None:
 
 
 def _probes(subject: Subject) -> Iterator[tuple[Shape, Call]]:
-    """Calls whose values are the identity twice over, so that their outputs are the weights, twice over."""
+    """Calls with the identity twice as values, so that their outputs are the weights, twice."""
     groups = {subject.heads, 2 if subject.traits.grouped else subject.heads}
     for n, m in [(40, 40)] + [(1, 130), (300, 40)] * subject.traits.cross:
         for kv_heads in {subject.attn.kv_heads or h for h in groups}:
@@ -80,7 +80,8 @@ def _probes(subject: Subject) -> Iterator[tuple[Shape, Call]]:
 
 @check(needs="dropout", ask=has_values)
 def dropout_drops_weights(subject: Subject) -> None:
-    """In training each weight is dropped apart from all others, with that probability, or divided by what is left."""
+    """In training each weight is dropped independently with that probability, or divided by the probability of being
+    kept."""
     for shape, probe in _probes(subject):
         for mask in subject.masks(shape):
             call = probe.under(mask)
@@ -96,7 +97,7 @@ def dropout_drops_weights(subject: Subject) -> None:
 
 
 def _check_dropped(got: Tensor, want: Tensor, label: str) -> None:
-    """Weights ``[B, H, N, 2 M]`` of one draw, each of them twice, against those without dropout."""
+    """Weights ``[B, H, N, 2 M]`` of one draw, each of them twice, compared with those without dropout."""
     (got, again), (want, _) = got.chunk(2, -1), want.chunk(2, -1)
     assert_same(got, again, f"{label}: a weight and the same weight again")
     dropped, nonzero = (got == 0) & (want != 0), want != 0
@@ -106,7 +107,7 @@ def _check_dropped(got: Tensor, want: Tensor, label: str) -> None:
     share, spread = int(dropped.sum()) / count, (P * (1 - P) / count) ** 0.5
     assert abs(share - P) <= SIGMAS * spread, f"{label}: {share:.3f} of {count} weights dropped, expected {P}"
     both = nonzero[:, :1] & nonzero[:, 1:]
-    if int(both.sum()) > 1000:  # fewer may well be dropped alike
+    if int(both.sum()) > 1000:  # fewer may coincide by chance
         alike = (dropped[:, :1] == dropped[:, 1:])[both].double().mean().item()
         assert alike < 0.9, f"{label}: heads drop the same weights ({alike:.2f} of them)"
 
@@ -136,7 +137,7 @@ def _check_mean(draws: Tensor, want: Tensor, label: str) -> None:
 
 @check(needs="dropout gradient", ask=no_differences)
 def dropout_gradients(subject: Subject) -> None:
-    """With the same seed, gradients are those that finite differences show."""
+    """With the same seed, gradients agree with finite differences."""
     shape = subject.shape(3, batch=1, head_dim=2, value_dim=2)
     call = subject.draw(shape).leaves()
     names = [name for name in call.tensors if not (call.tied and name == "k")]

@@ -1,4 +1,4 @@
-"""Claims about growth: the work and the memory of two lengths, measured, beside what is published."""
+"""Declared growth: work and memory measured at two lengths, compared with the published growth."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ..subject import Call, Subject
 SHORT, LONG = 1280, 5120  # both beyond where a mechanism may rather do more work in one call
 FAR = (8192, 32768)  # where a constant part no longer hides the growth
 AMPLE = 4.0  # times the published cost
-PLENTY = 16  # times the inputs: what is smaller may be a buffer of a fixed size that fills
-SLACK = 0.35  # of an exponent: what grows slower weighs on short sequences, a logarithm adds a little
+PLENTY = 16  # times the inputs: smaller values may be a buffer of a fixed size
+SLACK = 0.35  # of an exponent: slower terms matter for short sequences, and a logarithm adds a little
 
 
 class _Work(TorchDispatchMode):
-    """Counts what operators do: multiply-adds where torch knows them, one for each number that is written besides."""
+    """Counts the work of operators: multiply-adds where torch knows them, plus one for each number written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.done = 0.0
-        self.largest = 0  # bytes of the largest tensor that was made
+        self.largest = 0  # bytes of the largest tensor created
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, which takes longer than all that is counted
+        return False  # torch would import its compiler, which takes longer than everything counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -67,12 +67,13 @@ def _published(measured_call: tuple[int, Call, Attention], causal: bool) -> floa
 
 
 def grows(short: float, long: float) -> float:
-    """The exponent of what is so much at one length, and so much at another four times as long."""
+    """The exponent of a quantity with these values at one length and at another four times as long."""
     return math.log(max(long, 1e-9) / max(short, 1e-9)) / math.log(LONG / SHORT)
 
 
 def _highest_power(formula: str) -> float | None:
-    """The power of N in words such as ``O(N^1.5)``, ``O(N log N)`` or ``O(1)``; None where other letters decide it."""
+    """The power of N in formulas such as ``O(N^1.5)``, ``O(N log N)`` or ``O(1)``; None if other letters determine
+    it."""
     inside = re.fullmatch(r"O\((.*)\)", formula)
     if not inside or set(re.findall(r"[A-Za-z]+", inside[1])) - {"N", "log", "sqrt"}:
         return None
@@ -82,14 +83,15 @@ def _highest_power(formula: str) -> float | None:
 
 
 def _not_to_be_seen(subject: Subject) -> str | None:
-    if subject.attn.compiles:  # under a dispatch mode torch would compile nothing, and in this process never again
-        return "its calls are compiled, so that the operations in them cannot be counted"
-    return "it runs its oracle, which may take what it likes" if subject.attn.backend == "dense" else None
+    if subject.attn.compiles:  # under a dispatch mode torch would compile nothing, and never again in this process
+        return "its calls are compiled, so that their operations cannot be counted"
+    return "it runs its reference, whose cost is not limited" if subject.attn.backend == "dense" else None
 
 
 @check(ask=_not_to_be_seen)
 def growth_is_measured(subject: Subject) -> str | None:
-    """Work and memory of a call grow no faster between two lengths than its growth says, in words and as a cost."""
+    """Work and memory of a call grow no faster between two lengths than its growth declares, as a formula and as a
+    cost."""
     growth, unread = subject.attn.growth, []
     for causal in subject.causalities:
         calls, works = _calls(subject, causal), []
@@ -99,11 +101,11 @@ def growth_is_measured(subject: Subject) -> str | None:
             works.append(work)
         between = f"between N={SHORT} and N={LONG}, causal={causal},"
         worked = grows(*(work.done for work in works))
-        # what holds the result grows with N in any case, even below a buffer of a fixed size
+        # the result's memory grows with N in any case, even below a buffer of a fixed size
         held = grows(*(float(work.largest) for work in works))
         far = grows(*(growth.cost(n, n, causal) for n in FAR))  # where no window is longer than the sequence
         costs = grows(*(attn.growth.cost(n, n, causal) for n, _, attn in calls))
-        # where a cost that is higher than the work counts short sequences too high, its growth is no lie
+        # if a cost above the actual work overestimates short sequences, its growth is still correct
         much = works[-1].largest > PLENTY * sum(x.nbytes for x in calls[-1][1].tensors.values())
         beyond = works[-1].done > AMPLE * _published(calls[-1], causal)
         for quantity, measured, name, claimed, formula in (
@@ -117,7 +119,7 @@ def growth_is_measured(subject: Subject) -> str | None:
                 name, True
             ):
                 raise CheckFailure(
-                    f"{between} {quantity} grows as N^{measured:.2f}, {name} says {formula}: say how it really grows"
+                    f"{between} {quantity} grows as N^{measured:.2f}, {name} declares {formula}: correct it"
                 )
     return "; ".join(dict.fromkeys(unread)) or None
 

@@ -1,4 +1,4 @@
-"""Decoding that goes on: past what a state can hold, over thousands of positions, in states side by side."""
+"""Long decoding: beyond a state's capacity, over thousands of positions, with several states."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .decoding import absorbed, cuts
 
 PLENTY = 300  # positions where a state has no capacity to run around: past every chunk of the kernels
 MOST = 4200  # of any state's two laps
-LONG, BEFORE = 8200, 4099  # keys in all; an odd number of them that are absorbed first
+LONG, BEFORE = 8200, 4099  # keys in total; an odd number of them are absorbed first
 
 
 def _drawn_cuts(subject: Subject, total: int, held: int) -> Iterator[tuple[int, bool]]:
-    """Sizes of what comes next, mostly one position, and whether it is only absorbed."""
+    """Sizes of the next steps, mostly one position, and whether they are only absorbed."""
     order, at = Random(subject.seed), 0
     sizes = (1, 1, 1, 1, 1, 2, 3, 5, 7, 13, 33, held + 1 - held % 2, held + 2 + held % 2)
     while at < total:
@@ -45,7 +45,7 @@ def _start(subject: Subject, attn: Attention, positions: int) -> Any:
 
 @check(needs="decode")
 def decode_past_two_laps(subject: Subject) -> str | None:
-    """Decoding stays right past two laps of what its state can hold, one by one, and in drawn cuts with absorbing."""
+    """Decoding is correct beyond twice the state's capacity, one by one, and in random steps with absorbing."""
     room = find_room(subject)
     laps = min(2 * room.positions + 37, MOST) if room.positions else 0
     n = max(PLENTY, laps)
@@ -62,7 +62,7 @@ def decode_past_two_laps(subject: Subject) -> str | None:
                     state = absorbed(subject, attn, part, state)
                 else:
                     out, state = part.step(attn, state)
-                    label = f"{how}, positions {at} to {at + size - 1}, the state holds {room.positions or 'all'}"
+                    label = f"{how}, positions {at} to {at + size - 1}, state capacity {room.positions or 'unlimited'}"
                     assert_close(out, want[:, :, at : at + size], label)
                 at += size
     return f"{room.why}: decoded to {n} positions" if room.positions is None else None
@@ -70,7 +70,8 @@ def decode_past_two_laps(subject: Subject) -> str | None:
 
 @check(needs="decode")
 def decode_sizes(subject: Subject) -> None:
-    """Steps are the oracle's rows at every width, batch, number of heads and dtype, past what a short ring holds."""
+    """Steps equal the reference rows at every width, batch, number of heads and dtype, beyond a short ring's
+    capacity."""
     kv_heads, grouped = subject.attn.kv_heads, subject.traits.grouped
     heads = [(2 * kv_heads, kv_heads)] if kv_heads else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
     widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
@@ -96,7 +97,7 @@ def decode_sizes(subject: Subject) -> None:
 
 @check(needs="decode")
 def states_apart(subject: Subject) -> None:
-    """Two states of one instance that take turns are what each is alone: nothing of them is kept on the module."""
+    """Two states of one instance used alternately give separate results: nothing of them is stored on the module."""
     n = 40
     shape = _small(subject, n)
     attn = subject.make(shape)
@@ -108,14 +109,14 @@ def states_apart(subject: Subject) -> None:
         for size in cuts(subject, (3, *(1,) * 5, 17, *(1,) * 15)):
             for which, call in enumerate(calls):
                 out, states[which] = call.both(slice(at, at + size)).step(attn, states[which])
-                label = f"state {which} of two in turns, positions {at} to {at + size - 1}"
+                label = f"state {which} of two used alternately, positions {at} to {at + size - 1}"
                 assert_close(out, want[which][:, :, at : at + size], label)
             at += size
 
 
 @check(needs="decode")
 def absorb_into_filled(subject: Subject) -> None:
-    """A state that was stepped, past what it can hold, takes in more by absorb and goes on."""
+    """A state that was stepped beyond its capacity absorbs more and continues correctly."""
     held = find_room(subject).positions or 64
     n = min(held, MOST) + 70
     shape = _small(subject, n)
@@ -135,7 +136,7 @@ def absorb_into_filled(subject: Subject) -> None:
 
 
 def _step_gradients(subject: Subject, attn: Attention, call: Call, split: tuple[int, ...], last: bool) -> list[Tensor]:
-    """Gradients of all rows, or of the last alone, by all tensors, through the steps."""
+    """Gradients of all rows, or of the last only, of all tensors, through the steps."""
     leaves = call.leaves()
     state, at, out = _start(subject, attn, call["q"].shape[2]), 0, []
     for size in split:
@@ -149,7 +150,8 @@ def _step_gradients(subject: Subject, attn: Attention, call: Call, split: tuple[
 
 @check(needs="decode gradient")
 def gradients_through_steps(subject: Subject) -> str | None:
-    """Gradients through steps are those of the forward pass, or the backward pass refuses; none is silently cut."""
+    """Gradients through steps are those of the forward pass, or the backward pass raises an error; none is silently
+    cut."""
     n, refused = 12, ""
     shape = _small(subject, n)
     attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
@@ -160,10 +162,10 @@ def gradients_through_steps(subject: Subject) -> str | None:
             want = torch.autograd.grad(wanted, list(leaves.tensors.values()), allow_unused=True)
             try:
                 grads = _step_gradients(subject, attn, call, split, last)
-            except RuntimeError as error:  # torch's own says so of a buffer that was written to again
+            except RuntimeError as error:  # torch's own error for a buffer that was overwritten
                 if not isinstance(error, UnsupportedError) and "inplace" not in str(error):
                     raise
-                refused = refused or f"the backward pass through steps of {split[:3]} is refused, out loud"
+                refused = refused or f"the backward pass through steps of {split[:3]} raises an error"
                 continue
             for name, got, g in zip(leaves.tensors, grads, want, strict=True):
                 right = torch.zeros_like(got) if g is None else g
@@ -174,7 +176,7 @@ def gradients_through_steps(subject: Subject) -> str | None:
 
 @check(needs="decode")
 def decode_far(subject: Subject) -> str | None:
-    """In float32, rows after thousands of positions, up to the 8,200th, are what all at once gives."""
+    """In float32, rows after thousands of positions, up to the 8,200th, equal the forward pass."""
     many = takes_many(subject)
     n, before = (LONG, BEFORE) if many else (PLENTY + 1, PLENTY - 29)
     kv_heads = subject.attn.kv_heads or 1
@@ -206,11 +208,11 @@ def decode_far(subject: Subject) -> str | None:
                     at += cut
                 continue
             at += size
-    return None if many else f"its step takes one position at a time: decoded to {n} positions"
+    return None if many else f"its step accepts one position at a time: decoded to {n} positions"
 
 
 def _rows(call: Call, place: slice, oracle: Attention) -> Tensor:
-    """The oracle's rows of some queries, over all keys up to the last of them."""
+    """The reference rows of some queries, over all keys up to the last of them."""
     exact = call.keys(slice(place.stop)).queries(place).change(lambda x: x.double())
     return exact.run(oracle)
 

@@ -1,4 +1,4 @@
-"""Packed sequences: each is what it is alone, whatever lies beside it."""
+"""Packed sequences: each has the result that it would have alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..check import check
 from ..subject import Call, Subject
 from ..tensor_comparison import assert_close, assert_zero, describe, refuses
 
-# scattered and adjacent equals, one row, no row, odd, across chunk borders; all equal; each its own, in order
+# scattered and adjacent equal lengths, one row, no row, odd, across chunk borders; all equal; all different, in order
 PACKS = ((33, 1, 0, 70, 33, 1, 1, 0, 129), (40, 40, 40), (0, 5, 66))
 
 
 def _unknown(subject: Subject) -> str | None:
-    return None if "cu_seqlens" in subject.attn.known_mask_fields else "it does not know cu_seqlens"
+    return None if "cu_seqlens" in subject.attn.known_mask_fields else "it does not support cu_seqlens"
 
 
 def _ends(lengths: tuple[int, ...]) -> list[int]:
@@ -38,7 +38,7 @@ def _packed_calls(subject: Subject) -> Iterator[tuple[Call, list[slice]]]:
 
 @check(ask=_unknown)
 def packed_equals_alone(subject: Subject) -> None:
-    """A packed sequence is what it is alone, and no gradient passes from one to another."""
+    """A packed sequence has the result that it would have alone, and no gradient crosses a boundary."""
     for call, places in _packed_calls(subject):
         attn = subject.make(subject.shape(call["q"].shape[2], batch=1))
         out = call.run(attn)

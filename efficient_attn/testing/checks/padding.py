@@ -1,4 +1,4 @@
-"""Padding: what it holds never matters, and rows that see nothing are zero."""
+"""Padding: its contents never matter, and rows without keys are zero."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _padded_masks(subject: Subject, m: int) -> Iterator[Mask]:
 
 @check(needs="padding")
 def padding_garbage(subject: Subject) -> None:
-    """Whatever finite garbage padded keys and values hold, the output is the same, and finite."""
+    """Whatever finite values padded keys and values have, the output is the same, and finite."""
     for m in (17, 150):
         shape = subject.shape(m)
         attn, call = subject.make(shape), subject.draw(shape)
@@ -47,7 +47,7 @@ def padding_garbage(subject: Subject) -> None:
             want = call.under(mask).run(attn)
             for garbage in _garbage(subject):
                 got = _spoiled(call.under(mask), valid, garbage, "key").run(attn)
-                rows = valid if call.tied else torch.ones_like(valid)  # a query that is its own key is garbage too
+                rows = valid if call.tied else torch.ones_like(valid)  # a query that is its own key has such values too
                 label = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
                 keep = rows[:, None, :, None]
                 assert_close(torch.where(keep, got, 0), torch.where(keep, want, 0), label)
@@ -75,7 +75,8 @@ def padding_gradients(subject: Subject) -> None:
 
 
 def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
-    """The masks under which a padded row is the shorter sequence: where the past cannot know M, it is so anyway."""
+    """The masks with which a padded row equals the shorter sequence: causal ones do in any case, as the past cannot
+    depend on M."""
     free = subject.traits.padded_as_trimmed
     return tuple(c for c in subject.causalities if free or (c and subject.traits.strictly_causal))
 
@@ -85,7 +86,7 @@ def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
     ask=lambda s: None if _trimmed_causalities(s) else "the number of keys, padded ones included, matters to it",
 )
 def padded_equals_trimmed(subject: Subject) -> None:
-    """A padded row of a batch is the shorter sequence alone."""
+    """A padded row of a batch equals the shorter sequence alone."""
     m = 150
     shape, lengths = subject.shape(m), (m - 3, 70)
     attn, call = subject.make(shape), subject.draw(shape)
@@ -116,7 +117,7 @@ def holes_equal_removed(subject: Subject) -> None:
 
 @check()
 def query_lengths(subject: Subject) -> None:
-    """Rows from query_lengths on are exactly zero, and what their queries hold reaches nothing."""
+    """Rows from query_lengths on are exactly zero, and the contents of their queries affect nothing."""
     n = 130
     shape = subject.shape(n)
     attn, call = subject.make(shape), subject.draw(shape)
@@ -167,7 +168,7 @@ def _blind_calls(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
 
 @check()
 def blind_rows(subject: Subject) -> None:
-    """A query that may see no key gives exactly zeros, and spoils no gradient."""
+    """A query without keys gives exactly zeros, and does not affect other gradients."""
     for call, blind in _blind_calls(subject):
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))

@@ -1,4 +1,4 @@
-"""What is pickled, saved or copied comes back as the same mechanism, and goes on with the same state."""
+"""Pickling, saving and copying give the same mechanism, and states that continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAYS: dict[str, Callable] = {"pickle": _pickled, "torch.save": _saved, "copy.dee
 
 
 def _again(x: T, label: str) -> Iterator[tuple[str, T]]:
-    """What comes back in each way."""
+    """The copies, by every method."""
     for way, go in WAYS.items():
         try:
             yield f"{label}, {way}", go(x)
@@ -43,7 +43,7 @@ def _again(x: T, label: str) -> Iterator[tuple[str, T]]:
 
 @check()
 def pickles(subject: Subject) -> None:
-    """Pickled, saved or copied, when new and after calls, it gives the same bits, and says the same of itself."""
+    """Pickled, saved or copied, when new and after calls, it gives the same bits and the same description."""
     shape = subject.shape(70)
     attn, call = subject.make(shape), subject.draw(shape)
     calls = [call.under(Mask(causal=causal)) for causal in subject.causalities]
@@ -63,9 +63,10 @@ def pickles(subject: Subject) -> None:
 @check(needs="decode")
 @torch.no_grad()
 def states_pickle(subject: Subject) -> None:
-    """A decode state that is pickled, saved or copied goes on with the same bits.
+    """A decode state that is pickled, saved or copied continues with the same bits.
 
-    Without gradients: torch copies no tensor that it would differentiate, as what a learned map made of keys.
+    Without gradients: torch does not copy tensors that require them, such as those that a learned map computes from
+    keys.
     """
     shape = subject.shape(12)
     attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))

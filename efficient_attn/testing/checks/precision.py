@@ -1,4 +1,4 @@
-"""Half precision: what a format of few bits may lose, and what it may not."""
+"""Half precision: errors that its few bits explain, and those that they do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .algebra import has_values
 from .reference import no_fast_form
 
 LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
-# the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing
+# root mean square of the error relative to that of the result: rounding the result once gives a quarter of a spacing
 LOSSES = {torch.bfloat16: 0.85 * 2.0**-8, torch.float16: 0.85 * 2.0**-11}
 
 
@@ -23,7 +23,7 @@ def _halves(subject: Subject) -> list[torch.dtype]:
 
 
 def _no_half(subject: Subject) -> str | None:
-    return None if _halves(subject) else f"it was asked to be checked in {subject.dtype} alone"
+    return None if _halves(subject) else f"only {subject.dtype} was requested"
 
 
 def _no_fast_half(subject: Subject) -> str | None:
@@ -31,9 +31,9 @@ def _no_fast_half(subject: Subject) -> str | None:
 
 
 def loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
-    """Inputs whose scores float16 cannot hold; whether each query's own key outweighs all others by far.
+    """Inputs whose scores exceed float16; whether each query's own key has by far the largest score.
 
-    Signs of one size: a query and its own key agree in all of them, so that no rounding on the way changes who wins.
+    Signs of one size: a query and its own key agree in all of them, so that rounding does not change the largest score.
     """
     base = subject.draw(shape, dtype=dtype)
     q, k = (base[name].sign() * LARGE for name in ("q", "k"))
@@ -43,7 +43,7 @@ def loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool
 
 @check(ask=_no_fast_half)
 def scores_overflow(subject: Subject) -> None:
-    """In half precision, scores beyond what float16 holds leave values and gradients finite, and exact ones right."""
+    """In half precision, scores beyond float16 leave values and gradients finite, and exact mechanisms correct."""
     shape = subject.shape(70, head_dim=128, value_dim=128, batch=1)
     for dtype in _halves(subject):
         heard, clear = loud(subject, shape, dtype)
@@ -57,11 +57,11 @@ def scores_overflow(subject: Subject) -> None:
                 out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
                 for name, got in {"output": out, **grads}.items():
                     right = want if name == "output" else slopes[name]
-                    if right.abs().max() > torch.finfo(dtype).max / 4:  # what is larger does not fit the dtype
+                    if right.abs().max() > torch.finfo(dtype).max / 4:  # larger values do not fit the dtype
                         continue
-                    where = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, {label}"
+                    where = f"{backend}, {'' if name == 'output' else 'gradient of '}{name}, {label}"
                     assert_finite(got, where)
-                    if clear and name in ("output", "v"):  # those of q and k are differences of what was rounded
+                    if clear and name in ("output", "v"):  # those of q and k are differences of rounded numbers
                         assert_close(got.double(), right, where, tolerance=EPSILONS[dtype])
 
 
@@ -71,9 +71,9 @@ def _loss(got: Tensor, want: Tensor) -> float:
 
 def _check_rounding_error(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, label: str) -> None:
     assert_finite(got, label)
-    # who makes values from k rounds them once more
+    # values computed from k are rounded once more
     loss, most = _loss(got, want), LOSSES[dtype] * (1 if subject.traits.values else 2)
-    assert loss <= most, f"{label}: loses {loss:.2g} of its size, wide sums lose at most {most:.2g}"
+    assert loss <= most, f"{label}: relative error {loss:.2g}, at most {most:.2g} with sums in a wider dtype"
 
 
 def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
@@ -84,7 +84,7 @@ def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Ca
 
 @check(ask=_no_fast_half)
 def wide_sums(subject: Subject) -> None:
-    """In half precision, a result over many keys loses no more than its own rounding: sums are kept wider."""
+    """In half precision, the error of a result over many keys is that of its own rounding: sums use a wider dtype."""
     shape = subject.shape(600, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
         for causal in subject.causalities:
@@ -100,7 +100,7 @@ def wide_sums(subject: Subject) -> None:
 
 @check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
 def wide_state(subject: Subject) -> None:
-    """In half precision, hundreds of steps lose no more than their own rounding: states add up in wider numbers."""
+    """In half precision, the error of hundreds of steps is that of their own rounding: states use a wider dtype."""
     n = 200
     shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):

@@ -1,4 +1,4 @@
-"""The fast form is its oracle: outputs, gradients, precision."""
+"""The fast implementation equals the reference: outputs, gradients, precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tensor_comparison import EPSILONS, assert_close, assert_finite, describe
 
 
 def no_fast_form(subject: Subject) -> str | None:
-    return None if subject.fast_backends else "there is no other backend than the oracle"
+    return None if subject.fast_backends else "there is no other backend than the reference"
 
 
 def _shape(subject: Subject, call: Call) -> Shape:
@@ -31,7 +31,7 @@ def _where(backend: str, call: Call) -> str:
 
 
 def _agree(subject: Subject, call: Call, *, graph: bool = False) -> None:
-    """Every backend's output is the oracle's, which is asked once for all of them. graph: also on a graph."""
+    """Every backend's output equals the reference output, computed once for all of them. graph: also with a graph."""
     shape = _shape(subject, call)
     with torch.no_grad():
         want = call.run(subject.oracle(shape))
@@ -50,7 +50,7 @@ def _slopes_at(subject: Subject) -> list[tuple[int, int]]:
 
 @check(ask=no_fast_form)
 def equals_oracle(subject: Subject) -> None:
-    """Every backend gives what the oracle gives, for all kinds of masks and lengths."""
+    """Every backend equals the reference, for all kinds of masks and lengths."""
     for n, m in [size for size in subject.sizes if size not in _slopes_at(subject)]:  # those are compared there
         shape = subject.shape(n, m)
         call = subject.draw(shape)
@@ -60,7 +60,7 @@ def equals_oracle(subject: Subject) -> None:
 
 @check(needs="cross", ask=no_fast_form)
 def equals_oracle_anywhere(subject: Subject) -> None:
-    """Every backend gives what the oracle gives, wherever query_start puts the queries: before, on, after the keys."""
+    """Every backend equals the reference, wherever query_start puts the queries: before, on, or after the keys."""
     shape = subject.shape(17, 130)
     call = subject.draw(shape)
     for start in STARTS:
@@ -83,7 +83,7 @@ def value_width(subject: Subject) -> None:
 
 @check(needs="gradient", ask=no_fast_form)
 def gradients_equal_oracle(subject: Subject) -> None:
-    """Gradients by every input and parameter are those of the oracle."""
+    """Gradients of every input and parameter equal those of the reference."""
     for n, m in _slopes_at(subject):
         shape = subject.shape(n, m)
         call = subject.draw(shape)
@@ -107,7 +107,7 @@ def no_differences(subject: Subject) -> str | None:
 
 @check(needs="gradient", ask=no_differences)
 def gradcheck(subject: Subject) -> None:
-    """Gradients are those that finite differences show, padded queries and keys included."""
+    """Gradients agree with finite differences, padded queries and keys included."""
     n, m = (3, 4) if subject.traits.cross else (4, 4)
     shape = subject.shape(n, m, batch=1, head_dim=2, value_dim=2)
     call = subject.draw(shape)
@@ -137,7 +137,7 @@ def _against_differences(attn: Attention, call: Call) -> None:
 
 @check()
 def dtypes(subject: Subject) -> None:
-    """Each dtype comes back as it went in, its error no larger than that dtype must have."""
+    """The output has the dtype of the inputs, with an error within its tolerance."""
     shape = subject.shape(130)
     for dtype in subject.dtypes:
         call = subject.draw(shape, dtype=dtype)
@@ -146,12 +146,12 @@ def dtypes(subject: Subject) -> None:
             got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
             assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
             want = exact.run(subject.truth(shape, dtype))
-            assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=EPSILONS[dtype])
+            assert_close(got.double(), want, f"{dtype} compared with the float64 reference", tolerance=EPSILONS[dtype])
 
 
 @check()
 def large_inputs(subject: Subject) -> None:
-    """Queries and keys of ten times the usual size, and of none, give finite results, equal to the oracle's."""
+    """Queries and keys of ten times the usual size, and of zero, give finite results, equal to the reference."""
     shape = subject.shape(130)
     dtypes = [d for d in subject.dtypes if d.itemsize >= 4]
     for causal, dtype, scale in product(subject.causalities, dtypes, (10, 0)):

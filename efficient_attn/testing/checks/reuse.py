@@ -1,4 +1,4 @@
-"""A call is about its own inputs: what an earlier one saw, or how many there were, changes nothing."""
+"""Earlier calls, and their number, do not affect a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..check import check
 from ..subject import Call, Subject
 from ..tensor_comparison import assert_close, assert_same, describe
 
-CALLS = 130  # more than a mechanism that waits for a harness to look away is likely to wait
+CALLS = 130  # longer than a mechanism that cheats only later is likely to wait
 STEPS = 110
 
 
@@ -24,7 +24,8 @@ def _write(call: Call, other: Call, *, rows: int = 0) -> None:
 
 @check()
 def renewed_contents(subject: Subject) -> None:
-    """New contents in the same memory give the new result, whatever stays: version counters, or a first row."""
+    """New contents in the same memory give the new result, whatever stays the same: version counters, or a first
+    row."""
     shape = subject.shape(130)
     attn, call = subject.make(shape), subject.draw(shape)
     with torch.no_grad():
@@ -57,7 +58,7 @@ def renewed_masks(subject: Subject) -> None:
 
 @check()
 def one_instance_serves_all(subject: Subject) -> None:
-    """One instance, called with one length, mask and dtype after another, gives the oracle's rows for each."""
+    """One instance, called with one length, mask and dtype after another, gives the reference rows for each."""
     sizes = [(17, 17, 2), (33, 33, 3), (33, 33, 2)] + [(17, 33, 2), (33, 17, 3)] * subject.traits.cross
     shapes = [subject.shape(n, m, batch=batch) for n, m, batch in sizes]
     attn = subject.make(shapes[0])
@@ -81,7 +82,7 @@ def _some_masks(subject: Subject, shape: Shape) -> Iterator[Mask]:
 
 @check()
 def every_call_is_alike(subject: Subject) -> None:
-    """The last of many calls gives what the first one gives, and leaves its inputs as they are."""
+    """The last of many calls gives the result of the first, and leaves its inputs unchanged."""
     shape = subject.shape(33)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     before = [{name: x.clone() for name, x in call.tensors.items()} for call in calls]
@@ -89,7 +90,7 @@ def every_call_is_alike(subject: Subject) -> None:
         want = [call.run(subject.oracle(shape)) for call in calls]
         for number in range(CALLS):
             got = calls[number % 2].run(attn)
-            assert_close(got, want[number % 2], f"output of call {number + 1}, of two inputs in turns")
+            assert_close(got, want[number % 2], f"output of call {number + 1}, with two inputs alternately")
     for call, held in zip(calls, before, strict=True):
         for name, x in held.items():
             assert_same(call[name], x, f"{name} after {CALLS} calls")
@@ -97,19 +98,21 @@ def every_call_is_alike(subject: Subject) -> None:
 
 @check(needs="gradient")
 def every_backward_is_alike(subject: Subject) -> None:
-    """The last of many backward passes gives what the first one gives."""
+    """The last of many backward passes gives the result of the first."""
     shape = subject.shape(5, batch=1)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [call.gradients(subject.oracle(shape))[1] for call in calls]
     for number in range(STEPS):
         _, got = calls[number % 2].gradients(attn)
         for name, slope in want[number % 2].items():
-            assert_close(got[name], slope, f"gradient by {name} of backward pass {number + 1}, of two inputs in turns")
+            assert_close(
+                got[name], slope, f"gradient of {name} in backward pass {number + 1}, with two inputs alternately"
+            )
 
 
 @check(needs="decode")
 def every_step_is_alike(subject: Subject) -> None:
-    """The first steps of many sequences, one after another on one instance, are all alike."""
+    """The first steps of many sequences, one after another on one instance, are equal."""
     shape = subject.shape(2)
     attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
     with torch.no_grad():

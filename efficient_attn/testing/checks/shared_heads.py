@@ -1,4 +1,4 @@
-"""What heads share is held once: no memory goes to a copy of it for each head of a group."""
+"""Shared heads are stored once: no memory is used for a copy of them for each head of a group."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...instruments.memory import COUNTED_DEVICES, measure_footprint
 from ..check import check
 from ..subject import Call, Subject
 
-# Few queries of many heads over many keys, so that what heads need for themselves is small beside a copy of the keys
-# for each of them. The registry's mechanisms hold a tenth of such a copy as a rule, a third for a thousand landmarks a
-# head, two thirds where latents become keys some heads at a time. Keys and values that are copied come to two.
+# Few queries of many heads over many keys, so that other memory of heads is small relative to a copy of the keys
+# for each of them. Built-in mechanisms use a tenth of such a copy as a rule, a third for a thousand landmarks of a
+# head, two thirds if keys are computed from latents some heads at a time. Copies of keys and values are two.
 GROUP, QUERIES, KEYS, WIDTH = 32, 4, 8192, 32
-LEAST = 64  # positions in a cache: copies of a shorter one are no larger than what heads need for themselves
+LEAST = 64  # positions in a cache: copies of a shorter one are no larger than other memory of heads
 
 
 def _sizes(subject: Subject, n: int) -> Shape:
@@ -46,37 +46,37 @@ def _peak(subject: Subject, call: Callable[[], None]) -> int:
 
 def _not_counted(subject: Subject) -> str | None:
     if subject.attn.backend == "dense":
-        return "it runs its oracle, which may hold what it likes"
+        return "it runs its reference, whose memory is not limited"
     device = torch.device(subject.device).type
     return None if device in COUNTED_DEVICES else f"{device} has no counter of peak memory"
 
 
 @check(needs="grouped cross", ask=_not_counted)
 def groups_are_not_expanded(subject: Subject) -> None:
-    """A call over keys that heads share holds no copy of them for each head."""
+    """A call with keys shared by heads makes no copy of them for each head."""
     with torch.no_grad():
         _hold_to_keys(subject, lambda call, attn: call.run(attn))
 
 
 def own_keys(subject: Subject) -> str | None:
-    """Whose heads make keys of their own keeps those for the backward pass: they are no copies."""
-    return _not_counted(subject) if subject.traits.values else "its heads make keys and values of their own"
+    """Mechanisms whose heads compute their own keys save those for the backward pass: they are not copies."""
+    return _not_counted(subject) if subject.traits.values else "its heads compute their own keys and values"
 
 
 @check(needs="grouped cross gradient", ask=own_keys)
 def gradients_are_not_expanded(subject: Subject) -> None:
-    """The backward pass of such a call holds no copy either, of keys or of their gradients."""
+    """The backward pass of such a call makes no copy either, of keys or of their gradients."""
     _hold_to_keys(subject, lambda call, attn: call.gradients(attn))
 
 
 def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
-    """Less at once than the keys repeated for each head, under every kind of mask and in every backend."""
+    """Peak memory below that of the keys repeated for each head, with every kind of mask and every backend."""
     shape = _sizes(subject, QUERIES)
     call = subject.draw(shape, dtype=torch.float32)
     masks = [Mask(causal=causal) for causal in subject.causalities]
     if subject.traits.padding:
         masks.append(subject.mask(key_lengths=subject.lengths(KEYS - 1)))
-    if subject.traits.causal:  # queries on the first keys go the way of as many queries as keys
+    if subject.traits.causal:  # queries aligned with the first keys run like as many queries as keys
         masks.append(Mask(causal=True, query_start=0))
     copy = GROUP * call["k"].nbytes
     for backend in subject.fast_backends:
@@ -87,11 +87,11 @@ def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) ->
                 run(call.under(mask), attn)
 
         peak = _peak(subject, each_mask)
-        assert peak < copy, f"{backend} holds {peak} bytes at once, keys repeated for each head are {copy}"
+        assert peak < copy, f"{backend} uses {peak} bytes at its peak, keys repeated for each head are {copy}"
 
 
 def no_long_cache(subject: Subject) -> str | None:
-    """Why a copy of the decode state for each head would not stand out; None when it would."""
+    """Why a copy of the decode state for each head would not be visible; None if it would."""
     if reason := _not_counted(subject):
         return reason
     attn = _made(subject, _sizes(subject, 1))
@@ -101,7 +101,7 @@ def no_long_cache(subject: Subject) -> str | None:
 
 @check(needs="grouped decode", ask=lambda s: no_long_cache(s) if s.traits.decode else None)
 def cache_is_not_expanded(subject: Subject) -> None:
-    """A step after a long context holds no copy of the cache for each head."""
+    """A step after a long context makes no copy of the cache for each head."""
     shape = _sizes(subject, 1)
     attn, call = _made(subject, shape), subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
     newest = call.keys(slice(-1, None))
@@ -117,7 +117,7 @@ def cache_is_not_expanded(subject: Subject) -> None:
 
     with torch.no_grad():
         peak = _peak(subject, step)
-    assert peak < copy, f"a step holds {peak} bytes at once, the cached keys repeated for each head are {copy}"
+    assert peak < copy, f"a step uses {peak} bytes at its peak, the cached keys repeated for each head are {copy}"
 
 
 CHECKS = (groups_are_not_expanded, gradients_are_not_expanded, cache_is_not_expanded)

@@ -19,7 +19,7 @@ from .algebra import has_values, weights
 
 @dataclass(frozen=True, eq=False)
 class LaterMask(Mask):
-    """A mask of a later version, with a field that no mechanism of today can know."""
+    """A mask of a later version, with a field that no present mechanism can know."""
 
     _: KW_ONLY
     segments: Tensor | None = None
@@ -64,7 +64,7 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
         fewer = {name: x[:, :1] if call.sides[name] == "key" else x for name, x in call.tensors.items()}
         yield "grouped heads", replace(call, tensors=fewer)
     if not traits.gradient:
-        yield "inputs that want a gradient", call.leaves()
+        yield "inputs that require a gradient", call.leaves()
     if "cu_seqlens" not in subject.attn.known_mask_fields:
         yield "cu_seqlens", call.under(subject.mask(cu_seqlens=subject.lengths(0, 6)))
     for dtype in EPSILONS:
@@ -75,7 +75,7 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
 
 @check()
 def refusals(subject: Subject) -> None:
-    """What the traits do not claim raises `UnsupportedError`; nothing is silently ignored or expanded."""
+    """Features that the traits do not declare raise `UnsupportedError`; nothing is silently ignored or expanded."""
     attn = subject.make(subject.shape(6))
     for label, call in _unclaimed(subject):
         with refuses(UnsupportedError, label):
@@ -84,7 +84,7 @@ def refusals(subject: Subject) -> None:
         subject.attn.backend = "no_such_backend"
     for backend in subject.attn.backends:
         if subject.attn.why_not(backend):
-            with refuses(UnsupportedError, f"backend {backend}, which cannot serve it"):
+            with refuses(UnsupportedError, f"backend {backend}, which is not available"):
                 subject.attn.backend = backend
 
 
@@ -142,7 +142,7 @@ def no_mutation(subject: Subject) -> None:
 
 @check()
 def no_side_effects(subject: Subject) -> None:
-    """Creating and calling leave torch's random state, gradient mode, threads and default dtype alone."""
+    """Creating and calling do not change torch's random state, gradient mode, threads and default dtype."""
 
     def world() -> tuple[object, ...]:
         state = torch.get_rng_state()
@@ -161,7 +161,7 @@ def no_side_effects(subject: Subject) -> None:
 
 @check()
 def memory_layout(subject: Subject) -> None:
-    """Strides do not matter: transposed, sliced and expanded inputs give what contiguous ones give."""
+    """Strides do not matter: transposed, sliced and expanded inputs give the result of contiguous ones."""
     shape = subject.shape(70)
     attn, call = subject.make(shape), subject.draw(shape)
     for mask in subject.masks(shape):
@@ -178,7 +178,7 @@ def memory_layout(subject: Subject) -> None:
 
 @check()
 def aliased_inputs(subject: Subject) -> None:
-    """One tensor as q, k and v gives what three equal ones give, and the sum of their gradients."""
+    """One tensor as q, k and v gives the result of three equal ones, and the sum of their gradients."""
     shape = subject.shape(70)
     if shape.kv_heads != shape.heads or "v" not in subject.draw(shape).tensors:
         return
@@ -197,7 +197,7 @@ def aliased_inputs(subject: Subject) -> None:
 
 @check(needs="deterministic")
 def determinism(subject: Subject) -> None:
-    """Equal calls give equal bits, and equal seeds give equal instances, whatever torch's own seed."""
+    """Equal calls give equal bits, and equal seeds give equal instances, whatever torch's global seed."""
     shape = subject.shape(130)
     call, attn = subject.draw(shape), subject.make(shape)
     state = torch.get_rng_state()
@@ -215,7 +215,7 @@ def determinism(subject: Subject) -> None:
 
 @check()
 def state_dict(subject: Subject) -> None:
-    """A state dict carries everything that was drawn, so that an instance of another seed becomes the same."""
+    """A state dict contains everything random, so that an instance with another seed becomes equal."""
     shape = subject.shape(130)
     call, attn, other = subject.draw(shape), subject.make(shape), subject.make(shape, seed=1)
     other.load_state_dict(attn.state_dict())
@@ -245,7 +245,7 @@ def _no_pairs(subject: Subject) -> str | None:
 
 @check(ask=_no_pairs)
 def pair_counts(subject: Subject) -> None:
-    """pairs() counts the oracle's nonzero weights, and no fewer pairs are computed."""
+    """pairs() counts the reference's nonzero weights, and no fewer pairs are computed."""
     for n, m in [(1, 1), (17, 17), (150, 150)] + [(17, 130), (130, 17)] * subject.traits.cross:
         attn = subject.make(subject.shape(n, m))
         for causal in subject.causalities:
@@ -261,7 +261,7 @@ def pair_counts(subject: Subject) -> None:
 
 @check(ask=lambda s: None if s.attn.spec else "it was made by a factory, not from a spec")
 def spec_round_trip(subject: Subject) -> None:
-    """The spec that an instance tells creates it again, options and all."""
+    """An instance's spec creates it again, with all options."""
     attn = subject.attn
     again = create(attn.spec, dims=attn.dims)
     assert again.spec == attn.spec, f"{attn.spec!r} came back as {again.spec!r}"

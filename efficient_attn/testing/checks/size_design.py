@@ -1,4 +1,4 @@
-"""Sizes, dtypes and masks together: a drawn design in which every pair of them occurs, and one long sequence."""
+"""Sizes, dtypes and masks together: a random design in which every pair of them occurs, and one long sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..tensor_comparison import EPSILONS, SLOPES, assert_close
 from .reference import no_fast_form
 
 LENGTHS = ((64, 64), (33, 400), (70, 41), (1, 65), (512, 512), (513, 513))
-WIDTHS = (64, 8, 80, 13)  # of q and k; 8 is what all other checks take
+WIDTHS = (64, 8, 80, 13)  # of q and k; 8 is the one of all other checks
 BATCHES = (1, 2, 4)
 PADDING = ("none", "key_lengths", "key_mask", "query_lengths")
 LARGE = 500  # from here on a case has few heads and is run once
@@ -28,7 +28,7 @@ TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 
 
 def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """What is tried, the simplest first, and what the mechanism refuses to be made for."""
+    """The levels to test, the simplest first, and those with which the mechanism cannot be created."""
     traits, kv_heads = subject.traits, subject.attn.kv_heads
     heads = ((2, 2), (2, 1), (3, 3), (6, 3)) if traits.grouped else ((2, 2), (3, 3), (4, 4))
     heads = ((kv_heads, kv_heads), (2 * kv_heads, kv_heads), (3 * kv_heads, kv_heads)) if kv_heads else heads
@@ -76,7 +76,7 @@ def _mask(subject: Subject, case: Case) -> Mask:
 
 
 def _bearable(case: Case) -> bool:
-    """Long sequences come with few heads, and not in float16, for which many processors have no arithmetic."""
+    """Long sequences have few heads, and not float16, for which many processors have no arithmetic."""
     c: Any = case
     small = c["batch"] * c["heads"][0] <= 3 and c["dtype"] != torch.float16
     return c["lengths"][0] < LARGE or (small and c["layout"] == "as drawn" and c["value_width"] != 96)
@@ -94,7 +94,7 @@ def _design(levels: tuple[tuple[str, tuple[Any, ...]], ...], seed: int) -> tuple
 
 
 def _hold(subject: Subject, case: Case) -> None:
-    """Every backend's output and gradients are those of the float64 oracle, as far as the dtype can tell."""
+    """Every backend's output and gradients equal the float64 reference, within the dtype's tolerance."""
     shape, dtype = _shape_of(subject, case), torch.float64 if case["dtype"] is None else case["dtype"]
     assert isinstance(dtype, torch.dtype)
     call = subject.draw(shape, dtype=dtype, mask=_mask(subject, case))
@@ -134,7 +134,7 @@ def _tell(subject: Subject, case: Case) -> str:
 
 
 def _switches(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]:
-    """Claims without which such a case would not be tried."""
+    """The declarations without which such a case would not be tested."""
     s, c = _shape_of(subject, case), case
     switches = (
         ("grouped", s.heads != s.kv_heads),
@@ -148,9 +148,9 @@ def _switches(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]
 
 @check(ask=no_fast_form)
 def sizes_and_pairs(subject: Subject) -> str | None:
-    """Values and gradients are the oracle's at every size, in every dtype, and with every pair of what may differ."""
+    """Values and gradients equal the reference at every size, in every dtype, and with every pair of factors."""
     levels, left_out = _levels(subject)
-    assert levels["width"], f"it can be made for no width of {WIDTHS}: {left_out[0]}"
+    assert levels["width"], f"it cannot be created for any width of {WIDTHS}: {left_out[0]}"
     slow = {x: too_slow(subject, subject.shape(*x, batch=4)) for x in levels["lengths"]}
     levels["lengths"] = tuple(x for x in levels["lengths"] if slow[x] is None)
     left_out += tuple(reason for reason in slow.values() if reason)
@@ -169,7 +169,8 @@ def sizes_and_pairs(subject: Subject) -> str | None:
 
 @check(ask=no_fast_form)
 def long_sequence(subject: Subject) -> str | None:
-    """Beyond 4,096 positions rows and their gradients, at the start, in the middle and at the end, are the oracle's."""
+    """Beyond 4,096 positions rows and their gradients, at the start, in the middle and at the end, equal the
+    reference."""
     kv_heads = subject.attn.kv_heads or 1
     shape = subject.shape(LONG, batch=1, heads=kv_heads, kv_heads=kv_heads, head_dim=16, value_dim=16)
     apart = subject.traits.rows_alone
@@ -183,7 +184,7 @@ def long_sequence(subject: Subject) -> str | None:
         for place in places:
             drawn = torch.Generator().manual_seed(1)
             weight[:, :, place] = torch.randn(weight[:, :, place].shape, generator=drawn)
-        # a whole oracle is asked once, without its backward pass, which takes several times as long
+        # a whole reference is computed once, without its backward pass, which takes several times as long
         graph = subject.traits.gradient and apart and causal == subject.causalities[-1]
         want = [_alone(subject, shape, call, place, weight[:, :, place] if graph else None) for place in places]
         for backend in subject.backends_for(dtype):
@@ -200,13 +201,13 @@ def long_sequence(subject: Subject) -> str | None:
                 for name, grad in grads.items():
                     right = _joined(name, call, places, [slopes for _, slopes in want], grad)
                     assert_close(grad.double(), right, f"gradient by {name}, {label}", tolerance=SLOPES[dtype])
-    return None if apart else "its rows cannot be asked for alone: values only, of one direction"
+    return None if apart else "single rows cannot be computed: values only, in one direction"
 
 
 def _alone(
     subject: Subject, shape: Shape, call: Call, place: slice, weight: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The oracle's rows at a place and their gradients, asked of those queries alone where that can be."""
+    """The reference rows at a position and their gradients, for those queries only if possible."""
     truth = subject.truth(shape, call["q"].dtype)
     start = None if place.start is None else place.start
     some = call.under(replace(call.mask, query_start=start)).change(lambda x: x.double()).queries(place)
@@ -217,7 +218,7 @@ def _alone(
 
 
 def _joined(name: str, call: Call, places: list[slice], parts: list[dict[str, Tensor]], like: Tensor) -> Tensor:
-    """One gradient of the whole from those of its rows: queries have rows of their own, all else is summed."""
+    """One gradient of the whole from those of its rows: queries are concatenated, everything else is summed."""
     whole = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
     for place, part in zip(places, parts, strict=True):
         if call.sides.get(name) == "query":

@@ -96,7 +96,7 @@ def test_a_mechanism_may_not_know_packed_sequences() -> None:
     asked = ("packed_equals_alone", "packed_misfits", "refusals")
     outcomes = {o.check.name: o for o in run_checks(factory(Older), checks=[c for c in CHECKS if c.name in asked])}
     assert (outcomes["packed_equals_alone"].status, outcomes["refusals"].status) == ("not_claimed", "passed")
-    assert outcomes["packed_misfits"].reason == "it does not know cu_seqlens"
+    assert outcomes["packed_misfits"].reason == "it does not support cu_seqlens"
 
 
 LIES = {
@@ -131,11 +131,11 @@ def test_false_claims_are_seen(name: str) -> None:
 LEFT_OUT = {
     "decode_past_two_laps": (
         Stepwise,
-        "its state has no capacity to ask: its bytes do not depend on max_len: decoded to 300",
+        "the capacity of its state is unknown: its bytes do not depend on max_len: decoded to 300",
     ),
-    "decode_equals_forward": (Stepwise, "its step takes one position at a time: every cut was taken so"),
-    "decode_far": (Stepwise, "its step takes one position at a time: decoded to 301 positions"),
-    "long_sequence": (make(Slow, cross=False), "its oracle is slow"),
+    "decode_equals_forward": (Stepwise, "its step accepts one position at a time: only single positions were tested"),
+    "decode_far": (Stepwise, "its step accepts one position at a time: decoded to 301 positions"),
+    "long_sequence": (make(Slow, cross=False), "its reference is slow"),
     "sizes_and_pairs": (Even, "D=13 is refused: Even: head_dim must be even, not 13"),
 }
 
@@ -160,8 +160,8 @@ def test_a_failure_says_the_law_the_smallest_input_and_the_claim_to_give_up() ->
     found = outcome("sizes_and_pairs", Ungrouped)
     assert "smallest failing input: B=1 H=2 Hkv=1 N=64 M=64 D=64 E=64 float64, causal, query_start=25" in found.reason
     assert "drawn by seed 0" in found.reason
-    assert found.advice.startswith("the law: Values and gradients are the oracle's at every size")
-    assert "say `grouped=False` or `cross=False` or `causal=False`" in found.advice
+    assert found.advice.startswith("property: Values and gradients equal the reference at every size")
+    assert "declare `grouped=False` or `cross=False` or `causal=False`" in found.advice
 
 
 def test_who_claims_little_is_never_simply_fine() -> None:

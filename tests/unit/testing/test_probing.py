@@ -29,9 +29,9 @@ def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positi
 @pytest.mark.parametrize(
     ("subject", "why"),
     [
-        (Subject("full"), "its state keeps every position"),
-        (Subject("linear"), "its state has no capacity to ask: its bytes do not depend on max_len"),
-        (made(Stepwise), "its state has no capacity to ask: its bytes do not depend on max_len"),
+        (Subject("full"), "its state stores every position"),
+        (Subject("linear"), "the capacity of its state is unknown: its bytes do not depend on max_len"),
+        (made(Stepwise), "the capacity of its state is unknown: its bytes do not depend on max_len"),
     ],
     ids=["full", "linear", "Stepwise"],
 )
@@ -47,7 +47,7 @@ def test_who_takes_one_position_a_step_is_known() -> None:
 def test_a_slow_oracle_is_not_waited_for() -> None:
     subject = made(Slow)
     assert too_slow(subject, subject.shape(10)) is None
-    assert "its oracle is slow, N=100000 over M=100000" in str(too_slow(subject, subject.shape(100_000)))
+    assert "its reference is slow, N=100000 over M=100000" in str(too_slow(subject, subject.shape(100_000)))
 
 
 def test_other_instances_give_other_results() -> None:
