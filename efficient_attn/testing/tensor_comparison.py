@@ -73,7 +73,7 @@ def describe(mask: Mask) -> str:
     return ", ".join(words)
 
 
-class refuses:
+class Refusal:
     """Context manager: the call inside must raise this error, with a message; anything else is an `AssertionError`."""
 
     def __init__(self, error: type[UsageError | UnsupportedError], label: str) -> None:

@@ -11,7 +11,7 @@ class BareSDPA(ea.SoftmaxAttention):
 
     backends = ("sdpa", "dense")
 
-    def forward(self, q, k, v, mask=None):
+    def forward(self, q, k, v, mask=None, **inputs):
         if self.backend == "dense":
             return super().forward(q, k, v, mask)
         return F.scaled_dot_product_attention(

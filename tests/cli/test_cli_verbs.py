@@ -176,7 +176,7 @@ def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:
     outcomes = json.loads(done.out)["zz_wrong"]
     assert {"passed", "failed"} <= {o["status"] for o in outcomes}
     failed = [o for o in outcomes if o["status"] == "failed"]
-    assert all(o["reason"] and o["advice"].startswith("the law: ") for o in failed)
+    assert all(o["reason"] and o["advice"].startswith("property: ") for o in failed)
 
 
 def test_check_of_a_good_mechanism_passes_and_shows_a_table(command: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import report_runs as runs
 
@@ -25,13 +26,13 @@ class Seen(HTMLParser):
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = dict(attrs)
+        values = dict(attrs)
         self.tags.append(tag)
-        self.ids += [known["id"]] if known.get("id") else []
-        self.handlers += [name for name in known if name.startswith("on")]
-        self.links += [str(known[name]) for name in ("href", "src") if known.get(name) and tag != "use"]
+        self.ids += [str(values["id"])] if values.get("id") else []
+        self.handlers += [name for name in values if name.startswith("on")]
+        self.links += [str(values[name]) for name in ("href", "src") if values.get(name) and tag != "use"]
         if tag == "script":
-            self.scripts.append(known)
+            self.scripts.append(values)
 
 
 def look(text: str) -> Seen:
@@ -62,7 +63,7 @@ def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[s
 def write_runs(folder: Path) -> list[Path]:
     """Two small runs on unlike machines, with ranks and losses."""
     first = runs.write_run(folder / "first", _with_rounds((*runs.speed(), *runs.decode(), *runs.fidelity((0, 2)))))
-    there = {"machine": "Other-x8", "run_id": "other-1"}
+    there: dict[str, Any] = {"machine": "Other-x8", "run_id": "other-1"}
     second = runs.write_run(
         folder / "second",
         _with_rounds(runs.speed(lengths=(512, 1024), **there)),

@@ -27,15 +27,17 @@ SIZES: dict[str, Any] = {
 
 
 def llama(**more: Any) -> Any:
-    return tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES | {"num_key_value_heads": 2} | more))
+    sizes: dict[str, Any] = SIZES | {"num_key_value_heads": 2} | more
+    return tf.LlamaForCausalLM(tf.LlamaConfig(**sizes))
 
 
 def mistral(**more: Any) -> Any:
-    return tf.MistralForCausalLM(tf.MistralConfig(**SIZES | {"num_key_value_heads": 2, "sliding_window": 8} | more))
+    sizes: dict[str, Any] = SIZES | {"num_key_value_heads": 2, "sliding_window": 8} | more
+    return tf.MistralForCausalLM(tf.MistralConfig(**sizes))
 
 
 def gpt2() -> Any:
-    sizes = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    sizes: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
     return tf.GPT2LMHeadModel(tf.GPT2Config(**sizes, bos_token_id=1, eos_token_id=None))
 
 

@@ -60,7 +60,8 @@ class Biased(Toy):
 
     claims = replace(PLAIN, inputs={"bias": Input("key")}, exact=True)
 
-    def scores(self, q: Tensor, k: Tensor, first: int, *, bias: Tensor) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        bias = inputs["bias"]
         return super().scores(q, k, first) + expand_heads(widen(bias), q.shape[1])[:, :, None]
 
 

@@ -14,7 +14,7 @@ from ...errors import UnsupportedError, UsageError
 from ..check import check
 from ..probing import takes_many
 from ..subject import MAX_LEN, Call, Subject
-from ..tensor_comparison import EPSILONS, assert_close, assert_same, refuses
+from ..tensor_comparison import EPSILONS, Refusal, assert_close, assert_same
 
 N = 150
 SPLITS = ((1,) * 24, (130,) + (1,) * 20, (7, 64, 1, 1, 66, 1, 10), (150,), (2, 1, 3, 1, 140, 1, 2))
@@ -131,7 +131,7 @@ def state_is_bounded(subject: Subject) -> None:
     attn, call = subject.make(subject.shape(9)), subject.draw(subject.shape(9))
     _decode(subject, attn, call, (8,), max_len=8)
     for split in ((9,), (8, 1), (1,) * 9):
-        with refuses(UsageError, f"steps of {split} into a state for 8"):
+        with Refusal(UsageError, f"steps of {split} into a state for 8"):
             _decode(subject, attn, call, split, max_len=8)
 
 
@@ -151,12 +151,12 @@ def wrong_steps(subject: Subject) -> None:
     """Steps and states of impossible sizes raise `UsageError`."""
     attn, call = subject.make(subject.shape(4)), subject.draw(subject.shape(4))
     for batch, max_len in ((0, 8), (2, 0)):
-        with refuses(UsageError, f"init_state(batch={batch}, max_len={max_len})"):
+        with Refusal(UsageError, f"init_state(batch={batch}, max_len={max_len})"):
             attn.init_state(batch, max_len)
     state = attn.init_state(2, 8, subject.dtype, subject.device)
-    with refuses(UsageError, "a step with more keys than queries"):
+    with Refusal(UsageError, "a step with more keys than queries"):
         call.queries(slice(1)).step(attn, state)
-    with refuses(UsageError, "a step of no position"):
+    with Refusal(UsageError, "a step of no position"):
         call.both(slice(0)).step(attn, state)
 
 
@@ -167,7 +167,7 @@ def _decodes(subject: Subject) -> str | None:
 @check(ask=_decodes)
 def no_decoding(subject: Subject) -> None:
     """Without the decode trait, init_state raises `UnsupportedError`."""
-    with refuses(UnsupportedError, "init_state without the decode trait"):
+    with Refusal(UnsupportedError, "init_state without the decode trait"):
         subject.make(subject.shape(4)).init_state(2, 8)
 
 

@@ -15,7 +15,7 @@ from ...errors import UnsupportedError
 from ..check import check
 from ..probing import takes_many
 from ..subject import Call, Subject
-from ..tensor_comparison import assert_close, assert_same, describe, refuses
+from ..tensor_comparison import Refusal, assert_close, assert_same, describe
 from .algebra import has_values
 from .reference import no_differences
 
@@ -57,13 +57,13 @@ def dropout_is_never_ignored(subject: Subject) -> None:
         if attn.traits.dropout:
             attn.dropout = P
         else:
-            with refuses(UnsupportedError, f"{backend}: dropout"):
+            with Refusal(UnsupportedError, f"{backend}: dropout"):
                 attn.dropout = P
             attn._dropout = P  # as where it was set before the backend was
-            with refuses(UnsupportedError, f"{backend}: a call with dropout in training"):
+            with Refusal(UnsupportedError, f"{backend}: a call with dropout in training"):
                 call.run(attn)
             if attn.traits.decode:
-                with refuses(UnsupportedError, f"{backend}: a step with dropout in training"):
+                with Refusal(UnsupportedError, f"{backend}: a step with dropout in training"):
                     call.step(attn, attn.init_state(2, 16, subject.dtype, subject.device))
         subject.assert_alike(call.run(attn.eval()), want, f"{backend}: dropout of {P} in evaluation")
 

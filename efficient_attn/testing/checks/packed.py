@@ -13,7 +13,7 @@ from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
 from ..check import check
 from ..subject import Call, Subject
-from ..tensor_comparison import assert_close, assert_zero, describe, refuses
+from ..tensor_comparison import Refusal, assert_close, assert_zero, describe
 
 # scattered and adjacent equal lengths, one row, no row, odd, across chunk borders; all equal; all different, in order
 PACKS = ((33, 1, 0, 70, 33, 1, 1, 0, 129), (40, 40, 40), (0, 5, 66))
@@ -76,16 +76,16 @@ def packed_misfits(subject: Subject) -> None:
         ("ends that fall", (0, 4, 3, 6)),
         ("no end", (0,)),
     ):
-        with refuses(UsageError, label):
+        with Refusal(UsageError, label):
             call.under(subject.mask(cu_seqlens=subject.lengths(*ends))).run(attn)
     whole = subject.mask(cu_seqlens=subject.lengths(0, 2, 6))
-    with refuses(UsageError, "packed sequences in a batch of two"):
+    with Refusal(UsageError, "packed sequences in a batch of two"):
         subject.draw(subject.shape(6)).under(whole).run(attn)
     if subject.traits.cross:
-        with refuses(UsageError, "packed sequences with N < M"):
+        with Refusal(UsageError, "packed sequences with N < M"):
             call.queries(slice(5)).under(whole).run(attn)
     for causal in {False, True} - {*subject.causalities}:
-        with refuses(UnsupportedError, f"packed sequences with causal={causal}"):
+        with Refusal(UnsupportedError, f"packed sequences with causal={causal}"):
             call.under(Mask(causal=causal, cu_seqlens=subject.lengths(0, 2, 6))).run(attn)
 
 

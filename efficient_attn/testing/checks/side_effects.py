@@ -13,7 +13,7 @@ from ...errors import UnsupportedError, UsageError
 from ...registry import create, effective_options
 from ..check import check
 from ..subject import MAX_LEN, Call, Subject
-from ..tensor_comparison import EPSILONS, assert_close, assert_same, describe, refuses
+from ..tensor_comparison import EPSILONS, Refusal, assert_close, assert_same, describe
 from .algebra import has_values, weights
 
 
@@ -78,13 +78,13 @@ def refusals(subject: Subject) -> None:
     """Features that the traits do not declare raise `UnsupportedError`; nothing is silently ignored or expanded."""
     attn = subject.make(subject.shape(6))
     for label, call in _unclaimed(subject):
-        with refuses(UnsupportedError, label):
+        with Refusal(UnsupportedError, label):
             call.run(attn)
-    with refuses(UnsupportedError, "a backend that does not exist"):
+    with Refusal(UnsupportedError, "a backend that does not exist"):
         subject.attn.backend = "no_such_backend"
     for backend in subject.attn.backends:
         if subject.attn.why_not(backend):
-            with refuses(UnsupportedError, f"backend {backend}, which is not available"):
+            with Refusal(UnsupportedError, f"backend {backend}, which is not available"):
                 subject.attn.backend = backend
 
 
@@ -116,7 +116,7 @@ def misfits(subject: Subject) -> None:
     call = subject.draw(subject.shape(6))
     attn = subject.make(subject.shape(6))
     for label, bad in _misfits(subject, call):
-        with refuses(UsageError, label):
+        with Refusal(UsageError, label):
             bad.run(attn)
 
 

@@ -37,7 +37,7 @@ from efficient_attn.contract.mechanism import MASK_FIELDS, Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.contract.traits import Traits
 from efficient_attn.testing import CHECKS, Check, Outcome, Subject, check, run_check, run_checks, sum_up
-from efficient_attn.testing.tensor_comparison import assert_close, assert_finite, assert_same, refuses
+from efficient_attn.testing.tensor_comparison import Refusal, assert_close, assert_finite, assert_same
 
 
 def factory(cls: type[Toy]):
@@ -284,13 +284,13 @@ class TestCompare:
             assert_same(one[:2], one, "x")
 
     def test_refuses(self) -> None:
-        with refuses(ea.UsageError, "it"):
+        with Refusal(ea.UsageError, "it"):
             raise ea.UsageError("no")
-        with pytest.raises(AssertionError, match="it: accepted"), refuses(ea.UsageError, "it"):
+        with pytest.raises(AssertionError, match="it: accepted"), Refusal(ea.UsageError, "it"):
             pass
-        with pytest.raises(AssertionError, match="raised KeyError, expected UsageError"), refuses(ea.UsageError, "it"):
+        with pytest.raises(AssertionError, match="raised KeyError, expected UsageError"), Refusal(ea.UsageError, "it"):
             raise KeyError
-        with pytest.raises(AssertionError, match="without a message"), refuses(ea.UsageError, "it"):
+        with pytest.raises(AssertionError, match="without a message"), Refusal(ea.UsageError, "it"):
             raise ea.UsageError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-import xml.etree.ElementTree as xml
 from dataclasses import replace
 
+from ElementTree.etree import ElementTree
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.figures import render_plot
@@ -30,7 +30,7 @@ MAP = Heatmap(
 
 
 def said(picture: Heatmap) -> list[str]:
-    svg = xml.fromstring(render_plot(picture).svg)
+    svg = ElementTree.fromstring(render_plot(picture).svg)
     return ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
 
 

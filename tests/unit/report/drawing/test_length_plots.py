@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 import textwrap
-import xml.etree.ElementTree as xml
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_runs as runs
+from ElementTree.etree import ElementTree
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
@@ -92,7 +92,7 @@ def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
     plot = figures.render_plot(
         panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
     )
-    xml.fromstring(plot.svg)
+    ElementTree.fromstring(plot.svg)
     assert plot.png.startswith(b"\x89PNG")
     shown = plot.inline
     assert "A &lt;b&gt; &amp; c</title>" in shown
@@ -117,7 +117,7 @@ def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
 def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, drawn: str) -> None:
     shown = panel(line("full", *y), line("linear", *y), unit=unit, mark_type=drawn, log_x=False, log_y=False)
     svg = figures.render_plot(shown).svg
-    xml.fromstring(svg)
+    ElementTree.fromstring(svg)
     assert "nan" not in svg
 
 

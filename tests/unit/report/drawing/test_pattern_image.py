@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import xml.etree.ElementTree as xml
 from typing import get_args
 
 import numpy as np
 import pytest
+from ElementTree.etree import ElementTree
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.pattern_image import ImageFormat, PatternImage, colour_cells, render_patterns
@@ -49,7 +49,7 @@ def test_same_squares_give_the_same_file(form: ImageFormat) -> None:
 
 
 def test_an_svg_keeps_its_words() -> None:
-    picture = xml.fromstring(render_patterns([square(caption="N = 12, keeps 1%")], "a title", "svg"))
+    picture = ElementTree.fromstring(render_patterns([square(caption="N = 12, keeps 1%")], "a title", "svg"))
     said = {"".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert {"a title", "a <b> $c", "N = 12, keeps 1%", "query", "key", "0", "6", "12"} <= said
 
