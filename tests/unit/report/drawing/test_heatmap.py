@@ -6,7 +6,7 @@ import io
 import re
 from dataclasses import replace
 
-from ElementTree.etree import ElementTree
+from xml.etree import ElementTree
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.figures import render_plot

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import report_runs as runs
-from ElementTree.etree import ElementTree
+from xml.etree import ElementTree
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from ElementTree.etree import ElementTree
+from xml.etree import ElementTree
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.pattern_image import ImageFormat, PatternImage, colour_cells, render_patterns

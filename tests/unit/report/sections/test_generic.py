@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import report_runs as runs
-from ElementTree.etree import ElementTree
+from xml.etree import ElementTree
 
 import efficient_attn as ea
 from efficient_attn.report import ReportPaths, gather, page, write_report
