@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
-
 from xml.etree import ElementTree
+
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.figures import render_plot

@@ -9,10 +9,10 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import report_runs as runs
-from xml.etree import ElementTree
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb

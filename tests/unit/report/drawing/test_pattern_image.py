@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from typing import get_args
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from xml.etree import ElementTree
 from matplotlib.image import imread
 
 from efficient_attn.report.drawing.pattern_image import ImageFormat, PatternImage, colour_cells, render_patterns

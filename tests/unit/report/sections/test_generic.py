@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 import report_runs as runs
-from xml.etree import ElementTree
 
 import efficient_attn as ea
 from efficient_attn.report import ReportPaths, gather, page, write_report
