@@ -1,4 +1,4 @@
-"""Additive attention as it is written down: a tensor of every sum, N x M x A numbers a head."""
+"""Additive attention by its formula, with N x M x A sums for each head."""
 
 import efficient_attn as ea
 from efficient_attn.variants.full.additive import Additive

@@ -1,4 +1,4 @@
-"""torch's own grouped attention over our cache: what folding groups into the query's rows is measured against."""
+"""torch's own grouped attention over our cache, as baseline for folding groups into query rows."""
 
 import torch.nn.functional as F
 

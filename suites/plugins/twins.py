@@ -1,4 +1,4 @@
-"""Exact attention under other names, the same and five percent slower: what benchmarks must and must not tell apart."""
+"""Exact attention under other names, equal and five percent slower, to test verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Twin(ea.SoftmaxAttention):
 
 @ea.register("slower", family="full")
 class Slower(ea.SoftmaxAttention):
-    """Exact attention that then waits for five percent of the time that it took, or for TWINS_SLOWDOWN of it."""
+    """Exact attention that then waits for five percent of its time, or for TWINS_SLOWDOWN of it."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         start = time.perf_counter()

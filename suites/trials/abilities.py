@@ -1,4 +1,4 @@
-"""Write docs/reference/torch-features.md: what each mechanism can be used with, found by trying it.
+"""Write docs/reference/torch-features.md: the torch features that each mechanism supports, by testing them.
 
     python suites/trials/abilities.py [SPEC...]
 
@@ -24,7 +24,7 @@ from efficient_attn.testing.checks import dropout, persistence
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
 COMMAND = "python suites/trials/abilities.py"
 FAILURE_PREFIX = "fails: "
-OPTION_SPECS = (  # options whose code differs from that of the name alone
+OPTION_SPECS = (  # options with other code than the default
     "full:backend=cpp",
     "full:backend=dense",
     "gqa:kv_heads=2",
@@ -38,9 +38,9 @@ OPTION_SPECS = (  # options whose code differs from that of the name alone
     "retention:normalised=true",
     "linformer:share=none",
 )
-TEXT = """# Abilities
+TEXT = """# Torch features of each mechanism
 
-What each mechanism can be used with, tried on the CPU with torch {torch}. `{command}` writes this page.
+Torch features that each mechanism supports, tested on the CPU with torch {torch}. `{command}` writes this page.
 
 {table}
 
@@ -49,18 +49,18 @@ What each mechanism can be used with, tried on the CPU with torch {torch}. `{com
 
 
 def probe_pickle(spec: str) -> str:
-    """`pickle`, `torch.save` of the module and `copy.deepcopy` give the same bits, of decode states too."""
+    """`pickle`, `torch.save` of the module and `copy.deepcopy` preserve all bits, also of decode states."""
     return _run_checks(spec, persistence.CHECKS)
 
 
 def probe_dropout(spec: str) -> str:
-    """`attn.dropout = p` drops weights in training; where it is refused, setting it raises `UnsupportedError`."""
+    """`attn.dropout = p` drops weights in training; if refused, setting it raises `UnsupportedError`."""
     answer = _run_checks(spec, dropout.CHECKS)
     return answer if Subject(spec).traits.dropout else "refused"
 
 
 def _run_checks(spec: str, checks: Iterable[Check]) -> str:
-    """`yes` where all checks pass that it promises to keep; the first that fails is an `AssertionError`."""
+    """`yes` if all checks pass that apply; the first that fails raises `AssertionError`."""
     subject = Subject(spec)
     for check in checks:
         outcome = run_check(check, subject)
@@ -72,7 +72,7 @@ ALL_PROBES: dict[str, Callable[[str], str]] = {**PROBES, "pickle": probe_pickle,
 
 
 def run_probe(probe: Callable[[str], str], spec: str) -> str:
-    """What a probe says; what it raises, in one line."""
+    """The result of a probe, or its exception in one line."""
     try:
         return probe(spec)
     except Exception as error:
@@ -87,7 +87,7 @@ def make_table(specs: Iterable[str], probes: Mapping[str, Callable[[str], str]])
 
 
 def make_legend(probes: Mapping[str, Callable[[str], str]]) -> str:
-    """What each column means: the first paragraph of its probe's docstring."""
+    """The meaning of each column: the first paragraph of its probe's docstring."""
     descriptions = {name: (inspect.getdoc(probe) or "").partition("\n\n")[0] for name, probe in probes.items()}
     return "\n".join(f"- {name.replace('_', ' ')}: {' '.join(text.split())}" for name, text in descriptions.items())
 

@@ -1,4 +1,4 @@
-"""What one more position costs a decode cache, by how many there are already.
+"""The cost of appending a position to a decode cache, by its length.
 
     python suites/trials/appending.py [ROUNDS]    # about a minute, 1 GiB of memory
 
@@ -33,7 +33,7 @@ METHODS = ("append", "rolling", "cat")
 
 
 def make_calls(length: int) -> dict[str, Callable[[], object]]:
-    """One more position after so many: three ways to keys and values that hold it."""
+    """Appending one position to a cache of a given length, in three ways."""
     k, v = (torch.randn(1, HEADS, 1, WIDTH) for _ in range(2))
     buffers = [torch.randn(1, HEADS, length + 1, WIDTH) for _ in range(2)]
     ring = [torch.randn(1, HEADS, WINDOW, WIDTH) for _ in range(2)]
@@ -57,7 +57,7 @@ def make_timed_call(call: Callable[[], object]) -> TimedCall:
 
 
 def measure_microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
-    """One value a round for every way and length."""
+    """One value for each round, way and length."""
     keys = {f"{method} {length}": (method, length) for length in LENGTHS for method in METHODS}
     calls = {length: make_calls(length) for length in LENGTHS}
     subjects = {name: make_timed_call(calls[length][method]) for name, (method, length) in keys.items()}

@@ -1,4 +1,5 @@
-"""How often cheats are found, and honest twins are not: python suites/trials/cheating.py [TIMES]
+"""How often adversarial mechanisms are detected, and honest counterparts are not: python suites/trials/cheating.py
+[TIMES]
 
 Runs every mechanism of cheats.py, and its twin, so many times through the command line (20 unless said otherwise), each
 time with other inputs and another order, and counts. `contents` is never wrong: what counts is that it gains nothing.
@@ -33,7 +34,7 @@ variant    = [{variants}]
 
 
 def make_suite(names: Sequence[str]) -> str:
-    """A suite of these mechanisms beside exact attention, at a short and a long length."""
+    """A suite of these mechanisms and exact attention, at a short and a long length."""
     variants = ", ".join(f'{{ name = "{name}" }}' for name in ["full", *names])
     return SUITE.format(plugin=CHEATS, short=SHORT, long=LONG, variants=variants)
 

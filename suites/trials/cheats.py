@@ -1,4 +1,5 @@
-"""Mechanisms that cheat, each with an honest twin that differs in one line. A plug-in: `run --plugin cheats.py`.
+"""Adversarial mechanisms, each with an honest counterpart that differs in one line. A plug-in: `run --plugin
+cheats.py`.
 
 Exact attention in all but one thing: `check` and the look at timed calls must find it, and must not find its twin.
 """
@@ -35,42 +36,42 @@ class AdversarialMechanism(ea.SoftmaxAttention):
 
 
 class Pointer(AdversarialMechanism):
-    """Remembers its answer by the inputs' addresses."""
+    """Caches its result by the inputs' addresses."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.compute_cached((q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape), q, k, v, mask)
 
 
 class Version(AdversarialMechanism):
-    """Remembers its answer until a version counter moves."""
+    """Caches its result until a version counter changes."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.compute_cached((q.data_ptr(), q._version, k._version, v._version, q.shape), q, k, v, mask)
 
 
 class Corner(AdversarialMechanism):
-    """Remembers its answer by the first row of each input."""
+    """Caches its result by the first row of each input."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.compute_cached((q.shape, *(x[0, 0, 0].numpy().tobytes() for x in (q, k, v))), q, k, v, mask)
 
 
 class Contents(AdversarialMechanism):
-    """Remembers its answer by a hash of all contents: never wrong, and of no use where contents do not come back."""
+    """Caches its result by a hash of all contents: never wrong, and useless if contents do not repeat."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.compute_cached((q.shape, *(hash(x.numpy().tobytes()) for x in (q, k, v))), q, k, v, mask)
 
 
 class Constant(AdversarialMechanism):
-    """Gives the same whatever it gets."""
+    """Returns a constant."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.attend(q, k, v, mask) if self.honest else torch.zeros_like(q)
 
 
 class Second(AdversarialMechanism):
-    """Computes every second call, and gives that again in between."""
+    """Computes every second call, and returns the previous result otherwise."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         self.calls += 1
@@ -78,7 +79,7 @@ class Second(AdversarialMechanism):
 
 
 class NotANumber(AdversarialMechanism):
-    """Gives zeros, and an oracle of NaN that no error exceeds."""
+    """Returns zeros, with a reference of NaN that no error exceeds."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.attend(q, k, v, mask) if self.honest else torch.zeros_like(q)
@@ -89,7 +90,7 @@ class NotANumber(AdversarialMechanism):
 
 
 class LateTensor(torch.Tensor):
-    """A tensor that is computed when somebody looks."""
+    """A tensor that is computed when it is accessed."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,7 +100,7 @@ class LateTensor(torch.Tensor):
 
 
 class Lazy(AdversarialMechanism):
-    """Gives a tensor that computes itself when somebody looks."""
+    """Returns a tensor that is computed when it is accessed."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         if self.honest:
@@ -110,7 +111,7 @@ class Lazy(AdversarialMechanism):
 
 
 class Clock(AdversarialMechanism):
-    """Puts a slow clock in place of the one that it is timed with."""
+    """Replaces the clock by a slow one."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         from efficient_attn.instruments import timing
@@ -121,7 +122,7 @@ class Clock(AdversarialMechanism):
 
 
 class Thread(AdversarialMechanism):
-    """Returns at once and has a thread compute."""
+    """Returns immediately and computes in a thread."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         out = torch.zeros_like(q)
@@ -133,7 +134,7 @@ class Thread(AdversarialMechanism):
 
 
 class Short(AdversarialMechanism):
-    """Right up to 1,024 positions only; mixes queries, by what it says, so that its rows cannot be asked for alone."""
+    """Correct up to 1,024 positions only; declares that it mixes queries, so that single rows cannot be verified."""
 
     @property
     def traits(self) -> ea.Traits:

@@ -1,4 +1,4 @@
-"""Is what is chosen better than the rule, and the rule better than the constant that stood there before?
+"""Compare kernel selection by table, by rule, and by former constants.
 
     python suites/trials/choices.py [--shapes 40] [--seed 0]
 
@@ -80,7 +80,7 @@ def draw_product(rng: np.random.Generator) -> TuningPoint:
 
 
 def product_constant(point: TuningPoint) -> str:
-    """256 rows, found on an AMD Zen 5."""
+    """256 rows, measured on an AMD Zen 5."""
     return "by_head" if point.sizes[1] >= 256 else "batched"
 
 

@@ -1,4 +1,4 @@
-"""Whether a second run says the same of the published claims.
+"""Whether a second run gives the same verdicts on published claims.
 
 Usage: ``python suites/trials/claims_again.py FIRST... --again SECOND...``: runs of the same suites on the same machine,
 an hour or more apart. All claims are judged by the first runs, then by the second ones. Prints how many the second
@@ -23,12 +23,12 @@ MEASURED = (*DECIDED, "inconclusive")
 
 
 def evaluate_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
-    """Every claim of the ledger by its id, as these runs alone judge it."""
+    """Every claim by its id, judged by these runs only."""
     return {verdict.entry.claim.id: verdict for verdict in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
 
 
 def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict]) -> Counter[str]:
-    """How often what was said, over the claims that both measured and that the second decides."""
+    """How often both agree, over the claims that both measured and the second decides."""
     counts: Counter[str] = Counter()
     for name, again in second.items():
         before = first[name].verdict

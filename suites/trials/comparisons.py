@@ -1,4 +1,4 @@
-"""`compare` between runs made one after the other: equal ones, and one in which a mechanism became 5% slower.
+"""`compare` between consecutive runs: equal ones, and one with a mechanism that is 5% slower.
 
     python suites/trials/comparisons.py [REPEATS]
 

@@ -74,7 +74,7 @@ def main(check: bool) -> int:
 
 
 def make_output() -> str:
-    """One of the tables with which the quickstart ends."""
+    """One of the tables that the quickstart prints."""
     rows = load(ROOT / "results" / OUTPUT_RUN)
     rows = rows[(rows["mode"] == "forward") & (rows["seq_len"] == 8192) & ~rows["causal"]]
     with redirect_stdout(io.StringIO()) as output:
@@ -106,7 +106,7 @@ def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
 
 
 def format_quality(advice: Advice, row: dict[str, object]) -> str:
-    """Perplexity in a causal model, or the relative error on an encoder's activations; never of the other direction."""
+    """Perplexity in a causal model, or relative error on an encoder's activations; never of the other direction."""
     if advice.causal:
         perplexity, seconds = read_model_run(MODEL_RUN)
         if advice.variant not in perplexity:
@@ -122,7 +122,7 @@ def format_quality(advice: Advice, row: dict[str, object]) -> str:
 
 
 def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
-    """Of each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, least and greatest
+    """For each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, least and greatest
     seconds of a forward pass over the texts."""
     rows = load(ROOT / "results" / name)
     rows = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna()]
@@ -134,7 +134,7 @@ def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
 
 
 def draw_picture(path: Path) -> None:
-    """Perplexity against time of one forward pass of SmolLM2-135M, a labelled point per mechanism."""
+    """Perplexity against time of one forward pass of SmolLM2-135M, with a labelled point for each mechanism."""
     perplexity, seconds = read_model_run(LONG_MODEL_RUN)
     conditions = seconds.attrs
     figure, axes = plt.subplots(figsize=(7.2, 4.0), dpi=150, layout="constrained")

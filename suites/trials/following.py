@@ -1,4 +1,4 @@
-"""Which files somebody opens to follow a call, read from the sources of a package; nothing of it is executed.
+"""The files that a reader opens to follow a call, from the sources of a package, without executing it.
 
 The rule: begin with some functions or classes. Go on to all that their code calls, to the bases of a class, to all that
 the tables which they read name, and to each method that is called by name, in every class (or module in a table) on the
@@ -61,7 +61,8 @@ class Follower:
         return sorted({module for module, _ in reached})
 
     def _list_called(self, code: ast.AST, module: str, called: set[str]) -> Iterator[Definition]:
-        """What a piece of code calls, and the tables that it reads; all that a table (or a list of bases) names."""
+        """The calls in a piece of code, and the tables that it reads; everything that a table (or a list of bases)
+        names."""
         nodes = list(_list_main_line(code))
         functions = [node.func for node in nodes if isinstance(node, ast.Call)]
         called.update(function.attr for function in functions if isinstance(function, ast.Attribute))
@@ -74,7 +75,7 @@ class Follower:
                 yield from definitions if node in functions or isinstance(code, ast.expr) else tables
 
     def _resolve(self, module: str, parts: list[str], called: set[str]) -> Iterator[Definition]:
-        """The definition that a name like ``dense.wide`` stands for in a module; of a whole module what is called."""
+        """The definition that a name like ``dense.wide`` refers to in a module; for a whole module, what is called."""
         if parts[0] in self.defined[module]:
             yield module, parts[0]
         elif bound := self.bound[module].get(parts[0]):
@@ -88,7 +89,7 @@ class Follower:
                 yield from ((owner, function) for function in self.defined[owner] if function in called)
 
     def _bindings(self, module: Module) -> Iterator[tuple[str, Definition]]:
-        """What the names stand for that a module imports from its package: a module, or a name in one."""
+        """What the names that a module imports from its package refer to: a module, or a name in one."""
         for node in ast.walk(self.trees[module.name]):
             if isinstance(node, ast.ImportFrom) and node.level:
                 base = ".".join(module.resolve_relative(node.level, node.module or ""))
@@ -117,7 +118,7 @@ def _list_code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
 
 
 def _list_main_line(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node of a piece of code but annotations, what is raised, and what an ``if`` guards that leaves."""
+    """Every node of a piece of code except annotations, raised exceptions, and branches that leave."""
     if isinstance(node, ast.Raise):
         return
     yield node

@@ -1,4 +1,4 @@
-"""Tokens a second of a decoder that writes after a long prompt, and the bytes of what it keeps.
+"""Tokens a second of a decoder after a long prompt, and the bytes of its states.
 
     python suites/trials/generation.py [--prompt 4096] [--steps 256] [--rounds 7] [SPEC...]
 
@@ -28,7 +28,7 @@ VOCAB, N_CHECKED = 256, 6
 
 @dataclass
 class TextGenerator:
-    """A model, and the seconds that its prompts and steps took, one value a round."""
+    """A model, and the seconds of its prompts and steps, one value for each round."""
 
     model: Decoder
     prompts: list[float] = field(default_factory=list)

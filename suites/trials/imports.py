@@ -1,4 +1,4 @@
-"""Who imports whom in a package, read from its sources; nothing of it is executed.
+"""The imports within a package, from its sources, without executing it.
 
 A string that names a module of the package counts as an import: ``"efficient_attn.bench.measuring.jobs"``,
 ``"efficient_attn.variants.full.full:Full"``, and names relative to a package in the tables of a file that calls
@@ -21,7 +21,7 @@ class Import(NamedTuple):
     importer: str
     imported: str
     line: int
-    at_start: bool  # when the module is imported, not when a function of it is called
+    at_start: bool  # when the module is imported, not in a function
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _find_in_text(text: str, module: Module) -> str | None:
 
 
 def _find_in_pieces(node: ast.JoinedStr, module: Module) -> str | None:
-    """``f"{__name__}.write"`` and ``f"efficient_attn.tasks.{name}"``, as far as they are written out."""
+    """The constant part of ``f"{__name__}.write"`` and ``f"efficient_attn.tasks.{name}"``."""
     first, *rest = node.values
     if isinstance(first, ast.Constant):
         return module.find_module(str(first.value)) if re.fullmatch(r"\w+(\.\w+)*\.", str(first.value)) else None
@@ -175,7 +175,7 @@ def _find_in_pieces(node: ast.JoinedStr, module: Module) -> str | None:
 
 
 def _list_table_imports(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
-    """What the tables of a file that imports by name say: ``{"Mask": "contract.mask"}``."""
+    """The entries of tables in a file that imports by name: ``{"Mask": "contract.mask"}``."""
     tables = [n.value for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value]
     for node in (n for table in tables for n in ast.walk(table)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""Runs killed at random moments and taken up again: is anything lost that was acknowledged, is anything doubled?
+"""Runs killed at random moments and resumed: are acknowledged rows lost or duplicated?
 
     python suites/trials/kills.py [KILLS]
 
@@ -41,7 +41,7 @@ LONGEST_S = 12.0  # before a kill
 class KillTally:
     kills: int = 0
     complete: int = 0
-    in_the_middle: int = 0  # kills of runs that had written something and had not ended
+    in_the_middle: int = 0  # kills of runs that had written something and had not finished
     torn: int = 0
     lost: int = 0
     altered: int = 0
@@ -55,7 +55,7 @@ def read_whole_lines(path: Path) -> bytes:
 
 
 def run_and_kill(folder: Path, seconds: float, tally: KillTally) -> bool:
-    """Let a run go on for some seconds, kill it, and compare what it had said with what it left. True when it ended."""
+    """Run for some seconds, kill it, and compare its output with its files. True if it finished."""
     rows = folder / "out" / "rows.jsonl"
     before = read_whole_lines(rows)
     with (folder / "told").open("w") as log:

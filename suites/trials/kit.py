@@ -1,4 +1,4 @@
-"""The conformance kit itself: its seconds a mechanism, and the planted bugs that it catches, by kind and mechanism.
+"""The conformance tests: seconds for each mechanism, and the planted bugs that they detect, by kind and mechanism.
 
     python suites/trials/kit.py [SPEC ...]          # all names of the registry without a spec
     python suites/trials/kit.py --seconds [SPEC ...] # only the time, in seconds of the processor
@@ -21,7 +21,7 @@ KINDS = tuple(dict.fromkeys(mutant.kind for mutant in MUTANTS))
 
 
 def time_checks(spec: str) -> tuple[float, list[str]]:
-    """Seconds of the processor for all checks, and the names of those that failed."""
+    """Seconds of processor time for all checks, and the names of those that failed."""
     subject, start = Subject(spec), time.process_time()
     failed = [check.name for check in CHECKS if run_check(check, subject).status == "failed"]
     return time.process_time() - start, failed
@@ -38,7 +38,7 @@ def format_caught(kills: list[Kill], kind: str, broken: list[str]) -> str:
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     only_seconds, specs = "--seconds" in arguments, [spec for spec in arguments if spec != "--seconds"] or ea.names()
-    run_check(CHECKS[0], Subject("full"))  # what is imported late belongs to nobody
+    run_check(CHECKS[0], Subject("full"))  # late imports are not attributed to a mechanism
     print("| mechanism | seconds |" + "".join(f" {kind} |" for kind in KINDS if not only_seconds) + " failed checks |")
     print("|---|---|" + "---|" * (0 if only_seconds else len(KINDS)) + "---|")
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What the memory counter says of four kinds of call whose footprint is known, from 1 MiB to 1 GiB.
+"""The memory counter on four kinds of calls with known footprints, from 1 MiB to 1 GiB.
 
     python suites/trials/memory.py                 # a minute or two, 4 GiB of memory
     python suites/trials/memory.py --largest 64    # MiB; seconds
@@ -27,7 +27,7 @@ REPEATS = 3
 
 
 class KnownFootprint(NamedTuple):
-    """A call's footprint as it must be, in bytes, and the way to count it."""
+    """The known footprint of a call in bytes, and how to count it."""
 
     expected: int
     measure: Callable[[], Footprint]
@@ -41,7 +41,7 @@ def make_allocation(size: int, device: str) -> KnownFootprint:
 
 
 def make_naive(size: int, device: str) -> KnownFootprint:
-    """Softmax attention in three operations: scores and weights of about ``size`` bytes each, both at once."""
+    """Softmax attention in three operations: scores and weights of about ``size`` bytes each, at the same time."""
     q, k, v = _make_inputs(size, device)
     return KnownFootprint(
         2 * _find_length(size) ** 2 * FLOAT_BYTES, lambda: measure_footprint(lambda: _naive(q, k, v), device=device)
@@ -50,7 +50,7 @@ def make_naive(size: int, device: str) -> KnownFootprint:
 
 def make_sdpa(size: int, device: str) -> KnownFootprint:
     """The fused kernel on short sequences: an output of ``size`` bytes, a number a row, a buffer a thread."""
-    length, queries = 128, 32  # so many of them does torch's CPU kernel take at a time from such a sequence
+    length, queries = 128, 32  # how many of them torch's CPU kernel processes at a time for such a sequence
     buffer = (queries * length + 2 * queries + queries * WIDTH) * FLOAT_BYTES  # scores, two sums, the output
     threads = torch.get_num_threads() if device == "cpu" else 0
     q, k, v = (torch.randn(size // (length * WIDTH * FLOAT_BYTES), 1, length, WIDTH, device=device) for _ in range(3))
@@ -61,7 +61,8 @@ def make_sdpa(size: int, device: str) -> KnownFootprint:
 
 
 def make_training(size: int, device: str) -> KnownFootprint:
-    """A step of the naive form: the weights, their gradient and the scores' at once, the output and a gradient."""
+    """A training step of the naive form: weights, their gradient and the scores' at the same time, the output and a
+    gradient."""
     length, leaves = _find_length(size), [x.requires_grad_() for x in _make_inputs(size, device)]
     upstream = torch.ones(1, 1, length, WIDTH, device=device)
     expected = (3 * length**2 + 2 * length * WIDTH) * FLOAT_BYTES
@@ -82,7 +83,7 @@ def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _find_length(size: int) -> int:
-    """The sequence length whose matrix of scores takes so many bytes."""
+    """The sequence length whose matrix of scores has so many bytes."""
     return int((size / FLOAT_BYTES) ** 0.5)
 
 

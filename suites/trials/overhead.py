@@ -1,4 +1,4 @@
-"""What the harness costs beside the measuring: a sweep's own account, and a case's start.
+"""The overhead of a run besides measuring, and the start of a worker.
 
     python suites/trials/overhead.py [SUITE [OPTIONS OF `run`...]]
 
@@ -29,14 +29,14 @@ STARTS = 30
 
 @dataclass(frozen=True)
 class EmptyJob:
-    """A job that has nothing to do."""
+    """An empty job."""
 
     def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         del board, tell
 
 
 def measure_starts() -> list[float]:
-    """Milliseconds from asking for a worker to its end, once the server is warm."""
+    """Milliseconds from requesting a worker to its end, with a warm server."""
     engine = LocalEngine(preload=PRELOAD)
     list(engine.carry_out(EmptyJob()))
     times = []

@@ -1,4 +1,4 @@
-"""Half precision beside float32: is any mechanism slower in bfloat16 or float16, forward or with gradients?
+"""Half precision compared with float32: is any mechanism slower in bfloat16 or float16, forward or with gradients?
 
     python suites/trials/precision.py [--shape 1,4,2048,64] [SPEC...]
 

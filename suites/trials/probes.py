@@ -1,4 +1,4 @@
-"""What a spec can do at home in torch: a probe tries one thing on a small call, and answers in a word or with why not.
+"""Torch features of a spec: a probe tests one feature with a small call, and returns a word or the reason.
 
     python suites/trials/probes.py [SPEC...]
 
@@ -25,7 +25,7 @@ NEAR = 1e-4  # of float32 results that are summed in another order
 
 
 def draw_call(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Call]:
-    """A mechanism and a call of it, causal where it can be."""
+    """A mechanism and a call of it, causal if supported."""
     subject = Subject(spec)
     shape = subject.shape(LENGTH)
     call = subject.draw(shape, mask=ea.Mask(causal=subject.traits.causal), dtype=dtype)
@@ -33,7 +33,7 @@ def draw_call(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attenti
 
 
 def split_tensors(call: Call) -> tuple[list[str], list[Tensor]]:
-    """A call's tensors and their names; what is one tensor comes once."""
+    """A call's tensors and their names; a tensor used twice occurs once."""
     pairs = {id(x): (name, x) for name, x in call.tensors.items()}.values()
     return [name for name, _ in pairs], [x for _, x in pairs]
 
@@ -60,7 +60,7 @@ def make_weights(out: Tensor) -> Tensor:
 
 
 def measure_difference(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference, in sizes of what is wanted."""
+    """The largest difference, relative to the expected size."""
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in zip(actual, expected, strict=True))
 
 
@@ -70,14 +70,14 @@ def format_refusal(error: Exception) -> str:
 
 
 def probe_autocast(spec: str) -> str:
-    """Output and gradients in bfloat16 against float32's, on inputs that bfloat16 can tell apart."""
+    """Output and gradients in bfloat16 compared with float32, on inputs that bfloat16 represents exactly."""
     attn, call = draw_call(spec)
     call = call.change(lambda x: x.bfloat16().float())
     expected_out, expected_grads = call.gradients(attn)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             actual_out, grads = call.gradients(attn)
-    except ea.UnsupportedError as error:  # a backend that does not take the dtype
+    except ea.UnsupportedError as error:  # a backend that does not support the dtype
         return format_refusal(error)
     if actual_out.dtype != torch.bfloat16:
         return f"no: the output is {actual_out.dtype}"
@@ -87,7 +87,7 @@ def probe_autocast(spec: str) -> str:
 
 
 def probe_double_backward(spec: str) -> str:
-    """Second derivatives of losses that are linear in the output, and that are not, against the oracle's."""
+    """Second derivatives of losses that are linear in the output, and of others, compared with the reference."""
     answers = set()
     for loss in (lambda out: (out * make_weights(out)).sum(), lambda out: out.square().sum()):
         attn, call = draw_call(spec, torch.float64)
@@ -110,7 +110,7 @@ def probe_double_backward(spec: str) -> str:
 
 
 def probe_compile(spec: str) -> str:
-    """torch.compile of a forward and a backward pass, against the eager ones; graph breaks are counted."""
+    """torch.compile of a forward and a backward pass, compared with eager ones; graph breaks are counted."""
     fresh, call = draw_call(spec)  # one that has not run before
     leaves = call.leaves()
     sources = split_tensors(leaves)[1]
@@ -122,7 +122,7 @@ def probe_compile(spec: str) -> str:
     except Unsupported:
         before = count_graph_breaks()
         actual = torch.compile(CallModule(draw_call(spec)[0], call))(*sources)
-        breaks = max(count_graph_breaks() - before, 1)  # a frame that is given up as a whole is not counted by torch
+        breaks = max(count_graph_breaks() - before, 1)  # torch does not count a frame that it skips completely
     pairs = [[x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources)] for x in (actual, expected)]
     if (worst := measure_difference(*pairs)) > NEAR:
         return f"no: off by {worst:.1g}"
@@ -130,7 +130,7 @@ def probe_compile(spec: str) -> str:
 
 
 def probe_export(spec: str) -> str:
-    """torch.export, and what the exported program gives for other numbers."""
+    """torch.export, and the exported program's result for other inputs."""
     attn, call = draw_call(spec)
     tensors = split_tensors(call)[1]
     program = CallModule(attn, call)
@@ -149,7 +149,7 @@ def probe_vmap(spec: str) -> str:
 
 
 def probe_func_grad(spec: str) -> str:
-    """torch.func.grad for each member of a batch by itself, by all tensors of a call."""
+    """torch.func.grad for each member of a batch, with respect to all tensors of a call."""
 
     def transform(run: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Tensor, ...]:
         gradient = torch.func.grad(lambda *x: run(*x).sin().sum(), argnums=tuple(range(len(tensors))))

@@ -1,4 +1,4 @@
-"""The processes of this machine, as Linux tells of them: for trials and tests that kill."""
+"""The processes of this machine, from Linux's /proc: for trials and tests that kill."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def list_descendants(pid: int) -> set[int]:
-    """The processes that a process started, and those that these did."""
+    """The processes that a process started, and their descendants."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(_fields(stat)[1])
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
     pids = {pid}
     while more := {child for child, parent in parents.items() if parent in pids} - pids:
         pids |= more
@@ -21,7 +21,7 @@ def list_descendants(pid: int) -> set[int]:
 
 
 def wait_until_gone(pids: set[int], within: float = 10.0) -> set[int]:
-    """Those that still run after so many seconds, or none as soon as none does. Who waits to be reaped is gone."""
+    """The processes that still run after so many seconds. Zombies do not count."""
     deadline = time.monotonic() + within
     while (running := {pid for pid in pids if _is_running(pid)}) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -36,5 +36,5 @@ def _is_running(pid: int) -> bool:
 
 
 def _fields(stat: Path) -> list[str]:
-    """What stands after the name, which may hold anything: the state, the parent."""
+    """The fields after the name, which may contain anything: the state, the parent."""
     return stat.read_text().rpartition(")")[2].split()

@@ -1,4 +1,5 @@
-"""Is what `recommend` puts first the fastest? Questions are drawn, and answered by brute force over all measured cells.
+"""Is the first answer of `recommend` the fastest? Random questions are answered by exhaustive search over all
+measured groups.
 
     python suites/trials/recommending.py [RUN ...] [--questions N] [--seed S]
 
@@ -30,13 +31,14 @@ from efficient_attn.results.differences import MAX_DISTURBED_SHARE
 from efficient_attn.spec import parse
 
 ERRORS = (None, 0.3, 0.4, 0.5, 0.75, 0.9)
-MIN_MECHANISMS = 3  # mechanisms of a cell that is asked about
+MIN_MECHANISMS = 3  # mechanisms of a group that is asked about
 
 
 @dataclass
 class Score:
-    """What came of one kind of question. silent: no answer, though one mechanism keeps the bounds. broken: answers that
-    hold what breaks one. times, outside: intervals of times, and those that do not hold what was measured."""
+    """Results for one kind of question. unanswered: no answer, though one mechanism satisfies the bounds. broken:
+    answers that contain a violation. times, outside: intervals of times, and those that do not contain the measured
+    value."""
 
     questions: int = 0
     right: int = 0
@@ -57,7 +59,7 @@ class Score:
 
 @dataclass(frozen=True)
 class TimedGroup:
-    """What one session timed side by side. place: which of those that are known; rows: by mechanism."""
+    """What one session timed interleaved. config_index: of the known configurations; rows: by mechanism."""
 
     config_index: int
     length: int
@@ -65,7 +67,7 @@ class TimedGroup:
 
 
 def list_groups(rows: Any, data: RecommendationData) -> list[TimedGroup]:
-    """From the rows themselves, without what the answers are made by."""
+    """From the rows themselves, independent of the code that answers."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["latency_ms"].notna()]
     index_by_config = {
         tuple(config[name] for name in CONFIG_COLUMNS): index for index, (config, _) in enumerate(data.curves_by_config)
@@ -85,7 +87,7 @@ def list_groups(rows: Any, data: RecommendationData) -> list[TimedGroup]:
 
 
 def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float]]:
-    """By spec, and whether heads share keys: the mean over layers of each place where an error was measured."""
+    """By spec, and whether heads share keys: the mean error over layers at each configuration."""
     fidelity_rows = rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()]
     errors: dict[tuple[str, bool], dict[tuple[Any, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in fidelity_rows.to_dict("records"):
@@ -95,7 +97,7 @@ def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float
 
 
 def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mapping[str, Any]) -> float | None:
-    """Of its own dtype and direction before others, then at the greatest length, as the documents say."""
+    """Of its own dtype and direction if available, then at the greatest length, as documented."""
     spec = str(parse(row["variant"]).without_backend())
     if spec == "full":
         return 0.0
@@ -105,7 +107,7 @@ def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mappi
 
 
 def draw_question(cell: TimedGroup, draw: random.Random, config: Mapping[str, Any]) -> Requirements:
-    """A question about a cell, with bounds that some keep."""
+    """A question about a group, with bounds that some mechanisms satisfy."""
     row = draw.choice(list(cell.rows.values()))
     memory = row["peak_memory_bytes"] or row["state_bytes"]
     shape = {name: config[name] if name == "dtype" else _whole(config[name]) for name in SHAPE}
@@ -127,7 +129,7 @@ def _whole(value: Any) -> int | None:
 def find_admissible(
     cell: TimedGroup, question: Requirements, errors: Mapping[Any, Any]
 ) -> dict[str, Mapping[str, Any]]:
-    """By brute force: every mechanism of the cell that keeps the bounds there."""
+    """By exhaustive search: every mechanism of the group that satisfies the bounds."""
     admissible = {}
     for (label, heads), row in cell.rows.items():
         if question.has_quality_bounds and heads not in (None, row["heads"]):
@@ -145,7 +147,7 @@ def find_admissible(
 
 
 def restrict(data: RecommendationData, cell: TimedGroup, *, left_out: bool) -> RecommendationData:
-    """What is known of the cell's mechanisms at its place; without all that was measured at its length."""
+    """The data about the group's mechanisms at its configuration, without those at its length."""
     config, curves = data.curves_by_config[cell.config_index]
     curves_of_group = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
     if left_out:
@@ -156,7 +158,7 @@ def restrict(data: RecommendationData, cell: TimedGroup, *, left_out: bool) -> R
 
 
 def has_neighbours(data: RecommendationData, cell: TimedGroup) -> bool:
-    """Whether all mechanisms of the cell were timed at shorter and at longer lengths too."""
+    """Whether all mechanisms of the group were timed at shorter and at longer lengths too."""
     group_curves = restrict(data, cell, left_out=True).curves_by_config[0][1]
     return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in group_curves)
 
@@ -207,7 +209,7 @@ def add_answer(
 
 
 def _speed_key(row: Mapping[str, Any], paired: bool) -> float:
-    """What decides which is the fastest: the paired speedup where all have one, else the time."""
+    """What determines the fastest: the paired speedup if all have one, else the time."""
     return 1 / row["speedup"] if paired else row["latency_ms"]
 
 

@@ -1,4 +1,4 @@
-"""How long a report of 10,000 rows takes, and how much memory: made-up runs of three shapes, a fresh process each.
+"""Time and memory of a report of 10,000 rows: synthetic runs of three shapes, each in a new process.
 
 Prints for each shape its rows, the seconds of the whole ``efficient-attn report`` command (wall and CPU), its peak
 memory, the page's size, and how long the slowest click takes in Chromium: sorting each column of the largest table,
@@ -61,7 +61,7 @@ SHAPES: dict[str, Callable[[], Iterator[RowFields]]] = {
 
 
 def make_record(fields: RowFields, noise: random.Random) -> Record:
-    """A row and its samples, as a run on a CPU gives them."""
+    """A row and its samples, in the format of a run on a CPU."""
     base: RowFields = {"dtype": "float32", "batch": 1, "heads": 4, "threads": 1} | fields
     n, exact = base["seq_len"], base["variant"] == "full"
     ms = n / 512 * (n / 512 if exact else 1.5) * noise.lognormvariate(0, 0.05)
@@ -128,7 +128,7 @@ def measure_clicks(page: Path) -> tuple[float, float, int]:
 
 
 def run_report(folder: Path) -> tuple[float, float, float]:
-    """The command in a process of its own: seconds, CPU seconds, peak MiB."""
+    """The command in its own process: seconds, CPU seconds, peak MiB."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "efficient_attn", "report", folder], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)

@@ -1,4 +1,4 @@
-"""What rotary positions add to a layer of attention, and what a step of them costs.
+"""The overhead of rotary positions in a layer of attention.
 
     python suites/trials/rotary.py [--length 4096] [--rounds 25] [SPEC...]
 

@@ -1,4 +1,4 @@
-"""Two threads beside one: how much faster is each mechanism, forward and with gradients, and a decode step?
+"""Two threads compared with one: the speedup of each mechanism, forward and with gradients, and of a decode step.
 
     python suites/trials/scaling.py [--length 8192] [--threads 2] [SPEC...]
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def make_step(spec: str) -> TimedRun:
-    """A decode step over a full context, again and again at the same place."""
+    """A decode step over a full context, repeated at the same position."""
     kv_heads = {"gqa": 2, "mqa": 1}.get(spec.partition(":")[0], HEADS)
     attn = ea.create(spec, dims=ea.Dims(heads=HEADS, head_dim=WIDTH, kv_heads=kv_heads))
     k = torch.randn(1, kv_heads, CONTEXT, WIDTH)
@@ -64,7 +64,7 @@ def format_scaling(name: str, run: TimedRun, args: argparse.Namespace) -> str:
     for round_index in range(args.rounds + 1):
         for count, seconds in times.items():
             torch.set_num_threads(count)
-            run()  # threads are awake and read what they read before; in the first turn forms are chosen
+            run()  # warms threads and caches; kernels are selected in the first sample
             if round_index:
                 seconds.append(measure_seconds(run))
     speedup = estimate_geometric_mean((np.array(times[1]) / np.array(times[args.threads])).tolist())

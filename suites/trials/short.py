@@ -1,4 +1,4 @@
-"""Short calls: each mechanism beside one call of torch's attention, the others also beside their own bare products.
+"""Short calls: each mechanism compared with one call of torch's attention, and with its own matrix products.
 
     python suites/trials/short.py [--lengths 64,128] [--batch 1] [SPEC...]
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iterator[str]:
-    """The lines of one spec; none where it has no such direction."""
+    """The lines of one spec; none if it does not support the direction."""
     attn, sample = make_attention(spec, (batch, HEADS, n, WIDTH))
     if causal not in attn.traits.directions:
         return
@@ -86,7 +86,7 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
 
 
 def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """The products of linear attention over features that are there, divided by their sums; nothing else."""
+    """Only the products of linear attention over given features, divided by their sums."""
     if causal:
         weights = (x @ y.mT).tril()
         return (weights @ v) / weights.sum(-1, keepdim=True)
@@ -94,7 +94,7 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 def project(q: Tensor, latents: Tensor, attn: MultiHeadLatent, causal: bool) -> Tensor:
-    """Keys and values of all heads made from latents, and one call of torch's attention; nothing else."""
+    """Only keys and values of all heads computed from latents, and one call of torch's attention."""
     projections = (F.linear(latents[:, 0], w.flatten(0, 1)).unflatten(-1, w.shape[:2]) for w in (attn.w_uk, attn.w_uv))
     keys, values = (x.transpose(1, 2) for x in projections)
     return F.scaled_dot_product_attention(q, keys, values, is_causal=causal)

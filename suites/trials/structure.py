@@ -21,7 +21,7 @@ PACKAGE = "efficient_attn"
 ENTRY_POINTS = ("__init__", "__main__")
 MOST_ARGUMENTS = 7
 
-# names that say nothing about the value that they are bound to
+# names that say nothing about their value
 VAGUE = ("found", "said", "told", "own", "known", "taken", "kept", "seen", "shown", "given", "mine", "what", "one")
 
 # where a reader starts, and the methods that are called there; ``new|old`` where the name has changed

@@ -1,4 +1,4 @@
-"""`compare` where noise is worst: eight runs of the same code at once, all pairs; then one case 10% slower, run by run.
+"""`compare` under heavy noise: eight simultaneous runs of the same code, all pairs; then one case that is 10% slower.
 
     python suites/trials/together.py [RUNS] [REPEATS]
 
@@ -55,7 +55,7 @@ def start(folder: Path, *arguments: str, slowdown: float = 0.0) -> subprocess.Po
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """What it printed. Cases may fail where so many runs share a machine (exit code 1); the rest is compared."""
+    """The output of a process. Cases may fail if many runs share a machine (exit code 1); the rest is compared."""
     output, _ = process.communicate()
     if process.returncode not in (0, 1):
         raise SystemExit(f"{process.args}: exit code {process.returncode}\n{output}")

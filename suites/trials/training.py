@@ -1,4 +1,4 @@
-"""What autocast does to training: the loss of a small layer in bfloat16 against float32's, for causal mechanisms.
+"""Training under autocast: the loss of a small layer in bfloat16 compared with float32, for causal mechanisms.
 
     python suites/trials/training.py [STEPS [SPEC...]]
 

@@ -1,4 +1,4 @@
-"""A small training sweep killed at random moments and taken up again: is a seed lost or doubled, is a curve another?
+"""A small training sweep killed at random moments and resumed: are seeds lost or duplicated, or curves changed?
 
     python suites/trials/training_kills.py [--kills N] [--seed S]
 
@@ -61,7 +61,7 @@ class TrainingKillTally:
 
 
 def run_and_kill(folder: Path, seconds: float | None, tally: TrainingKillTally) -> bool:
-    """Let a run go on for some seconds, and kill it then. True when it ended before."""
+    """Run for some seconds, then kill. True if it finished before."""
     command = [sys.executable, "-m", "efficient_attn", "run", "sweep.toml", "--out", "out", "--resume"]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     environment = os.environ | {"EFFICIENT_ATTN_CALIBRATION": "off"}  # forms of kernels are then the same in every run
@@ -83,7 +83,7 @@ def run_and_kill(folder: Path, seconds: float | None, tally: TrainingKillTally) 
 
 
 def read_results(folder: Path) -> list[tuple[str, Any]]:
-    """Every row that was written, also one that a later one supersedes: its case, and what was found."""
+    """Every row that was written, including superseded ones: its case and results."""
     results = []
     for _, record in scan_lines(folder / "out" / "rows.jsonl"):
         if isinstance(record, Record):
@@ -95,7 +95,7 @@ def read_results(folder: Path) -> list[tuple[str, Any]]:
 
 
 def compare(folder: Path, undisturbed: dict[str, Any], tally: TrainingKillTally) -> None:
-    """What a run that was killed and resumed holds, beside the one in peace."""
+    """The rows of a killed and resumed run, compared with those of the uninterrupted one."""
     results = read_results(folder)
     rows = dict(results)
     tally.doubled += len(results) - len(rows)

@@ -1,4 +1,4 @@
-"""Calls timed in turns, so that what else the machine does reaches all of them alike. Used by the trials beside it."""
+"""Interleaved timing of calls, so that disturbances affect all of them alike. Used by other trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KV_HEADS = {"gqa": 2, "mqa": 1, "mla": 1}
 
 
 def make_attention(spec: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Sample]:
-    """A mechanism for ``(batch, heads, length, width)``, and inputs that want gradients."""
+    """A mechanism for ``(batch, heads, length, width)``, and inputs that require gradients."""
     batch, heads, length, width = shape
     kv_heads = KV_HEADS.get(spec.partition(":")[0], heads)
     dims = ea.Dims(heads=heads, head_dim=width, kv_heads=kv_heads, max_len=length)
@@ -52,7 +52,8 @@ def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -
 
 
 def time_interleaved(runs: Mapping[str, TimedRun], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
-    """Seconds a call, by name and round. least_s: that each turn takes at least, of as many calls as that needs."""
+    """Seconds of a call, by name and round. least_s: shortest time of a sample, which repeats the call as often as
+    necessary."""
     repeats = {name: max(int(least_s / measure_seconds(run)), 1) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):

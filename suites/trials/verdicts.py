@@ -1,4 +1,4 @@
-"""Noise called a difference, differences found, truths held: cells of `full`, its twin, and one 5% slower.
+"""Error rates and coverage of verdicts: groups of `full`, an identical copy, and one that is 5% slower.
 
     python suites/trials/verdicts.py [REPEATS] [--hog]
 
@@ -25,7 +25,7 @@ from efficient_attn.results.stats import classify_ratio, estimate_paired_ratio
 from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one of twenty would be noise
+VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one in twenty would be noise
 TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
 SUITE = f"""
 title    = "Verdicts"
@@ -38,7 +38,7 @@ variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
 
 
 def count_verdict(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
-    """Add what one comparison found."""
+    """Count the verdict of one comparison."""
     top, bottom, groups = list_round_values(base), list_round_values(other), other.samples["process"]
     strict = estimate_paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
     interval = estimate_paired_ratio(top, bottom, groups)
