@@ -140,7 +140,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
         {
             "output": NARROW,
             "value_width": "multiple of 2, not 33",
-            "dtypes": "against the float64 oracle",  # of each dtype torch draws other rotations
+            "dtypes": "compared with the float64 reference",  # of each dtype torch draws other rotations
             "gradients_equal_oracle": "multiple of 2, not 17",
             "packed_equals_alone": "multiple of 2",
             "one_key": "multiple of 2, not 1",

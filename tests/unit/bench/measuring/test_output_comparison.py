@@ -1,4 +1,4 @@
-"""Gradients of long calls: what some rows add to them is what the oracle says, and nothing else passes."""
+"""Gradients of long calls: the contribution of some rows to them is what the oracle says, and nothing else passes."""
 
 from __future__ import annotations
 
