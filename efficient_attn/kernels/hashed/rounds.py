@@ -1,19 +1,51 @@
-"""Softmax over rounds of sorted chunks, with an exact gradient: the kernel of hashed attention, eager and as an op."""
+"""Softmax over rounds of sorted chunks, with an exact gradient: the kernel of hashed attention, eager and as an op.
+
+    P_i = union over rounds r of the keys in the chunk of i in round r, and in the chunk before it  (Reformer,
+    arXiv:2001.04451),    w_i = softmax over P_i of scale q_i . k_j / |k_j|,    out_i = sum_j w_ij v_j
+
+A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps. Rows of all heads, R N
+of them, form one dimension.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..custom_ops import is_traced
 from ..dense import widen
-from ..derivatives import SoftmaxFunction, make_softmax_op
 from ..half_precision import fused_dtype
-from ..softmax.merge import attend, attend_backward, join
+from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
+from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, HashedConfig, Layout, gather_rows
 from .lsh import Rounds
+
+
+class HashedInputs(NamedTuple):
+    """``q, k, v [R N, D]``, ``inverse [R N]``, the reciprocal lengths of k, and the tensors of `Rounds`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    inverse: Tensor
+    order: Tensor
+    chunk: Tensor
+    lengths: Tensor | None
+
+    def config(self, options: HashedOptions) -> HashedConfig:
+        rounds = Rounds(self.order, self.chunk, options.size, self.lengths)
+        return HashedConfig(rounds, options.causal, options.scale)
+
+
+@dataclass(frozen=True)
+class HashedOptions:
+    """size: positions of a chunk."""
+
+    size: int
+    causal: bool
+    scale: float
 
 
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, config: HashedConfig) -> Tensor:
@@ -21,11 +53,10 @@ def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, config: HashedConfig) -
 
     A query sees itself only if it sees nothing else; padded positions, whose v is zero, get zeros.
     """
-    rows, rounds = (x.flatten(0, 1) for x in (q, k, v)), config.rounds
-    integers = rounds.order, rounds.chunk, rounds.lengths
-    run = _rounds_op if is_traced(q) else _RoundsFunction.apply
-    out = run(*rows, inverse_norms(k.detach()).flatten(), *integers, rounds.size, config.causal, config.scale)
-    return cast(tuple[Tensor, Tensor], out)[0].view(q.shape)
+    rounds, inverse = config.rounds, inverse_norms(k.detach()).flatten()
+    rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
+    inputs = HashedInputs(rows, keys, values, inverse, rounds.order, rounds.chunk, rounds.lengths)
+    return ROUNDS(inputs, HashedOptions(rounds.size, config.causal, config.scale)).view(q.shape)
 
 
 def inverse_norms(k: Tensor) -> Tensor:
@@ -35,19 +66,9 @@ def inverse_norms(k: Tensor) -> Tensor:
     return torch.where(norm < smallest, 0, 1 / norm.clamp(min=smallest))
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inverse: Tensor,
-    order: Tensor,
-    chunk: Tensor,
-    lengths: Tensor | None,
-    size: int,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    config = _make_config(order, chunk, lengths, size, causal, scale)
+def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tensor]:
+    q, _, v, *_ = inputs
+    config = inputs.config(options)
     compute_dtype = _choose_compute_dtype(q, "forward", config)
     out = torch.empty_like(q, dtype=widen(q[:0]).dtype)
     lse = out.new_empty(len(out))
@@ -55,8 +76,9 @@ def _forward(
         mask, empty_rows = layout.mask(slab, compute_dtype)
         key_indices = layout.keys(slab)
         query_indices = layout.queries(key_indices, slab)
-        keys, values = _gather_keys(layout, key_indices, k, v, inverse, compute_dtype)
-        part_out, part_lse = _attend(gather_rows(q, query_indices).to(compute_dtype), keys, values, mask, config.scale)
+        keys, values = _gather_keys(layout, key_indices, inputs, compute_dtype)
+        rows = gather_rows(q, query_indices).to(compute_dtype)
+        part_out, part_lse = _attend(FusedInputs(rows, keys, values, mask), config.scale)
         part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
         _merge_part(layout.is_first, out, lse, *(layout.trim(x, slab) for x in (query_indices, part_out, part_lse)))
     self_only = _find_self_only(lse)
@@ -64,25 +86,11 @@ def _forward(
 
 
 def _gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inverse: Tensor,
-    order: Tensor,
-    chunk: Tensor,
-    lengths: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    size: int,
-    causal: bool,
-    scale: float,
+    grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
-    config, self_only, grad = (
-        _make_config(order, chunk, lengths, size, causal, scale),
-        _find_self_only(lse),
-        grad.contiguous(),
-    )
+    inputs, out, lse = saved
+    q, k, v, inverse, *_ = inputs
+    config, self_only, grad = inputs.config(options), _find_self_only(lse), grad.contiguous()
     lse = lse.index_fill(0, self_only, 0)  # exp(-inf - 0) is 0, as required
     compute_dtype = _choose_compute_dtype(q, "backward", config)
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
@@ -91,32 +99,15 @@ def _gradients(
         key_indices = layout.keys(slab)
         query_indices = layout.queries(key_indices, slab)
         part_grad, rows, part_out = (gather_rows(x, query_indices).to(compute_dtype) for x in (grad, q, out))
-        keys, values = _gather_keys(layout, key_indices, k, v, inverse, compute_dtype)
-        part_grad_q, part_grad_k, part_grad_v = _attend_backward(
-            part_grad, rows, keys, values, part_out, gather_rows(lse, query_indices), mask, scale=config.scale
-        )
+        keys, values = _gather_keys(layout, key_indices, inputs, compute_dtype)
+        part = SavedSoftmax(FusedInputs(rows, keys, values, mask), part_out, gather_rows(lse, query_indices))
+        part_grad_q, part_grad_k, part_grad_v = _attend_backward(part_grad, part, config.scale)
         grad_q.index_add_(0, layout.trim(query_indices, slab), layout.trim(part_grad_q, slab).to(grad_q.dtype))
         _scatter_add(grad_k, key_indices, part_grad_k)
         _scatter_add(grad_v, key_indices, part_grad_v)
     grad_v.index_add_(0, self_only, grad.index_select(0, self_only).to(grad_v.dtype))
     _normalization_backward(grad_k, k, inverse)
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
-
-
-class _RoundsFunction(SoftmaxFunction):
-    kernel = "the kernel of hashed rounds"
-    n_tensors = 7  # all but size, causal and scale
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
-
-
-_rounds_op = make_softmax_op("rounds", _forward, _gradients, n_tensors=_RoundsFunction.n_tensors)
-
-
-def _make_config(
-    order: Tensor, chunk: Tensor, lengths: Tensor | None, size: int, causal: bool, scale: float
-) -> HashedConfig:
-    return HashedConfig(Rounds(order, chunk, size, lengths), causal, scale)
 
 
 def _find_self_only(lse: Tensor) -> Tensor:
@@ -130,22 +121,30 @@ def _choose_compute_dtype(q: Tensor, operation: str, config: HashedConfig) -> to
 
 
 def _gather_keys(
-    layout: Layout, indices: Tensor, k: Tensor, v: Tensor, inverse: Tensor, compute_dtype: torch.dtype
+    layout: Layout, indices: Tensor, inputs: HashedInputs, compute_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Keys of unit length and values, ``[A, T, 2m, D]``."""
-    keys = gather_rows(k, indices).to(compute_dtype).mul_(gather_rows(inverse, indices)[..., None])
-    return layout.windows(keys), layout.windows(gather_rows(v, indices).to(compute_dtype))
+    keys = gather_rows(inputs.k, indices).to(compute_dtype).mul_(gather_rows(inputs.inverse, indices)[..., None])
+    return layout.windows(keys), layout.windows(gather_rows(inputs.v, indices).to(compute_dtype))
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _attend(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
     """`attend` with chunks as its batch, so that its results for one row are contiguous."""
-    out, lse = attend(*(x.transpose(0, 1) for x in (q, k, v, mask)), scale=scale)
+    out, lse = attend(_transpose(inputs), FusedOptions(causal=False, scale=scale))
     return out.transpose(0, 1), lse.transpose(0, 1)
 
 
-def _attend_backward(*tensors: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    grad_q, grad_k, grad_v = attend_backward(*(x.transpose(0, 1) for x in tensors), scale=scale)
+def _attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    by_chunk = SavedSoftmax(_transpose(saved.inputs), saved.out.transpose(0, 1), saved.lse.transpose(0, 1))
+    options = FusedOptions(causal=False, scale=scale)
+    grad_q, grad_k, grad_v = attend_backward(grad.transpose(0, 1), by_chunk, options)
     return grad_q.transpose(0, 1), grad_k.transpose(0, 1), grad_v.transpose(0, 1)
+
+
+def _transpose(inputs: FusedInputs) -> FusedInputs:
+    q, k, v, mask = inputs
+    mask = None if mask is None else mask.transpose(0, 1)
+    return FusedInputs(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), mask)
 
 
 def _merge_part(is_first: bool, out: Tensor, lse: Tensor, indices: Tensor, part_out: Tensor, part_lse: Tensor) -> None:
@@ -168,7 +167,10 @@ def _scatter_add(grad: Tensor, indices: Tensor, part_grad: Tensor) -> None:
 
 def _normalization_backward(grad: Tensor, k: Tensor, inverse: Tensor) -> None:
     """From the gradient of unit vectors to that of k, in place: the part orthogonal to k, divided by its length."""
-    for first in range(0, len(k), ROWS_A_SLAB):
-        slab_grad, slab_inverse = grad[first : first + ROWS_A_SLAB], inverse[first : first + ROWS_A_SLAB, None]
-        unit_rows = k[first : first + ROWS_A_SLAB] * slab_inverse
+    for slab in cut_range(len(k), ROWS_A_SLAB):
+        slab_grad, slab_inverse = grad[slab], inverse[slab, None]
+        unit_rows = k[slab] * slab_inverse
         slab_grad.sub_(unit_rows * (unit_rows * slab_grad).sum(-1, keepdim=True)).mul_(slab_inverse)
+
+
+ROUNDS = SoftmaxKernel("the kernel of hashed rounds", HashedInputs, HashedOptions, _forward, _gradients, op="rounds")

@@ -1,21 +1,24 @@
-"""Additive attention in blocks of queries and keys: softmax of u . tanh(x_i + y_j), with the sums of only one block in
-memory at a time, and a row of scores for each query of a block.
+"""Additive attention in blocks of queries and keys, with the sums of only one block in memory at a time, and a row of
+scores for each query of a block.
 
-tanh(a + b) is 1 - 2 r, where r = 1 / (1 + e^2a e^2b): one exponential for each query and key instead of each pair; one
-multiply-add and one division for each pair remain. The 1 shifts all scores of a query equally, to which softmax is
-invariant. For a query or key whose exponentials overflow, r is the sigmoid of the sum: slower, correct for any size.
+    s_ij = u . tanh(x_i + y_j) = u . (1 - 2 r_ij),    r_ij = 1 / (1 + e^(2 x_i) e^(2 y_j))  [A]
+
+One exponential for each query and key instead of each pair; one multiply-add and one division for each pair remain. The
+1 shifts all scores of a query equally, to which softmax is invariant. For a query or key whose exponentials overflow, r
+is the sigmoid of the sum: slower, correct for any size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..custom_ops import is_traced
-from ..derivatives import SoftmaxFunction, make_softmax_op
+from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 BLOCK_ELEMENTS = 2**18  # numbers of a block's r: a MiB of float32, about a core's cache
 BLOCK_KEYS = 32  # of a block
@@ -23,38 +26,61 @@ MAX_UNBLOCKED_SUMS = 2**17  # sums of a whole call that need no blocks
 MAX_EXPONENT = {torch.float32: 80.0, torch.float64: 600.0}  # exponents whose exponentials are normal numbers
 
 
-def attend(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
-    """softmax(u . tanh(x_i + y_j)) v, for ``x [B, H, N, A]``, ``y [B, Hkv, M, A]``, ``v [B, Hkv, M, E]`` and
-    ``u [Hkv, A]``, float32 or float64. valid: bool, ``[B, M]``. start: the position of the first query; query i sees
-    keys up to start + i where it is causal. A query that sees none gets zeros."""
-    if (
-        not is_traced(x)
-        and x.numel() * y.shape[2] <= MAX_UNBLOCKED_SUMS
-        and _every_query_sees_keys(valid, causal, start)
-    ):
-        return _attend_few(x, y, v, u, valid, causal, start)
-    run = _additive_op if is_traced(x) else AdditiveFunction.apply
-    return cast(tuple[Tensor, Tensor], run(x, y, v, u, valid, causal, start))[0]
+class AdditiveInputs(NamedTuple):
+    """``x [B, H, N, A]``, ``y [B, Hkv, M, A]``, ``v [B, Hkv, M, E]`` and ``u [Hkv, A]``, float32 or float64, and the
+    valid keys, bool ``[B, M]``."""
+
+    x: Tensor
+    y: Tensor
+    v: Tensor
+    u: Tensor
+    valid: Tensor | None
 
 
-def _every_query_sees_keys(valid: Tensor | None, causal: bool, start: int) -> bool:
+@dataclass(frozen=True)
+class AdditiveOptions:
+    """start: the position of the first query; query i sees keys up to start + i if causal."""
+
+    causal: bool
+    start: int
+
+
+def attend(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:
+    """softmax(u . tanh(x_i + y_j)) v. A query that sees no key gets zeros."""
+    x, y = inputs.x, inputs.y
+    # all sums are few in steps of many short rows: then at once, with torch's gradients
+    if not is_traced(x) and x.numel() * y.shape[2] <= MAX_UNBLOCKED_SUMS and _every_query_sees_keys(inputs, options):
+        return _attend_unblocked(inputs, options)
+    return ADDITIVE(inputs, options)
+
+
+def _every_query_sees_keys(inputs: AdditiveInputs, options: AdditiveOptions) -> bool:
     """Whether no query is without keys, for sure."""
-    if causal and start < 0:
+    if options.causal and options.start < 0:
         return False
-    return valid is None or bool((valid[:, 0] if causal else valid.any(-1)).all())
+    valid = inputs.valid
+    return valid is None or bool((valid[:, 0] if options.causal else valid.any(-1)).all())
 
 
-def _attend_few(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
-    """The same if all sums together are few, as in steps of many short rows: at once, with torch's gradients."""
-    groups, n, m = y.shape[1], x.shape[2], y.shape[2]
-    sums = (x.unflatten(1, (groups, -1))[..., None, :] + y[:, :, None, None]).tanh()  # B, Hkv, G, N, M, A
+def _attend_unblocked(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:
+    x, y, v, u, valid = inputs
+    sums = (x.unflatten(1, (y.shape[1], -1))[..., None, :] + y[:, :, None, None]).tanh()  # B, Hkv, G, N, M, A
     scores = (sums @ u[:, None, None, :, None])[..., 0]
-    if valid is not None:
-        scores = scores.masked_fill(~valid[:, None, None, None], float("-inf"))
-    if causal and start < m - 1:
-        i, j = torch.arange(start, start + n, device=x.device), torch.arange(m, device=x.device)
-        scores = scores.masked_fill(j > i[:, None], float("-inf"))
+    keys, visible = slice(0, y.shape[2]), None if valid is None else valid[:, None, None, None]
+    scores = _mask_scores(scores, visible, options, slice(0, x.shape[2]), keys)
     return (scores.softmax(-1) @ v[:, :, None]).flatten(1, 2)
+
+
+def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions, rows: slice, keys: slice) -> Tensor:
+    """``scores [.., rows, keys]`` with minus infinity where a query may not see a key."""
+    if valid is not None:
+        scores = scores.masked_fill(~valid, float("-inf"))
+    first = options.start + rows.start
+    if options.causal and first < keys.stop - 1:
+        i = torch.arange(first, options.start + rows.stop, device=scores.device)
+        j = torch.arange(keys.start, keys.stop, device=scores.device)
+        scores = scores.masked_fill(j > i[:, None], float("-inf"))
+    return scores
 
 
 class _Head(NamedTuple):
@@ -74,8 +100,9 @@ class _Head(NamedTuple):
     far_y: Tensor | None
 
 
-def _split_heads(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None) -> Iterator[tuple[int, int, _Head]]:
+def _split_heads(inputs: AdditiveInputs) -> Iterator[tuple[int, int, _Head]]:
     """Every row of the batch and key-value head, with its inputs."""
+    x, y, v, u, valid = inputs
     rows, keys, reach = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y, MAX_EXPONENT[x.dtype]
     exp_rows, exp_keys = rows.exp(), keys.exp()
     for b in range(y.shape[0]):
@@ -98,24 +125,21 @@ def _split_heads(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | Non
             )
 
 
-def _cut_range(size: int, at_once: int) -> Iterator[slice]:
-    return (slice(first, min(first + at_once, size)) for first in range(0, size, at_once))
-
-
 class _HeadBlocks:
     """The blocks of a head's queries, each with the number of keys that any of them may see, and blocks of those
     keys."""
 
-    def __init__(self, head: _Head, causal: bool, start: int) -> None:
-        self.head, self.causal, self.start = head, causal, start
+    def __init__(self, head: _Head, options: AdditiveOptions) -> None:
+        self.head, self.options = head, options
         self.block_rows = max(1, BLOCK_ELEMENTS // (BLOCK_KEYS * head.x.shape[0] * head.x.shape[2]))
         self.unit = head.x.new_ones(())
         self.buffer = head.x.new_empty(head.x.shape[0] * self.block_rows * BLOCK_KEYS * head.x.shape[2])
 
     def rows(self) -> Iterator[tuple[slice, int]]:
         m = self.head.y.shape[0]
-        for rows in _cut_range(self.head.x.shape[1], self.block_rows):
-            yield rows, max(0, min(self.start + rows.stop, m)) if self.causal else m
+        for rows in cut_range(self.head.x.shape[1], self.block_rows):
+            last = self.options.start + rows.stop if self.options.causal else m
+            yield rows, max(0, min(last, m))
 
     def reciprocals(self, rows: slice, keys: slice) -> Tensor:
         """r ``[G, rows, keys, A]``, in memory that the next block reuses.
@@ -134,30 +158,24 @@ class _HeadBlocks:
         return out
 
     def mask_scores(self, scores: Tensor, rows: slice, keys: slice) -> Tensor:
-        """Minus infinity where a query may not see a key."""
-        if self.head.valid is not None:
-            scores.masked_fill_(~self.head.valid[keys], float("-inf"))
-        if self.causal and self.start + rows.start < keys.stop - 1:
-            i = torch.arange(self.start + rows.start, self.start + rows.stop, device=scores.device)
-            j = torch.arange(keys.start, keys.stop, device=scores.device)
-            scores.masked_fill_(j > i[:, None], float("-inf"))
-        return scores
+        """`_mask_scores` with the head's padding."""
+        valid = None if self.head.valid is None else self.head.valid[keys]
+        return _mask_scores(scores, valid, self.options, rows, keys)
 
 
-def _forward(
-    x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int
-) -> tuple[Tensor, Tensor]:
+def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, Tensor]:
+    x, y, v, *_ = inputs
     out, all_lse = x.new_zeros(*x.shape[:3], v.shape[3]), x.new_zeros(x.shape[:3])
     grouped_out, grouped_lse = (part.unflatten(1, (y.shape[1], -1)) for part in (out, all_lse))
-    for b, h, head in _split_heads(x, y, v, u, valid):
-        blocks = _HeadBlocks(head, causal, start)
+    for b, h, head in _split_heads(inputs):
+        blocks = _HeadBlocks(head, options)
         for rows, key_count in blocks.rows():
             if not key_count:
                 continue
             scores = x.new_empty(head.x.shape[0], rows.stop - rows.start, key_count)
-            for keys in _cut_range(key_count, BLOCK_KEYS):
+            for keys in cut_range(key_count, BLOCK_KEYS):
                 scores[..., keys] = blocks.reciprocals(rows, keys) @ head.u
-            blocks.mask_scores(scores, rows, slice(0, key_count))
+            scores = blocks.mask_scores(scores, rows, slice(0, key_count))
             lse = scores.logsumexp(-1)
             lse.masked_fill_(lse.isinf(), 0)  # of a query that sees no key: its weights are then zeros
             grouped_out[b, h, :, rows] = (scores - lse[..., None]).exp_() @ head.v[:key_count]
@@ -166,31 +184,23 @@ def _forward(
 
 
 def _gradients(
-    grad: Tensor,
-    x: Tensor,
-    y: Tensor,
-    v: Tensor,
-    u: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    start: int,
+    grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: AdditiveOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (x, y, v, u, _), out, lse = saved
     grad_x, grad_y, grad_v, grad_u = (torch.zeros_like(part) for part in (x, y, v, u))
     groups, delta = y.shape[1], (grad * out).sum(-1)
     grouped_grad_x, grouped_grad, grouped_lse, grouped_delta = (
         part.unflatten(1, (groups, -1)) for part in (grad_x, grad, lse, delta)
     )
-    for b, h, head in _split_heads(x, y, v, u, valid):
-        blocks = _HeadBlocks(head, causal, start)
+    for b, h, head in _split_heads(saved.inputs):
+        blocks = _HeadBlocks(head, options)
         for rows, key_count in blocks.rows():
             block_grad, block_lse, block_delta = (
                 grouped_grad[b, h, :, rows],
                 grouped_lse[b, h, :, rows, None],
                 grouped_delta[b, h, :, rows, None],
             )
-            for keys in _cut_range(key_count, BLOCK_KEYS):
+            for keys in cut_range(key_count, BLOCK_KEYS):
                 r = blocks.reciprocals(rows, keys)
                 weights = (blocks.mask_scores(r @ head.u, rows, keys) - block_lse).exp_()
                 grad_score = weights * (block_grad @ head.v[keys].mT - block_delta)
@@ -204,17 +214,6 @@ def _gradients(
     return grad_x, grad_y.mul_(scale), grad_v, grad_u.mul_(-2)
 
 
-def _shapes(x: Tensor, y: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(*x.shape[:3], v.shape[3]), x.new_empty(x.shape[:3])
-
-
-class AdditiveFunction(SoftmaxFunction):
-    """``(x, y, v, u, valid keys, causal, start)``."""
-
-    kernel = "additive attention"
-    n_tensors, n_differentiated = 5, 4
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
-
-
-_additive_op: Any = make_softmax_op("additive", _forward, _gradients, n_tensors=5, n_differentiated=4, shapes=_shapes)
+ADDITIVE = SoftmaxKernel(
+    "additive attention", AdditiveInputs, AdditiveOptions, _forward, _gradients, n_differentiated=4, op="additive"
+)

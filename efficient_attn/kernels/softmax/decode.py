@@ -27,7 +27,8 @@ from ..derivatives import vmap_serially
 from ..half_precision import has_native_products
 from ..native.building import load_library
 from ..products import has_onednn
-from .merge import attend, join_parts
+from .fused import wants_gradient
+from .merge import FusedInputs, FusedOptions, attend, join_parts
 
 MAX_ROWS = 32  # above this its products are no longer small
 MIN_KEY_ELEMENTS = (
@@ -58,7 +59,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
     )
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
     supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
-    if not supported or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
+    if not supported or torch.compiler.is_compiling() or wants_gradient(q, k, v):
         return None
     heads = q.shape[0] * q.shape[1]
     idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
@@ -111,12 +112,13 @@ def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         offset = x.storage_offset() + first * width
         return x.as_strided((len(rows), count, size, width), (head_stride, size * width, width, 1), offset)
 
-    outs, sums = attend(
-        rows.expand(-1, count, -1, -1), view_parts(k, 0, count, size), view_parts(v, 0, count, size), None, scale
-    )
+    keys, values = (view_parts(x, 0, count, size) for x in (k, v))
+    options = FusedOptions(causal=False, scale=scale)
+    outs, sums = attend(FusedInputs(rows.expand(-1, count, -1, -1), keys, values, None), options)
     covered = count * size
     if covered < m:  # fewer keys are left over than there are parts
-        rest = attend(rows, view_parts(k, covered, 1, m - covered), view_parts(v, covered, 1, m - covered), None, scale)
+        keys, values = (view_parts(x, covered, 1, m - covered) for x in (k, v))
+        rest = attend(FusedInputs(rows, keys, values, None), options)
         outs, sums = (torch.cat(both, 1) for both in zip((outs, sums), rest, strict=True))
     return join_parts(outs, sums).view(q.shape)
 
@@ -193,7 +195,7 @@ DECODE = Tunable(
 def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `attend_in_one_pass` supports such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in CPP_DTYPES and q.device.type == "cpu"
-    return supported and k.stride(3) == v.stride(3) == 1 and not _wants_gradient(q, k, v)
+    return supported and k.stride(3) == v.stride(3) == 1 and not wants_gradient(q, k, v)
 
 
 def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -220,7 +222,3 @@ def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 _decode_op = make_op("decode", _call_cpp, lambda q, k, v, scale: q.new_empty(*q.shape[:3], v.shape[3]))
 _decode_op.register_vmap(partial(vmap_serially, _decode_op))
-
-
-def _wants_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

@@ -11,16 +11,16 @@ busy.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..custom_ops import in_functorch_transform
-from ..derivatives import SoftmaxFunction, make_softmax_op
 from ..half_precision import fused_dtype
 from . import merge
+from .merge import FusedInputs, FusedOptions
+from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 MIN_FLATTENED_ELEMENTS = 2**18  # numbers of queries and keys from which on a copy costs more than a few views
 GROUP_PARTS = (
@@ -67,8 +67,8 @@ def attend_differentiable(
 ) -> Tensor:
     """`attend`, without dropout, with our own backward pass; k and v may have one head for all of q's."""
     mask = None if allowed is None else additive_mask(allowed, fused_dtype(q, "forward", q.shape[2], k.shape[2]))
-    run = _fused_op if torch.compiler.is_compiling() else FusedFunction.apply
-    return cast(tuple[Tensor, Tensor], run(*(contiguous_rows(x) for x in (q, k, v)), mask, causal, scale))[0]
+    inputs = FusedInputs(contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), mask)
+    return FUSED(inputs, FusedOptions(causal, scale))
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
@@ -94,54 +94,39 @@ def contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def attend_with_lse(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exps, without a gradient. k and v may have one head for all of q's. added: `additive`'s."""
+def attend_with_lse(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exps, without a gradient; k and v have q's heads, or one for all of them."""
+    q, k, v, mask = inputs
     compute_dtype = fused_dtype(q, "forward", q.shape[2], k.shape[2])
     rows, keys, values = (x.to(compute_dtype) for x in (q, k, v))
     if not _kernel_finds_keys(q, k):
         keys, values = (x.expand(-1, q.shape[1], -1, -1) for x in (keys, values))
-    out, lse = merge.attend(rows, keys, values, _cast_mask(mask, compute_dtype), scale, causal)
+    out, lse = merge.attend(FusedInputs(rows, keys, values, _cast_mask(mask, compute_dtype)), options)
     return out.to(q.dtype), lse
 
 
 def gradients_with_lse(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float,
+    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, for all keys or a part of them: out and lse are those of the whole."""
+    (q, k, v, mask), out, lse = saved
     compute_dtype = fused_dtype(q, "backward", q.shape[2], k.shape[2])
-    grad, keys, values, mask = (
-        contiguous_rows(grad),
-        k.to(compute_dtype),
-        v.to(compute_dtype),
-        _cast_mask(mask, compute_dtype),
-    )
+    grad, keys, values = contiguous_rows(grad), k.to(compute_dtype), v.to(compute_dtype)
+    mask = _cast_mask(mask, compute_dtype)
     if _kernel_finds_keys(q, k):
-        part_grad, rows, part_out = (x.to(compute_dtype) for x in (grad, q, out))
-        grad_q, grad_k, grad_v = merge.attend_backward(
-            part_grad, rows, keys, values, part_out, lse, mask, scale, causal
-        )
+        grad, rows, out = (x.to(compute_dtype) for x in (grad, q, out))
+        part = SavedSoftmax(FusedInputs(rows, keys, values, mask), out, lse)
+        grad_q, grad_k, grad_v = merge.attend_backward(grad, part, options)
         return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
     heads = q.shape[1]
     step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // GROUP_PARTS))  # the kernel runs a head a thread
     grad_q = torch.empty_like(q)
     grad_sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
-    for first in range(0, heads, step):
-        head_slice = slice(first, first + step)
+    for head_slice in cut_range(heads, step):
         part_grad, rows, part_out = (x[:, head_slice].to(compute_dtype) for x in (grad, q, out))
         key, value = (x.expand(-1, rows.shape[1], -1, -1) for x in (keys, values))
-        grad_q[:, head_slice], *part_grads = merge.attend_backward(
-            part_grad, rows, key, value, part_out, lse[:, head_slice], mask, scale, causal
-        )
+        part = SavedSoftmax(FusedInputs(rows, key, value, mask), part_out, lse[:, head_slice])
+        grad_q[:, head_slice], *part_grads = merge.attend_backward(part_grad, part, options)
         for total, part_grad_sum in zip(grad_sums, part_grads, strict=True):
             total += part_grad_sum.sum(1, keepdim=True, dtype=total.dtype)
     return grad_q, grad_sums[0].to(k.dtype), grad_sums[1].to(v.dtype)
@@ -156,12 +141,6 @@ def _cast_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if mask is None else mask.to(dtype)
 
 
-class FusedFunction(SoftmaxFunction):
-    """``(q, k, v, additive mask, causal, scale)``; k and v have q's heads, or one for all of them."""
-
-    kernel = "torch's fused kernel"
-    forward = staticmethod(attend_with_lse)
-    gradients = staticmethod(gradients_with_lse)
-
-
-_fused_op: Any = make_softmax_op("fused", attend_with_lse, gradients_with_lse)
+FUSED = SoftmaxKernel(
+    "torch's fused kernel", FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse, op="fused"
+)

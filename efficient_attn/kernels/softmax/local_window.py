@@ -1,43 +1,52 @@
 """Softmax over a window around each query's own center, with weights that decay with the distance.
 
-Keys are gathered for some queries at a time, so that memory grows with N, and with the window only for those queries.
+    w_i = softmax of q_i . k_j / sqrt(D) over the keys with |j - c_i| <= W,    g(t) = exp(-2 t^2 / W^2)
+    out_i = sum_j w_ij g(j - c_i) v_j,    dc_i = sum_j w_ij g(j - c_i) (4 / W^2) (j - c_i) grad_i . v_j
+
+g is a Gaussian with a standard deviation of W / 2 (Luong et al. 2015, arXiv:1508.04025, local attention). Keys are
+gathered for some queries at a time, so that memory grows with N, and with the window only for those queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..custom_ops import is_traced
-from ..derivatives import SoftmaxFunction, make_softmax_op
+from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 BLOCK_ELEMENTS = 2**18  # numbers of the keys gathered at a time: a MiB of float32
 STRETCH_ROWS = 128  # neighbours that share a stretch of keys
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    centres: Tensor,
-    valid: Tensor | None,
-    causal: bool,
-    start: int,
-    window: int,
-    self_centred: bool,
-) -> Tensor:
-    """sum_j w_ij g(j - c_i) v_j, where w is softmax(q k^T / sqrt(D)) over the keys with ``abs(j - c_i) <= window`` and
-    g(t) = exp(-2 t^2 / window^2), a Gaussian with a standard deviation of half the window.
+class LocalInputs(NamedTuple):
+    """``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, float32 or float64, and the valid keys,
+    bool ``[B, M]``."""
 
-    ``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, float32 or float64. valid: bool ``[B, M]``.
-    start: the position of the first query, which sees keys up to start if causal. A query without keys in its window
-    gets zeros. own: whether centers are the queries' own positions; neighbors then share their reads.
-    """
-    run = _local_op if is_traced(q) else LocalWindowFunction.apply
-    return cast(tuple[Tensor, Tensor], run(q, k, v, centres, valid, causal, start, window, self_centred))[0]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    centres: Tensor
+    valid: Tensor | None
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """start: the position of the first query, which sees keys up to start if causal. self_centred: whether centers are
+    the queries' own positions; neighbors then share their reads."""
+
+    causal: bool
+    start: int
+    window: int
+    self_centred: bool
+
+
+def attend(inputs: LocalInputs, options: LocalOptions) -> Tensor:
+    """Local attention; a query without keys in its window gets zeros."""
+    return LOCAL_WINDOW(inputs, options)
 
 
 class _GatheredWindows:
@@ -104,123 +113,73 @@ class _WindowScores(NamedTuple):
     scores: Tensor
 
 
-def _score_windows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    centres: Tensor,
-    valid: Tensor | None,
-    causal: bool,
-    first: int,
-    window: int,
-    self_centred: bool,
-) -> _WindowScores:
+def _score_windows(head: LocalInputs, options: LocalOptions, first: int) -> _WindowScores:
     """The scores of the queries ``q [G, R, D]`` of one head with ``k, v [M, D or E]``; first: the position of the
     first."""
-    keys = (_SharedStretch if self_centred else _GatheredWindows)(k, v, centres, window)
+    q, k, v, centres, valid = head
+    keys = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
     distance = keys.positions - centres[..., None]
-    visible = (keys.positions >= 0) & (keys.positions < k.shape[0]) & (distance.abs() <= window)
-    if causal:
+    visible = (keys.positions >= 0) & (keys.positions < k.shape[0]) & (distance.abs() <= options.window)
+    if options.causal:
         visible = visible & (keys.indices <= torch.arange(first, first + q.shape[1], device=q.device)[:, None])
     if valid is not None:
         visible = visible & valid[keys.indices]
     scores = (keys.dot_keys(q) * q.shape[-1] ** -0.5).masked_fill_(~visible, float("-inf"))
-    return _WindowScores(keys, distance, (distance.square() * (-2 / window**2)).exp_(), scores)
+    return _WindowScores(keys, distance, (distance.square() * (-2 / options.window**2)).exp_(), scores)
 
 
-def _cut_queries(q: Tensor, k: Tensor, window: int, self_centred: bool) -> Iterator[tuple[int, int, slice]]:
-    """Rows of the batch, key-value heads, and queries that are processed together."""
-    group = q.shape[1] // k.shape[1]
-    block_rows = STRETCH_ROWS if self_centred else max(1, BLOCK_ELEMENTS // (group * (2 * window + 1) * q.shape[3]))
+Block = tuple[int, int, slice, slice]  # a row of the batch, a key-value head, all of its groups, some queries
+
+
+def _score_blocks(inputs: LocalInputs, options: LocalOptions) -> Iterator[tuple[Block, _WindowScores]]:
+    """The queries that are processed together, as indices of ``[B, Hkv, G, N, ..]``, with their scores."""
+    q, k, v, centres, valid = inputs
+    q, centres = (x.unflatten(1, (k.shape[1], -1)) for x in (q, centres))
+    row_elements = q.shape[2] * (2 * options.window + 1) * q.shape[4]
+    block_rows = STRETCH_ROWS if options.self_centred else max(1, BLOCK_ELEMENTS // row_elements)
     for b in range(k.shape[0]):
         for h in range(k.shape[1]):
-            for first in range(0, q.shape[2], block_rows):
-                yield b, h, slice(first, min(first + block_rows, q.shape[2]))
+            for rows in cut_range(q.shape[3], block_rows):
+                block = b, h, slice(None), rows
+                head = LocalInputs(q[block], k[b, h], v[b, h], centres[block], None if valid is None else valid[b])
+                yield block, _score_windows(head, options, options.start + rows.start)
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    centres: Tensor,
-    valid: Tensor | None,
-    causal: bool,
-    start: int,
-    window: int,
-    self_centred: bool,
-) -> tuple[Tensor, Tensor]:
+def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor]:
+    q, k, v, *_ = inputs
     out, all_lse = q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3])
-    grouped_q, grouped_centres, grouped_out, grouped_lse = (
-        x.unflatten(1, (k.shape[1], -1)) for x in (q, centres, out, all_lse)
-    )
-    for b, h, rows in _cut_queries(q, k, window, self_centred):
-        index, row_valid = (b, h, slice(None), rows), None if valid is None else valid[b]
-        scored = _score_windows(
-            grouped_q[index],
-            k[b, h],
-            v[b, h],
-            grouped_centres[index],
-            row_valid,
-            causal,
-            start + rows.start,
-            window,
-            self_centred,
-        )
+    grouped_out, grouped_lse = (x.unflatten(1, (k.shape[1], -1)) for x in (out, all_lse))
+    for block, scored in _score_blocks(inputs, options):
         lse = scored.scores.logsumexp(-1)
         lse.masked_fill_(lse.isinf(), 0)  # of a query that sees no key: its weights are then zeros
-        grouped_out[index] = scored.keys.sum_values((scored.scores - lse[..., None]).exp_() * scored.bell)
-        grouped_lse[index] = lse
+        grouped_out[block] = scored.keys.sum_values((scored.scores - lse[..., None]).exp_() * scored.bell)
+        grouped_lse[block] = lse
     return out, all_lse
 
 
 def _gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    centres: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    start: int,
-    window: int,
-    self_centred: bool,
+    grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (q, k, v, centres, _), out, lse = saved
     grad_q, grad_k, grad_v, grad_centres = (torch.zeros_like(x) for x in (q, k, v, centres))
     delta, scale = (grad * out).sum(-1), q.shape[-1] ** -0.5
-    parts = (q, centres, grad, lse, delta, grad_q, grad_centres)
-    grouped_q, grouped_centres, grouped_grad, grouped_lse, grouped_delta, grouped_grad_q, grouped_grad_centres = (
-        x.unflatten(1, (k.shape[1], -1)) for x in parts
+    grouped_q, grouped_grad, grouped_lse, grouped_delta, grouped_grad_q, grouped_grad_centres = (
+        x.unflatten(1, (k.shape[1], -1)) for x in (q, grad, lse, delta, grad_q, grad_centres)
     )
-    for b, h, rows in _cut_queries(q, k, window, self_centred):
-        index, row_valid = (b, h, slice(None), rows), None if valid is None else valid[b]
-        x, block_grad = grouped_q[index], grouped_grad[index]
-        scored = _score_windows(
-            x, k[b, h], v[b, h], grouped_centres[index], row_valid, causal, start + rows.start, window, self_centred
-        )
-        weights = (scored.scores - grouped_lse[index][..., None]).exp_()
+    for block, scored in _score_blocks(saved.inputs, options):
+        b, h, *_ = block
+        block_grad = grouped_grad[block]
+        weights = (scored.scores - grouped_lse[block][..., None]).exp_()
         faded = weights * scored.bell
         grad_faded = faded * scored.keys.dot_values(block_grad)
-        grad_score = (grad_faded - weights * grouped_delta[index][..., None]) * scale
-        grouped_grad_q[index] = scored.keys.sum_keys(grad_score)
-        grouped_grad_centres[index] = (grad_faded * scored.distance).sum(-1) * (4 / window**2)
-        scored.keys.add_weighted(grad_k[b, h], grad_score, x)
+        grad_score = (grad_faded - weights * grouped_delta[block][..., None]) * scale
+        grouped_grad_q[block] = scored.keys.sum_keys(grad_score)
+        grouped_grad_centres[block] = (grad_faded * scored.distance).sum(-1) * (4 / options.window**2)
+        scored.keys.add_weighted(grad_k[b, h], grad_score, grouped_q[block])
         scored.keys.add_weighted(grad_v[b, h], faded, block_grad)
     return grad_q, grad_k, grad_v, grad_centres
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
-
-
-class LocalWindowFunction(SoftmaxFunction):
-    """``(q, k, v, centres, valid keys, causal, start, window, own)``."""
-
-    kernel = "local attention"
-    n_tensors, n_differentiated = 5, 4
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
-
-
-_local_op: Any = make_softmax_op("local", _forward, _gradients, n_tensors=5, n_differentiated=4, shapes=_shapes)
+LOCAL_WINDOW = SoftmaxKernel(
+    "local attention", LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local"
+)

@@ -1,76 +1,84 @@
 """One part of a softmax with its log-sum-exp, its gradient, and the merging of parts.
 
-The CPU's kernel stores no N x M matrix, but autograd does not differentiate its log-sum-exp. Its backward pass, given
-the output and the log-sum-exp of all parts, is exact for each part. Its name is private to torch and only used in this
-file.
+    lse = log(exp lse_a + exp lse_b),    out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b
+
+for a row's disjoint sets of keys a and b. The CPU's kernel stores no N x M matrix, but autograd does not differentiate
+its log-sum-exp. Its backward pass, given the output and the log-sum-exp of all parts, is exact for each part. Its name
+is private to torch and only used in this file.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from .softmax_kernel import SavedSoftmax
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Softmax of ``q [B, W, R, D]`` over ``k, v [B, W, S, D]`` under an additive mask; a row that is masked throughout
-    has an undefined log-sum-exp. causal: query i sees keys up to i. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
-    if q.device.type == "cpu":
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        return kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-    return attend_unfused(q, k, v, mask, scale, causal)
+
+class FusedInputs(NamedTuple):
+    """``q [B, W, R, D]``, ``k, v [B, W, S, D]``, and an additive mask that broadcasts to ``[B, W, R, S]``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
+class FusedOptions:
+    """causal: query i sees keys up to i. scale: of the scores."""
+
+    causal: bool
+    scale: float
+
+
+def attend(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
+    """Softmax of queries over keys under an additive mask; a row that is masked throughout has an undefined
+    log-sum-exp. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
+    if inputs.q.device.type != "cpu":
+        return attend_unfused(inputs, options)
+    q, k, v, mask = inputs
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(q, k, v, 0.0, options.causal, attn_mask=mask, scale=options.scale)
 
 
 def attend_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    causal: bool = False,
+    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
-    if q.device.type == "cpu":
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return kernel(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-    return attend_unfused_backward(grad, q, k, v, out, lse, mask, scale, causal)
+    (q, k, v, mask), out, lse = saved
+    if q.device.type != "cpu":
+        return attend_unfused_backward(grad, saved, options)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return kernel(grad, q, k, v, out, lse, 0.0, options.causal, attn_mask=mask, scale=options.scale)
 
 
-def attend_unfused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
-) -> tuple[Tensor, Tensor]:
+def attend_unfused(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
     """`attend` in matrix products, for devices without the CPU's kernel."""
-    scores = _masked_scores(q, k, mask, scale, causal)
+    scores = _masked_scores(inputs, options)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
-    return weights.to(v.dtype) @ v, lse
+    return weights.to(inputs.v.dtype) @ inputs.v, lse
 
 
 def attend_unfused_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    causal: bool = False,
+    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attend_backward` in matrix products."""
-    weights = (_masked_scores(q, k, mask, scale, causal) - lse[..., None]).exp()
+    (q, k, v, _), out, lse = saved
+    weights = (_masked_scores(saved.inputs, options) - lse[..., None]).exp()
     delta = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
-    grad_score = (weights * ((grad @ v.mT) - delta) * scale).to(q.dtype)
+    grad_score = (weights * ((grad @ v.mT) - delta) * options.scale).to(q.dtype)
     return grad_score @ k, grad_score.mT @ q, weights.to(grad.dtype).mT @ grad
 
 
-def _masked_scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
-    scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
-    if causal:
+def _masked_scores(inputs: FusedInputs, options: FusedOptions) -> Tensor:
+    q, k, _, mask = inputs
+    scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * options.scale
+    if options.causal:
         scores += torch.full_like(scores[0, 0], float("-inf")).triu(1)
     return scores if mask is None else scores + mask
 

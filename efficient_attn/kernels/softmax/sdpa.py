@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
-from . import decode, fused, grouped
+from . import decode, fused
 
 MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
@@ -85,8 +85,7 @@ def attend_fused(
         rows = q.reshape(batch, kv_heads, -1, width)
         if decode.cpp_supports(rows, k, v):
             return decode.attend_in_one_pass(rows, k, v, factor).reshape(*q.shape[:3], value_width)
-    if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
-        q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
+    q, k, v = pad_widths(q, k, v)
     few_rows_out = None
     if allowed is None and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
@@ -100,5 +99,43 @@ def attend_fused(
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
         out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=factor, dropout=dropout).reshape(q.shape)
     else:
-        out = grouped.attend(q, k, v, allowed, causal, factor, dropout)
+        out = attend_grouped(q, k, v, allowed, causal, factor, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out
+
+
+def pad_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of one width, which torch's flash kernel requires; zeros change neither scores nor outputs."""
+    width, value_width = q.shape[-1], v.shape[-1]
+    if width < value_width:
+        return F.pad(q, (0, value_width - width)), F.pad(k, (0, value_width - width)), v
+    return q, k, v if width == value_width else F.pad(v, (0, width - value_width))
+
+
+def attend_grouped(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` with a mask for each row: a group shares its
+    keys, by stride zero or in torch's kernel itself. allowed: bool, ``[1 or B, 1, N, M]``."""
+    kernel_groups = not dropout and fused.supports_groups(q, k)
+    if not kernel_groups and k.shape[1] > 1:
+        return _attend_as_batch(q, k, v, allowed, causal, scale, dropout)
+    if q.device.type == "cpu" and not dropout and fused.wants_gradient(q, k, v):
+        return fused.attend_differentiable(q, k, v, allowed, causal, scale)
+    if kernel_groups:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, is_causal=causal, scale=scale, enable_gqa=True
+        )
+    k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
+    return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
+
+
+def _attend_as_batch(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
+    """Groups as the heads of a larger batch, with one head's keys and values."""
+    kv_heads = k.shape[1]
+    keys, values = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
+    if allowed is not None and allowed.shape[0] > 1:
+        allowed = allowed.repeat_interleave(kv_heads, dim=0)
+    rows = q.reshape(len(keys), -1, *q.shape[2:])
+    return attend_grouped(rows, keys, values, allowed, causal, scale, dropout).reshape(q.shape)

@@ -1,23 +1,46 @@
 """A sink: an additional logit in the softmax of a row, with a weight but no value.
 
-With the log-sum-exp l of a row's scores, the sink s takes sigmoid(s - l) of the weight. torch's fused kernel computes
-the rest, and its backward pass, given the output and the log-sum-exp with the sink, is exact.
+    l_i = log sum_j exp s_ij,    L_i = log(exp l_i + exp sink_i),    out_i = exp(l_i - L_i) softmax(s_i) v
+    dsink_i = -exp(sink_i - L_i) grad_i . out_i
+
+for the scores s_ij of row i, gpt-oss's definition (arXiv:2508.10925). torch's fused kernel computes softmax(s_i) v and
+l_i, and its backward pass, given out_i and L_i, is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.mask import Mask
-from ..custom_ops import is_traced
-from ..derivatives import SoftmaxFunction, make_softmax_op
 from . import fused
-from .sdpa import MASK_ROWS, causal_key_mask
+from .merge import FusedInputs, FusedOptions
+from .sdpa import MASK_ROWS, causal_key_mask, pad_widths
+from .softmax_kernel import SavedSoftmax, SoftmaxKernel
+
+
+class SinkInputs(NamedTuple):
+    """``q [B, H, N, D]``, ``k [B, Hkv, M, D]``, ``v [B, Hkv, M, E]``, ``sink [B, H, N]`` in float32 or wider, minus
+    infinity for none, and the valid keys, bool ``[B, M]``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    sink: Tensor
+    valid: Tensor | None
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """start: the position of the first query; query i sees keys up to start + i if causal."""
+
+    scale: float
+    causal: bool
+    start: int
 
 
 def apply_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,22 +59,21 @@ def sink_gradient(grad: Tensor, out: Tensor, lse: Tensor, sink: Tensor) -> Tenso
 def attend(q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Mask) -> Tensor:
     """softmax([q k^T / sqrt(D), sink]) without its last column, times v, under a mask. q ``[B, H, N, D]``, k, v
     ``[B, Hkv, M, D or E]``, sink ``[B, H, N]`` in float32 or wider: a logit of each row. M >= 1."""
-    shape, kv_heads, m, value_width = q.shape, k.shape[1], k.shape[2], v.shape[-1]
-    start, valid = mask.start(shape[2], m), mask.key_valid(m)
+    (batch, heads, n, width), kv_heads, m, value_width = q.shape, k.shape[1], k.shape[2], v.shape[-1]
+    start, valid = mask.start(n, m), mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query aligned with the last key sees all of them
-    if value_width != shape[3]:  # unequal widths would leave the flash kernel
-        q, k, v = (F.pad(x, (0, max(shape[3], value_width) - x.shape[-1])) for x in (q, k, v))
-    padded_shape = *shape[:3], q.shape[3]
-    if kv_heads < shape[1] and not causal:  # a group's heads are just more query rows of the one key-value head
-        q, sink = (x.reshape(shape[0], kv_heads, -1, *x.shape[3:]) for x in (q, sink))
-    elif kv_heads < shape[1] and not fused.supports_groups(q, k):  # groups are the heads of a larger batch
+    q, k, v = pad_widths(q, k, v)
+    padded_width = q.shape[3]
+    if kv_heads < heads and not causal:  # a group's heads are just more query rows of the one key-value head
+        q, sink = (x.reshape(batch, kv_heads, -1, *x.shape[3:]) for x in (q, sink))
+    elif kv_heads < heads and not fused.supports_groups(q, k):  # groups are the heads of a larger batch
         q, sink = (split_groups(x, kv_heads) for x in (q, sink))
         k, v = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
         valid = None if valid is None else valid.repeat_interleave(kv_heads, 0)
-    run = _sink_op if is_traced(q) else SinkFunction.apply
-    arguments = *(fused.contiguous_rows(x) for x in (q, k, v)), sink, valid, shape[3] ** -0.5, causal, start
-    out = cast(tuple[Tensor, Tensor], run(*arguments))[0].reshape(padded_shape)
-    return out[..., :value_width] if value_width < padded_shape[3] else out
+    q, k, v = (fused.contiguous_rows(x) for x in (q, k, v))
+    inputs = SinkInputs(q, k, v, sink, valid)
+    out = SINK(inputs, SinkOptions(width**-0.5, causal, start)).reshape(batch, heads, n, padded_width)
+    return out[..., :value_width] if value_width < padded_width else out
 
 
 def split_groups(x: Tensor, kv_heads: int) -> Tensor:
@@ -67,72 +89,58 @@ class _RowBlock(NamedTuple):
     mask: Tensor | None
 
 
-def _split_rows(q: Tensor, m: int, valid: Tensor | None, start: int) -> Iterator[_RowBlock]:
+def _split_rows(inputs: SinkInputs, start: int) -> Iterator[_RowBlock]:
     """Rows with their own masks, some at a time; none without keys."""
-    for first in range(max(0, -start), q.shape[2], MASK_ROWS):
-        stop = min(first + MASK_ROWS, q.shape[2])
+    n, m = inputs.q.shape[2], inputs.k.shape[2]
+    for first in range(max(0, -start), n, MASK_ROWS):
+        stop = min(first + MASK_ROWS, n)
         last = min(start + stop, m)
-        allowed = causal_key_mask(start + first, stop - first, last, valid, q.device)
-        yield _RowBlock(slice(first, stop), last, fused.additive_mask(allowed, q.dtype))
+        allowed = causal_key_mask(start + first, stop - first, last, inputs.valid, inputs.q.device)
+        yield _RowBlock(slice(first, stop), last, fused.additive_mask(allowed, inputs.q.dtype))
 
 
-def _plan_single_call(q: Tensor, valid: Tensor | None, causal: bool, start: int) -> tuple[bool, Tensor | None]:
-    """Whether one kernel call can process all rows, and its additive mask."""
-    if causal:
-        return valid is None and start == 0, None
-    return True, None if valid is None else fused.additive_mask(valid[:, None, None], q.dtype)
+def _plan_single_call(inputs: SinkInputs, options: SinkOptions) -> FusedInputs | None:
+    """The inputs of the one kernel call that can process all rows; None if rows need masks of their own."""
+    q, k, v, _, valid = inputs
+    if options.causal:
+        return FusedInputs(q, k, v, None) if valid is None and options.start == 0 else None
+    return FusedInputs(q, k, v, None if valid is None else fused.additive_mask(valid[:, None, None], q.dtype))
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, valid: Tensor | None, scale: float, causal: bool, start: int
-) -> tuple[Tensor, Tensor]:
-    single_call, mask = _plan_single_call(q, valid, causal, start)
-    if single_call:
-        return apply_sink(*fused.attend_with_lse(q, k, v, mask, causal, scale), sink)
+def _forward(inputs: SinkInputs, options: SinkOptions) -> tuple[Tensor, Tensor]:
+    q, k, v, sink, _ = inputs
+    if (whole := _plan_single_call(inputs, options)) is not None:
+        return apply_sink(*fused.attend_with_lse(whole, FusedOptions(options.causal, options.scale)), sink)
     out, lse = torch.zeros_like(q), torch.full_like(sink, float("-inf"))
-    for rows, last, block_mask in _split_rows(q, k.shape[2], valid, start):
-        out[:, :, rows], lse[:, :, rows] = fused.attend_with_lse(
-            q[:, :, rows], k[:, :, :last], v[:, :, :last], block_mask, False, scale
-        )
+    for rows, last, mask in _split_rows(inputs, options.start):
+        part = FusedInputs(q[:, :, rows], k[:, :, :last], v[:, :, :last], mask)
+        out[:, :, rows], lse[:, :, rows] = fused.attend_with_lse(part, FusedOptions(False, options.scale))
     return apply_sink(out, lse, sink)
 
 
 def _gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    scale: float,
-    causal: bool,
-    start: int,
+    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (q, k, v, sink, _), out, lse = saved
     grad_sink = sink_gradient(grad, out, lse, sink)
-    single_call, mask = _plan_single_call(q, valid, causal, start)
-    if single_call:
-        return *fused.gradients_with_lse(grad, q, k, v, mask, out, lse, causal, scale), grad_sink
+    if (whole := _plan_single_call(saved.inputs, options)) is not None:
+        saved_whole, whole_options = SavedSoftmax(whole, out, lse), FusedOptions(options.causal, options.scale)
+        return *fused.gradients_with_lse(grad, saved_whole, whole_options), grad_sink
     grad_q = torch.zeros_like(q)
     grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (k, v))
-    for rows, last, block_mask in _split_rows(q, k.shape[2], valid, start):
-        block_grad, queries, block_out, block_lse = (x[:, :, rows] for x in (grad, q, out, lse))
-        arguments = block_grad, queries, k[:, :, :last], v[:, :, :last], block_mask, block_out, block_lse, False, scale
-        grad_q[:, :, rows], block_grad_k, block_grad_v = fused.gradients_with_lse(*arguments)
-        grad_k[:, :, :last] += block_grad_k
-        grad_v[:, :, :last] += block_grad_v
+    for rows, last, mask in _split_rows(saved.inputs, options.start):
+        part = FusedInputs(q[:, :, rows], k[:, :, :last], v[:, :, :last], mask)
+        grad_q[:, :, rows], part_grad_k, part_grad_v = fused.gradients_with_lse(
+            grad[:, :, rows],
+            SavedSoftmax(part, out[:, :, rows], lse[:, :, rows]),
+            FusedOptions(False, options.scale),
+        )
+        grad_k[:, :, :last] += part_grad_k
+        grad_v[:, :, :last] += part_grad_v
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_sink
 
 
-class SinkFunction(SoftmaxFunction):
-    """``(q, k, v, sink, valid keys, scale, causal, start)``; k and v have q's heads, or one for all of them, or as many
-    as torch's kernel supports."""
-
-    kernel = "attention with a sink"
-    n_tensors, n_differentiated = 5, 4
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
-
-
-_sink_op: Any = make_softmax_op("sink", _forward, _gradients, n_tensors=5, n_differentiated=4)
+# k and v have q's heads, or one for all of them, or as many as torch's kernel supports
+SINK = SoftmaxKernel(
+    "attention with a sink", SinkInputs, SinkOptions, _forward, _gradients, n_differentiated=4, op="sink"
+)

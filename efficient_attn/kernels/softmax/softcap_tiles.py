@@ -1,23 +1,26 @@
 """Attention with capped scores, cap tanh(s / cap), in tiles of queries and keys: an online softmax in the forward pass,
 and the same tiles with known log-sum-exps in the backward pass.
 
-torch's fused kernel does not support tanh between product and softmax. Here a tile's scores stay in the cache while
-they are changed in place, and tiles that no query sees are skipped. Scores are bounded by the cap, so that a softmax
-with a small cap needs no maximum. Powers are of 2: torch's `exp` takes a hundred times as long where it underflows.
+    t = tanh(scale q k^T / cap)  [P, G R, C]     a tile: P key-value heads, R rows of G groups, C keys
+    m' = max(m, cap max_j t),  l <- e^(m - m') l + sum_j e^(cap t - m'),  o <- e^(m - m') o + e^(cap t - m') v
+
+and o / l in the end (FlashAttention-2, arXiv:2307.08691). torch's fused kernel does not support tanh between product
+and softmax. Here a tile's scores stay in the cache while they are changed in place, and tiles that no query sees are
+skipped. Scores are bounded by the cap, so that with a small cap m stays 0. Powers are of 2: torch's `exp` takes a
+hundred times as long where it underflows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import log
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..custom_ops import is_traced
-from ..derivatives import SoftmaxFunction, make_softmax_op
-from .sink import apply_sink, sink_gradient, split_groups
+from .sink import SinkInputs, apply_sink, sink_gradient, split_groups
+from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 TILE_ELEMENTS = 2**17  # numbers of a tile: half a MiB of float32
 TILE_ROWS, TILE_KEYS = 256, 512  # of a tile of one head; of fewer rows, so many more keys or heads
@@ -27,37 +30,31 @@ MAX_SMALL_CAP = {
 }  # caps whose exponentials, and sums of them, are normal numbers
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor,
-    valid: Tensor | None,
-    *,
-    cap: float,
-    scale: float,
-    causal: bool,
-    start: int,
-) -> Tensor:
-    """softmax(cap tanh(scale q k^T / cap)) v for ``q [B, H, N, D]`` and ``k, v [B, Hkv, M, D or E]``.
+@dataclass(frozen=True)
+class SoftcapOptions:
+    """scale: of the scores before the cap. start: the position of the first query; query i sees keys up to start + i if
+    causal."""
 
-    All are float32 or float64. sink: ``[B, H, N]``, each row's additional logit without a value; minus infinity for
-    none. valid: bool, ``[B, M]``. start: the position of the first query; query i sees keys up to start + i if causal.
-    A query without keys gets zeros.
-    """
-    run = _softcap_op if is_traced(q) else SoftcapFunction.apply
-    return cast(tuple[Tensor, Tensor], run(q, k, v, sink, valid, cap, scale, causal, start))[0]
+    cap: float
+    scale: float
+    causal: bool
+    start: int
+
+
+def attend(inputs: SinkInputs, options: SoftcapOptions) -> Tensor:
+    """softmax([cap tanh(scale q k^T / cap), sink]) without its last column, times v; all are float32 or float64. A
+    query without keys gets zeros."""
+    return SOFTCAP(inputs, options)
 
 
 class _SoftcapTiles:
     """The tiles of a call. Key-value heads of all rows of the batch form one dimension P, a head's queries G groups; a
     tile is ``[P, G R, C]`` for some heads, some rows of every group and some keys."""
 
-    def __init__(
-        self, q: Tensor, k: Tensor, valid: Tensor | None, cap: float, scale: float, causal: bool, start: int
-    ) -> None:
-        self.power, self.factor = cap / log(2), scale / cap
-        self.causal, self.start = causal, start
+    def __init__(self, inputs: SinkInputs, options: SoftcapOptions) -> None:
+        q, k, _, _, valid = inputs
+        self.power, self.factor = options.cap / log(2), options.scale / options.cap
+        self.causal, self.start = options.causal, options.start
         self.q, self.k = split_groups(q, k.shape[1]), k.flatten(0, 1)
         self.hidden = None if valid is None else ~valid.repeat_interleave(k.shape[1], 0)
         heads, groups, n, _ = self.q.shape
@@ -68,9 +65,9 @@ class _SoftcapTiles:
     def row_groups(self) -> Iterator[tuple[slice, slice, list[slice]]]:
         """Heads and rows that are processed together, and the keys of their tiles, none if no row sees any."""
         n, m = self.q.shape[2], self.k.shape[1]
-        for heads in _cut_range(len(self.k), self.heads):
-            for rows in _cut_range(n, self.rows):
-                yield heads, rows, list(_cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
+        for heads in cut_range(len(self.k), self.heads):
+            for rows in cut_range(n, self.rows):
+                yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
 
     def make_buffers(self, count: int) -> Tensor:
         """Buffers for so many tiles."""
@@ -93,10 +90,6 @@ class _SoftcapTiles:
         return tile
 
 
-def _cut_range(size: int, at_once: int) -> Iterator[slice]:
-    return (slice(first, min(first + at_once, size)) for first in range(0, size, at_once))
-
-
 def _multiply_into(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
     """``a @ b`` in a buffer that the next product reuses."""
     shape = *a.shape[:2], b.shape[2]
@@ -108,22 +101,13 @@ def _slice_rows(x: Tensor, heads: slice, rows: slice) -> Tensor:
     return x[heads, :, rows].flatten(1, 2)
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor,
-    valid: Tensor | None,
-    cap: float,
-    scale: float,
-    causal: bool,
-    start: int,
-) -> tuple[Tensor, Tensor]:
-    out, lse = _shapes(q, k, v)
+def _forward(inputs: SinkInputs, options: SoftcapOptions) -> tuple[Tensor, Tensor]:
+    q, k, v, sink, _ = inputs
+    out, lse = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
     grouped_out, grouped_lse = (split_groups(x, k.shape[1]) for x in (out, lse))
-    tiles, values = _SoftcapTiles(q, k, valid, cap, scale, causal, start), v.flatten(0, 1)
+    tiles, values = _SoftcapTiles(inputs, options), v.flatten(0, 1)
     (buffer,) = tiles.make_buffers(1)
-    is_small = cap <= MAX_SMALL_CAP[q.dtype]
+    is_small = options.cap <= MAX_SMALL_CAP[q.dtype]
     for heads, rows, key_tiles in tiles.row_groups():
         x = _slice_rows(tiles.q, heads, rows) * tiles.factor
         level = x.new_full((*x.shape[:2], 1), 0.0 if is_small else -tiles.power)
@@ -147,26 +131,16 @@ def _forward(
 
 
 def _gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    cap: float,
-    scale: float,
-    causal: bool,
-    start: int,
+    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (q, k, v, sink, _), out, lse = saved
     grad_q, grad_k, grad_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     grouped_grad_q, grouped_grad, offsets = (
         split_groups(x, k.shape[1]) for x in (grad_q, grad, lse[..., None] / -log(2))
     )
     grouped_delta = split_groups((grad * out).sum(-1, keepdim=True), k.shape[1])
     flat_grad_k, flat_grad_v, values = (x.flatten(0, 1) for x in (grad_k, grad_v, v))
-    tiles = _SoftcapTiles(q, k, valid, cap, scale, causal, start)
+    tiles = _SoftcapTiles(saved.inputs, options)
     score_buffer, weight_buffer, grad_buffer = tiles.make_buffers(3)
     for heads, rows, key_tiles in tiles.row_groups():
         x, tile_grad, offset, delta = (
@@ -184,21 +158,10 @@ def _gradients(
             grad_score.addcmul_(grad_score, tile.square_(), value=-1)  # the derivative of tanh is 1 - tanh^2
             grad_x.baddbmm_(grad_score, tiles.k[heads, keys])
             flat_grad_k[heads, keys].baddbmm_(grad_score.mT, x)
-        grouped_grad_q[heads, :, rows] = (grad_x * scale).unflatten(1, (grouped_grad_q.shape[1], -1))
-    return grad_q, grad_k.mul_(cap), grad_v, sink_gradient(grad, out, lse, sink)
+        grouped_grad_q[heads, :, rows] = (grad_x * options.scale).unflatten(1, (grouped_grad_q.shape[1], -1))
+    return grad_q, grad_k.mul_(options.cap), grad_v, sink_gradient(grad, out, lse, sink)
 
 
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
-
-
-class SoftcapFunction(SoftmaxFunction):
-    """``(q, k, v, sink, valid keys, cap, scale, causal, start)``."""
-
-    kernel = "attention under a soft cap"
-    n_tensors, n_differentiated = 5, 4
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
-
-
-_softcap_op: Any = make_softmax_op("capped", _forward, _gradients, n_tensors=5, n_differentiated=4, shapes=_shapes)
+SOFTCAP = SoftmaxKernel(
+    "attention under a soft cap", SinkInputs, SoftcapOptions, _forward, _gradients, n_differentiated=4, op="capped"
+)

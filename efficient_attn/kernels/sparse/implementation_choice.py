@@ -55,7 +55,7 @@ def compare_costs(plan: TilePlan, g: Geometry, call: CallShape) -> Implementatio
     The overhead of a step is smaller relative to its pairs, the more heads share it and the wider they are. Group,
     dtype and gradient affect both alike, as far as was measured.
     """
-    steps = [(tile.queries.size * (last - first), tile.keys.size) for t in plan for tile, first, last in t.steps()]
+    steps = [(s.tile.queries.size * (s.last - s.first), s.tile.keys.size) for t in plan for s in t.steps()]
     rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)
     overhead = 64 / call.width * (rows * ROW_COST + len(steps) * STEP_COST / call.heads)
     return "masked" if g.n * g.m < pairs + overhead else "parts"

@@ -6,14 +6,14 @@ with 1, a group shares its keys at stride zero. Compiled code does the same insi
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..half_precision import fused_dtype
-from ..softmax.fused import FusedFunction, contiguous_rows
+from ..softmax.fused import attend_with_lse, contiguous_rows, gradients_with_lse
+from ..softmax.merge import FusedInputs, FusedOptions
+from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
 
 
@@ -44,36 +44,31 @@ def attend_masked(
     mask = pattern_mask(pattern, g, fused_dtype(q, "forward", n, g.m), q.device)
     kv_heads = k.shape[1]
     if kv_heads == heads:
-        return _attend_kernel(q, k, v, _hide_padding(mask, q, valid), scale)
+        return MASKED(FusedInputs(q, k, v, _hide_padding(mask, q, valid)), FusedOptions(False, scale))
     rows = q.reshape(batch * kv_heads, -1, n, width)
     keys, values = (x.reshape(batch * kv_heads, 1, g.m, width) for x in (k, v))
     folded = None if valid is None else valid.repeat_interleave(kv_heads, dim=0)
-    return _attend_kernel(rows, keys, values, _hide_padding(mask, q, folded), scale).reshape(q.shape)
+    inputs = FusedInputs(rows, keys, values, _hide_padding(mask, q, folded))
+    return MASKED(inputs, FusedOptions(False, scale)).reshape(q.shape)
 
 
-def _attend_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    return cast(tuple[Tensor, Tensor], _MaskedFunction.apply(q, k, v, mask, False, scale))[0]
-
-
-class _MaskedFunction(FusedFunction):
-    kernel = "the kernel of sparse patterns"
-
-
-def run_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """The result of `parts.run_plan`, with a mask from `fold_mask`; no gradient."""
-    out, lse = _MaskedFunction.forward(q.transpose(1, 2), k[:, None], v[:, None], mask, False, scale)
+def run_masked(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
+    """The result of `parts.run_plan`, with a mask from `fold_mask`; no gradient. ``q [Bh, N, group, D]``, ``k, v [Bh,
+    M, D]``."""
+    out, lse = attend_with_lse(_head_first(inputs), FusedOptions(False, scale))
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def masked_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, lse: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def masked_gradients(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v of the result of `run_masked`."""
-    grad_rows, rows, out_rows, lse_rows = (x.transpose(1, 2) for x in (grad, q, out, lse))
-    grad_q, grad_k, grad_v = _MaskedFunction.gradients(
-        grad_rows, rows, k[:, None], v[:, None], mask, out_rows, lse_rows, False, scale
-    )
+    head_first = SavedSoftmax(_head_first(saved.inputs), saved.out.transpose(1, 2), saved.lse.transpose(1, 2))
+    grad_q, grad_k, grad_v = gradients_with_lse(grad.transpose(1, 2), head_first, FusedOptions(False, scale))
     return grad_q.transpose(1, 2), grad_k[:, 0], grad_v[:, 0]
+
+
+def _head_first(inputs: FusedInputs) -> FusedInputs:
+    q, k, v, mask = inputs
+    return FusedInputs(q.transpose(1, 2), k[:, None], v[:, None], mask)
 
 
 def fold_mask(q: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry) -> Tensor | None:
@@ -89,3 +84,6 @@ def _hide_padding(mask: Tensor | None, q: Tensor, valid: Tensor | None) -> Tenso
         return mask
     scores = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     return scores.masked_fill(~valid[:, None, None], float("-inf"))
+
+
+MASKED = SoftmaxKernel("the kernel of sparse patterns", FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse)

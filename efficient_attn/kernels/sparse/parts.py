@@ -1,23 +1,37 @@
 """Softmax over a plan: its tiles one after another, merged by their log-sum-exps, with an exact gradient.
 
-One autograd function saves the inputs, the output and one log-sum-exp for each row, and recomputes the weights in the
-backward pass a few windows at a time, so that memory grows with N and not with the pairs.
+    for each step, W windows of R queries over S keys:
+        o', l' = softmax(scale Q K^T + mask) V  [Bh, W, R G, E],  [Bh, W, R G]
+        out, lse <- merge of (out, lse) and (o', l') in the rows of the step
+
+for the G heads of a group, whose queries share the keys. The kernel saves the inputs, the output and one log-sum-exp
+for each row, and recomputes the weights in the backward pass a few windows at a time, so that memory grows with N and
+not with the pairs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..derivatives import SoftmaxFunction
 from ..half_precision import fused_dtype
 from ..softmax.fused import additive_mask
-from ..softmax.merge import attend, attend_backward, join
+from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
+from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, make_additive_mask
-from .tiles import Tile, TilePlan, Tiling
+from .tiles import Step, TilePlan, Tiling
+
+
+class SparseInputs(NamedTuple):
+    """``q [Bh, N, group, D]``, ``k, v [Bh, M, D]``, and with padding the valid keys, bool ``[B, M]``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    valid: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,66 +51,68 @@ class PlanConfig:
         return tuple(x.to(compute_dtype) for x in (q, *tensors))
 
     def mask(
-        self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor, valid: Tensor | None
+        self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys.
 
         valid: ``[B, M]``, with padding; the mask is then created for this call.
         """
+        tile = step.tile
         if tile.rule is None and valid is None:
             return None, None
         if valid is None and not like.is_meta:
-            span = (0, 1) if tile.mask is not None else (first, last)
-            if self.group * tile.queries.size * tile.keys.size * (span[1] - span[0]) <= MAX_CACHED_PAIRS:
-                key = tile, *span, self.group, like.dtype, like.device
+            masked = Step(tile, 0, 1) if tile.mask is not None else step
+            if self.group * masked.pairs <= MAX_CACHED_PAIRS:
+                key = *masked, self.group, like.dtype, like.device
                 return MASK_CACHE.find(
-                    key, lambda: make_additive_mask(self._allowed(tiling, tile, *span, like.device), like.dtype)
+                    key, lambda: make_additive_mask(self._allowed(tiling, masked, like.device), like.dtype)
                 )
-        allowed = None if tile.rule is None else self._allowed(tiling, tile, first, last, like.device)
+        allowed = None if tile.rule is None else self._allowed(tiling, step, like.device)
         if valid is not None:
-            keys = tiling.positions(tile, first, last, like.device).clamp(0, valid.shape[1] - 1)
+            keys = tiling.positions(step, like.device).clamp(0, valid.shape[1] - 1)
             visible = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = visible if allowed is None else allowed & visible
         assert allowed is not None
         return additive_mask(allowed, like.dtype), ~allowed.any(-1)
 
-    def _allowed(self, tiling: Tiling, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
+    def _allowed(self, tiling: Tiling, step: Step, device: torch.device) -> Tensor:
         """Which pairs of a step count, for the rows of all heads of a group."""
-        allowed = tiling.allowed(tile, first, last, device)
+        allowed = tiling.allowed(step, device)
         assert allowed is not None
         return allowed[None].repeat_interleave(self.group, dim=2) if self.group > 1 else allowed[None]
 
 
-def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, config: PlanConfig) -> Tensor:
-    """Attention of ``q [Bh, N, group, D]`` over ``k, v [Bh, M, D]``; rows in no tile are zero. valid: ``[B, M]``."""
-    return cast(tuple[Tensor, Tensor], _PlanFunction.apply(q, k, v, valid, config))[0]
+def softmax_over_plan(inputs: SparseInputs, config: PlanConfig) -> Tensor:
+    """Attention of queries over the keys that a plan has for them; rows in no tile are zero."""
+    return PLAN(inputs, config)
 
 
-def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, config: PlanConfig) -> tuple[Tensor, Tensor]:
+def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
     """The output of `softmax_over_plan`, and one log-sum-exp a row ``[Bh, N, group]``; no gradient."""
-    dtype = q.dtype
+    q, k, v, valid = inputs
+    dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v = config.cast("forward", q, k, v)
     out = torch.zeros_like(q, dtype=_choose_sum_dtype(q, config), memory_format=torch.contiguous_format)
     lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     for tiling in config.plan:
         keys, values = tiling.select_keys(k), tiling.select_keys(v)
-        for tile, first, last in tiling.steps():
-            mask, empty_rows = config.mask(tiling, tile, first, last, q, valid)
-            rows = tile.queries.fetch(q, first, last).flatten(2, 3)
-            part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-            part_out, part_lse = attend(rows, part_k, part_v, mask, config.scale)
+        for step in tiling.steps():
+            mask, empty_rows = config.mask(tiling, step, q, valid)
+            part = FusedInputs(step.queries(q).flatten(2, 3), step.keys(keys), step.keys(values), mask)
+            part_out, part_lse = attend(part, options)
             if empty_rows is not None:
                 part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
             grouped_parts = (x.unflatten(2, (-1, config.group)) for x in (part_out, part_lse))
-            _merge_part(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *grouped_parts)
+            _merge_part(step.tile.fresh, step.queries(out), step.queries(lse), *grouped_parts)
     return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is 0, as required
 
 
 def plan_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor, config: PlanConfig
+    grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v of the result of `run_plan`."""
-    dtype = q.dtype
+    (q, k, v, valid), out, lse = saved
+    dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v, grad, out = config.cast("backward", q, k, v, grad.contiguous(), out)
     sum_dtype = _choose_sum_dtype(q, config)
     grad_q, grad_k, grad_v = (
@@ -105,28 +121,21 @@ def plan_gradients(
     for tiling in config.plan:
         keys, values = tiling.select_keys(k), tiling.select_keys(v)
         targets = [x if tiling.columns is None else torch.zeros_like(tiling.select_keys(x)) for x in (grad_k, grad_v)]
-        for tile, first, last in tiling.steps():
-            part_grad, part_q, part_out, part_lse = (
-                tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse)
-            )
-            part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-            mask, _ = config.mask(tiling, tile, first, last, q, valid)
-            part_grad_q, *part_grads = attend_backward(
-                part_grad, part_q, part_k, part_v, part_out, part_lse, mask, config.scale
-            )
-            tile.queries.fetch(grad_q, first, last).add_(part_grad_q.unflatten(2, (-1, config.group)))
+        for step in tiling.steps():
+            mask, _ = config.mask(tiling, step, q, valid)
+            part_grad, part_q, part_out, part_lse = (step.queries(x).flatten(2, 3) for x in (grad, q, out, lse))
+            part = SavedSoftmax(FusedInputs(part_q, step.keys(keys), step.keys(values), mask), part_out, part_lse)
+            part_grad_q, *part_grads = attend_backward(part_grad, part, options)
+            step.queries(grad_q).add_(part_grad_q.unflatten(2, (-1, config.group)))
             for target, addend in zip(targets, part_grads, strict=True):
-                tile.keys.scatter_add(target, addend.to(target.dtype), first, last)
+                step.tile.keys.scatter_add(target, addend.to(target.dtype), step.first, step.last)
         if tiling.columns is not None:
             for target, addend in zip((grad_k, grad_v), targets, strict=True):
                 target.index_add_(1, tiling.columns.to(target.device), addend)
     return grad_q.to(dtype), grad_k.to(dtype), grad_v.to(dtype)
 
 
-class _PlanFunction(SoftmaxFunction):
-    kernel = "the kernel of sparse patterns"
-    forward = staticmethod(run_plan)
-    gradients = staticmethod(plan_gradients)
+PLAN = SoftmaxKernel("the kernel of sparse patterns", SparseInputs, PlanConfig, run_plan, plan_gradients)
 
 
 def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_lse: Tensor) -> None:

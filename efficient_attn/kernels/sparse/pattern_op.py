@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ...patterns import Geometry, Pattern
-from ..derivatives import make_softmax_op
+from ..softmax.merge import FusedInputs
+from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .implementation_choice import CallShape, choose_implementation
 from .masked_softmax import attend_masked, fold_mask, masked_gradients, run_masked
-from .parts import PlanConfig, plan_gradients, run_plan, softmax_over_plan
+from .parts import PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 
 FACTS = {fact.__name__: fact for fact in BUILTIN_FACTS}
@@ -38,15 +39,24 @@ def read_pattern(text: str) -> Pattern:
     return Pattern(tuple(FACTS[name](**fields) for name, fields in json.loads(text)))
 
 
-def softmax_over_text(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, text: str, *options: Any) -> Tensor:
-    """Softmax over a pattern's text. how: start, causal, the backend (adaptive, parts, blocks or masked), scale."""
-    return _pattern_op(q, k, v, valid, text, *options)[0]
+@dataclass(frozen=True)
+class PatternOptions:
+    """text: the pattern's. start: the position of the first query. backend: adaptive, parts, blocks or masked."""
+
+    text: str
+    start: int
+    causal: bool
+    backend: str
+    scale: float
 
 
-def _attend_blocks(
-    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
-) -> Tensor:
-    return softmax_over_plan(q, k, v, valid, PlanConfig(plan_blocks(pattern, g), q.shape[2], scale))
+def softmax_over_text(inputs: SparseInputs, options: PatternOptions) -> Tensor:
+    """Softmax over a pattern's text; a plan or a mask is made inside the op."""
+    return PATTERN(inputs, options)
+
+
+def _attend_blocks(inputs: SparseInputs, pattern: Pattern, g: Geometry, scale: float) -> Tensor:
+    return softmax_over_plan(inputs, PlanConfig(plan_blocks(pattern, g), inputs.q.shape[2], scale))
 
 
 # softmax over any pattern, by gathered blocks; compiled code is left for it: one graph break
@@ -54,54 +64,39 @@ softmax_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(_atte
 masked_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(attend_masked))
 
 
-def _uses_mask(q: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, backend: str) -> bool:
+def _uses_mask(inputs: SparseInputs, pattern: Pattern, g: Geometry, backend: str) -> bool:
     """Whether a call is one masked softmax. An op does not know whether a gradient will be required."""
     if backend == "adaptive":
-        masks = 1 if valid is None else len(valid)
+        q, masks = inputs.q, 1 if inputs.valid is None else len(inputs.valid)
         call = CallShape(q.shape[0] * q.shape[2], q.shape[2], q.shape[3], q.dtype, gradient=False, masks=masks)
         backend = choose_implementation(pattern, g, call)
     return backend == "masked"
 
 
-def _make_config(q: Tensor, pattern: Pattern, g: Geometry, backend: str, scale: float) -> PlanConfig:
-    return PlanConfig((plan_blocks if backend == "blocks" else plan_parts)(pattern, g), q.shape[2], scale)
+def _prepare(inputs: SparseInputs, options: PatternOptions) -> FusedInputs | PlanConfig:
+    """The inputs of one masked softmax, or else a plan."""
+    q, k, v, valid = inputs
+    pattern, g = read_pattern(options.text), Geometry(q.shape[1], k.shape[1], options.start, options.causal)
+    if _uses_mask(inputs, pattern, g, options.backend):
+        return FusedInputs(q, k, v, fold_mask(q, valid, pattern, g))
+    plan = (plan_blocks if options.backend == "blocks" else plan_parts)(pattern, g)
+    return PlanConfig(plan, q.shape[2], options.scale)
 
 
-def _run(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    text: str,
-    start: int,
-    causal: bool,
-    backend: str,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
-    if _uses_mask(q, valid, pattern, g, backend):
-        return run_masked(q, k, v, fold_mask(q, valid, pattern, g), scale)
-    return run_plan(q, k, v, valid, _make_config(q, pattern, g, backend, scale))
+def _forward(inputs: SparseInputs, options: PatternOptions) -> tuple[Tensor, Tensor]:
+    choice = _prepare(inputs, options)
+    return run_plan(inputs, choice) if isinstance(choice, PlanConfig) else run_masked(choice, options.scale)
 
 
-def _run_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    text: str,
-    start: int,
-    causal: bool,
-    backend: str,
-    scale: float,
+def _gradients(
+    grad: Tensor, saved: SavedSoftmax[SparseInputs], options: PatternOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
-    if _uses_mask(q, valid, pattern, g, backend):
-        return masked_gradients(grad, q, k, v, fold_mask(q, valid, pattern, g), out, lse, scale)
-    return plan_gradients(grad, q, k, v, valid, out, lse, _make_config(q, pattern, g, backend, scale))
+    choice = _prepare(saved.inputs, options)
+    if isinstance(choice, PlanConfig):
+        return plan_gradients(grad, saved, choice)
+    return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-_pattern_op = make_softmax_op("sparse", _run, _run_backward)
+PATTERN = SoftmaxKernel(
+    "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
+)

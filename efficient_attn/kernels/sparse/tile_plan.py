@@ -14,7 +14,7 @@ import torch
 
 from ...patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries
 from .gathered_blocks import tile_drawn_blocks, tile_touched_blocks
-from .tiles import Tile, TilePlan, Tiling, TilingRule, View
+from .tiles import Step, Tile, TilePlan, Tiling, TilingRule, View
 from .views import view_band, view_keys, view_own_blocks, view_queries
 
 BUILTIN_FACTS = (Band, Keys, Queries, Blocks)  # facts that define their own tiles
@@ -91,7 +91,7 @@ def _simplify_tile(tile: Tile, tiling: Tiling) -> Iterator[Tile]:
     if tile.count > 1 and not _is_shift_invariant(rule):
         yield tile
         return
-    mask = tiling.allowed(tile, 0, 1, CPU)
+    mask = tiling.allowed(Step(tile, 0, 1), CPU)
     assert mask is not None
     whole = int(mask[0].all(1).sum())
     if tile.count == 1 and rows > MIN_HALVED_ROWS and 0 < whole < rows:

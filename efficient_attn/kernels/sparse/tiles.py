@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +134,26 @@ class Tile:
         return max(limit // size, 1)
 
 
+class Step(NamedTuple):
+    """The windows [first, last) of a tile, which one kernel call processes."""
+
+    tile: Tile
+    first: int
+    last: int
+
+    @property
+    def pairs(self) -> int:
+        return self.tile.queries.size * self.tile.keys.size * (self.last - self.first)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The queries ``[Bh, windows, rows, ..]`` of ``x [Bh, N, ..]``, as a view."""
+        return self.tile.queries.fetch(x, self.first, self.last)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """The keys ``[Bh, windows, keys, width]`` of ``x [Bh, M, width]``."""
+        return self.tile.keys.fetch(x, self.first, self.last)
+
+
 @dataclass(frozen=True, eq=False)
 class Tiling:
     """Tiles over the same keys: all of them, or those at the positions ``columns``, which are copied together once."""
@@ -152,31 +173,32 @@ class Tiling:
         over = x.shape[1] % max(blocks, default=1)
         return F.pad(x, (0, 0, 0, max(blocks) - over)) if over else x
 
-    def positions(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
-        """The key positions of a tile's windows."""
-        positions = tile.keys.positions(first, last, device)
+    def positions(self, step: Step, device: torch.device) -> Tensor:
+        """The key positions of a step, ``[windows, keys]``."""
+        positions = step.tile.keys.positions(step.first, step.last, device)
         return positions if self.columns is None else self.columns.to(device)[positions]
 
-    def allowed(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor | None:
-        """Which pairs of windows [first, last) count, ``[1 or windows, rows, keys]``; None where all do."""
+    def allowed(self, step: Step, device: torch.device) -> Tensor | None:
+        """Which pairs of a step count, ``[1 or windows, rows, keys]``; None where all do."""
+        tile, first, last = step
         if tile.rule is None or tile.mask is not None:
             return None if tile.mask is None else tile.mask.to(device)[None]
         rows = tile.queries.positions(first, last, device)
-        return tile.rule(rows[:, :, None], self.positions(tile, first, last, device)[:, None, :])
+        return tile.rule(rows[:, :, None], self.positions(step, device)[:, None, :])
 
-    def steps(self) -> Iterator[tuple[Tile, int, int]]:
+    def steps(self) -> Iterator[Step]:
         """The tiles, cut into as many windows as one kernel call processes."""
         for tile in self.tiles:
             for first in range(0, tile.count, tile.windows_per_step):
-                yield tile, first, min(first + tile.windows_per_step, tile.count)
+                yield Step(tile, first, min(first + tile.windows_per_step, tile.count))
 
     def pairs(self) -> int:
         """Pairs that count, in all tiles."""
         count = 0
-        for tile, first, last in self.steps():
-            allowed = self.allowed(tile, first, last, torch.device("cpu"))
-            size = tile.queries.size * tile.keys.size * (last - first)
-            count += size if allowed is None else int(allowed.sum()) * (last - first if len(allowed) == 1 else 1)
+        for step in self.steps():
+            allowed = self.allowed(step, torch.device("cpu"))
+            windows = step.last - step.first if allowed is not None and len(allowed) == 1 else 1
+            count += step.pairs if allowed is None else int(allowed.sum()) * windows
         return count
 
 

@@ -15,6 +15,7 @@ from ...contract.traits import Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, widen
 from ...kernels.softmax import additive_scores
+from ...kernels.softmax.additive_scores import AdditiveInputs, AdditiveOptions
 from .scored import SCORED_TRAITS_WITHOUT_DROPOUT, ScoredAttention, cast_parameter, count_heads, group_heads
 
 
@@ -71,8 +72,9 @@ class Additive(ScoredAttention):
 
     def attend_transformed(self, q: Tensor, keys: Tensor, v: Tensor, mask: Mask) -> Tensor:
         n, m = q.shape[2], keys.shape[2]
-        arguments = self.transform_queries(q), widen(keys), widen(v), cast_parameter(self.u, q), mask.key_valid(m)
-        return additive_scores.attend(*arguments, mask.causal, mask.start(n, m)).to(q.dtype)
+        x, u = self.transform_queries(q), cast_parameter(self.u, q)
+        inputs = AdditiveInputs(x, widen(keys), widen(v), u, mask.key_valid(m))
+        return additive_scores.attend(inputs, AdditiveOptions(mask.causal, mask.start(n, m))).to(q.dtype)
 
     def dense_pairs(self, n: int, m: int) -> int:
         """The reference stores the sum of every pair."""

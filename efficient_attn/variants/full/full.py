@@ -16,6 +16,8 @@ from ...contract.traits import Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import sink, softcap_tiles
+from ...kernels.softmax.sink import SinkInputs
+from ...kernels.softmax.softcap_tiles import SoftcapOptions
 from .softmax_attention import SoftmaxAttention
 
 CAPPED_TRAITS, SINK_TRAITS = Traits(), Traits(normalised=False)  # created once, because every call reads them
@@ -92,9 +94,9 @@ class FullWithOptions(Full):
         if self.softcap is None:
             return sink.attend(q, k, v, sinks, mask)
         n, m = q.shape[2], k.shape[2]
-        arguments = widen(q), widen(k), widen(v), sinks, mask.key_valid(m)
-        options = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
-        return softcap_tiles.attend(*arguments, **options, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
+        tensors = SinkInputs(widen(q), widen(k), widen(v), sinks, mask.key_valid(m))
+        options = SoftcapOptions(self.softcap, q.shape[-1] ** -0.5, mask.causal, mask.start(n, m))
+        return softcap_tiles.attend(tensors, options).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
         """The additional logit of each query ``[B, H, N]``, minus infinity without a sink."""

@@ -16,6 +16,7 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window
+from ...kernels.softmax.local_window import LocalInputs, LocalOptions
 from ...patterns.pair_counts import count_possible_pairs
 from .scored import cast_parameter, count_heads, group_heads
 
@@ -97,8 +98,10 @@ class LuongLocal(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        arguments = widen(q), widen(k), widen(v), self._compute_centers(q, mask, m), mask.key_valid(m)
-        return local_window.attend(*arguments, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
+        centres = self._compute_centers(q, mask, m)
+        tensors = LocalInputs(widen(q), widen(k), widen(v), centres, mask.key_valid(m))
+        options = LocalOptions(mask.causal, mask.start(n, m), self.window, self_centred=self.u is None)
+        return local_window.attend(tensors, options).to(q.dtype)
 
     def _compute_centers(self, q: Tensor, mask: Mask, m: int) -> Tensor:
         """p ``[B, H, N]``."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.decode_state import KVCache, RollingCache, preallocate
@@ -19,12 +18,18 @@ from ...contract.row_starts import make_step_mask
 from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
-from ...kernels.softmax.sdpa import attend_fused
+from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend
 from ...kernels.sparse.implementation_choice import CallShape, choose_implementation
 from ...kernels.sparse.masked_softmax import attend_masked
-from ...kernels.sparse.parts import PlanConfig, softmax_over_plan
-from ...kernels.sparse.pattern_op import masked_outside_graph, softmax_outside_graph, softmax_over_text, write_pattern
+from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
+from ...kernels.sparse.pattern_op import (
+    PatternOptions,
+    masked_outside_graph,
+    softmax_outside_graph,
+    softmax_over_text,
+    write_pattern,
+)
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
@@ -92,9 +97,8 @@ class SparseAttention(Attention):
             return flex_backend.attend(q, k, v, self.pattern, mask, width**-0.5)
         group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
         g = Geometry(n, m, mask.start(n, m), mask.causal)
-        pad = max(width, value_width)  # the kernels require equal widths; zeros change neither scores nor outputs
-        if width != value_width:
-            q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        q, k, v = pad_widths(q, k, v)
+        pad = q.shape[-1]
         compiling = torch.compiler.is_compiling()
         text = self._pattern_text if compiling else None  # the op chooses in this case, because it knows all sizes
         if text is None and self._uses_masked_softmax(g, group, q, k, v, batch if valid is not None else 1):
@@ -105,13 +109,13 @@ class SparseAttention(Attention):
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # not used by the kernel
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        arguments = rows, keys, values, valid
+        tensors = SparseInputs(rows, keys, values, valid)
         if text is not None:
-            out = softmax_over_text(*arguments, text, g.start, g.causal, self.backend, scale)
+            out = softmax_over_text(tensors, PatternOptions(text, g.start, g.causal, self.backend, scale))
         elif compiling:
-            out = softmax_outside_graph(*arguments, self.pattern, g, scale)
+            out = softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
-            out = softmax_over_plan(*arguments, PlanConfig(self._make_plan(g), group, scale))
+            out = softmax_over_plan(tensors, PlanConfig(self._make_plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.kernels.softmax import additive_scores
+from efficient_attn.kernels.softmax.additive_scores import AdditiveInputs, AdditiveOptions
 
 B, H, G, A, E = 2, 4, 2, 5, 3
 
@@ -31,18 +32,18 @@ def test_few_sums_at_once_are_what_blocks_give(
     found = []
     for few in (0, additive_scores.BLOCK_ELEMENTS):
         monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", few)
-        out = additive_scores.attend(*given_, valid, causal, start)
+        out = additive_scores.attend(AdditiveInputs(*given_, valid), AdditiveOptions(causal, start))
         found.append([out, *torch.autograd.grad(out.square().sum(), given_)])
     for blocks, at_once in zip(*found, strict=True):
         torch.testing.assert_close(at_once, blocks, rtol=0, atol=1e-12)
 
 
 def test_rows_that_may_see_no_key_are_left_to_blocks() -> None:
-    nobody = torch.zeros(1, 3, dtype=torch.bool)
-    assert not additive_scores._every_query_sees_keys(nobody, False, 0)
-    assert not additive_scores._every_query_sees_keys(None, True, -1)
-    assert not additive_scores._every_query_sees_keys(torch.tensor([[False, True]]), True, 0)
-    assert additive_scores._every_query_sees_keys(torch.tensor([[False, True]]), False, 0)
+    nobody, late = torch.zeros(1, 3, dtype=torch.bool), torch.tensor([[False, True]])
+    calls = [(nobody, False, 0, False), (None, True, -1, False), (late, True, 0, False), (late, False, 0, True)]
+    for valid, causal, start, sees in calls:
+        inputs = AdditiveInputs(*draw(1, 1), valid)
+        assert additive_scores._every_query_sees_keys(inputs, AdditiveOptions(causal, start)) == sees
 
 
 def draw(n: int, m: int, size: float = 1.0) -> list[Tensor]:
@@ -87,7 +88,7 @@ def test_any_cut_is_one_result(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(additive_scores, "BLOCK_ELEMENTS", block)
         patch.setattr(additive_scores, "BLOCK_KEYS", keys)
-        got = additive_scores.attend(*given_, valid, causal, start)
+        got = additive_scores.attend(AdditiveInputs(*given_, valid), AdditiveOptions(causal, start))
         want = plain(*given_, valid, causal, start)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
         slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
@@ -100,14 +101,17 @@ def test_sums_of_any_size_are_right_in_float32(size: float) -> None:
     """At 100 the exponential of twice a sum is e^200 and more: beyond float32, and products of them beyond float64."""
     x, y, v, u = (part.detach() for part in draw(40, 50, size))
     want = plain(x, y, v, u, None, False, 0)
-    got = additive_scores.attend(x.float(), y.float(), v.float(), u.float(), None, False, 0)
+    inputs = AdditiveInputs(x.float(), y.float(), v.float(), u.float(), None)
+    got = additive_scores.attend(inputs, AdditiveOptions(False, 0))
     torch.testing.assert_close(got.double(), want, rtol=0, atol=3e-5 if size > 10 else 2e-6)  # x itself is rounded
 
 
 def test_a_second_derivative_is_refused() -> None:
     given_ = draw(3, 3)
     (first,) = torch.autograd.grad(
-        additive_scores.attend(*given_, None, False, 0).square().sum(), given_[0], create_graph=True
+        additive_scores.attend(AdditiveInputs(*given_, None), AdditiveOptions(False, 0)).square().sum(),
+        given_[0],
+        create_graph=True,
     )
     with pytest.raises(ea.UnsupportedError, match="additive attention has no second derivative"):
         first.sum().backward()

@@ -89,7 +89,7 @@ def test_parts_keep_all_threads_busy(monkeypatch, threads: int, kv_heads: int, d
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     parts: list[int] = []
     real = decode.attend
-    monkeypatch.setattr(decode, "attend", lambda *given: parts.append(given[1].shape[:2].numel()) or real(*given))
+    monkeypatch.setattr(decode, "attend", lambda x, how: parts.append(x.k.shape[:2].numel()) or real(x, how))
     q, *longer = (x.to(dtype) for x in _draw(kv_heads=kv_heads, m=LONG + 100))
     k, v = (x[:, :, : LONG + 31] for x in longer)  # as views of a longer cache, with keys left over
     with torch.no_grad(), forced(decode.DECODE, "parts"):
@@ -113,7 +113,7 @@ def test_only_where_threads_would_be_idle(monkeypatch) -> None:
     """Whoever decides: a table of more threads, or the rule."""
     ran: list[tuple[int, ...]] = []
     real = decode.attend
-    monkeypatch.setattr(decode, "attend", lambda *given: ran.append(given[1].shape) or real(*given))
+    monkeypatch.setattr(decode, "attend", lambda x, how: ran.append(x.k.shape) or real(x, how))
     monkeypatch.setenv(autotuner.VARIABLE, "off")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")  # the rule asks
     q, k, v = _draw(batch=2, kv_heads=1)

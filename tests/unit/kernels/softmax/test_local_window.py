@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from efficient_attn.kernels.softmax import local_window
+from efficient_attn.kernels.softmax.local_window import LocalInputs, LocalOptions
 
 B, H, G, D, E = 2, 4, 2, 3, 5
 
@@ -51,7 +52,8 @@ def test_any_cut_is_one_result(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_window, "BLOCK_ELEMENTS", block)
         patch.setattr(local_window, "STRETCH_ROWS", 1 + block % 5)
-        got = local_window.attend(q, k, v, centres, valid, causal, start, window, own)
+        inputs = LocalInputs(q, k, v, centres, valid)
+        got = local_window.attend(inputs, LocalOptions(causal, start, window, own))
         want = plain(q, k, v, centres, valid, causal, start, window)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
         slopes = [torch.autograd.grad(x.cos().sum(), (q, k, v, centres)) for x in (got, want)]

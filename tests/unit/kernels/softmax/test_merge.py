@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from efficient_attn.kernels.softmax.merge import (
+    FusedInputs,
+    FusedOptions,
     attend,
     attend_backward,
     attend_unfused,
@@ -16,8 +18,10 @@ from efficient_attn.kernels.softmax.merge import (
     join,
     join_parts,
 )
+from efficient_attn.kernels.softmax.softmax_kernel import SavedSoftmax
 
 SCALE = 0.3
+OPTIONS = FusedOptions(causal=False, scale=SCALE)
 
 
 def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
@@ -33,11 +37,13 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
 def test_both_engines_agree(masked: bool, causal: bool) -> None:
     q, k, v, g, mask = tensors()
     mask = mask.index_fill(-1, torch.tensor(0), 0) if masked else None  # so that every row sees a key
-    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE, causal), attend_unfused(q, k, v, mask, SCALE, causal)
+    inputs, options = FusedInputs(q, k, v, mask), FusedOptions(causal, SCALE)
+    (out, lse), (same, sums) = attend(inputs, options), attend_unfused(inputs, options)
     torch.testing.assert_close(out, same)
     torch.testing.assert_close(lse, sums)
-    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE, causal)
-    for one, other in zip(ours, attend_unfused_backward(g, q, k, v, out, lse, mask, SCALE, causal), strict=True):
+    saved = SavedSoftmax(inputs, out, lse)
+    ours, theirs = attend_backward(g, saved, options), attend_unfused_backward(g, saved, options)
+    for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -55,11 +61,12 @@ def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
     cuts = (slice(0, 4), slice(4, 5), slice(5, 11))
     for cut in cuts:
         blind = (mask[..., cut] == -math.inf).all(-1)
-        part, sums = forward(q, k[:, :, cut], v[:, :, cut], mask[..., cut], SCALE)
+        part, sums = forward(FusedInputs(q, k[:, :, cut], v[:, :, cut], mask[..., cut]), OPTIONS)
         join(out, lse, part, sums.masked_fill(blind, -math.inf))
     torch.testing.assert_close(out, whole.detach())
     torch.testing.assert_close(lse, scores.detach().logsumexp(-1))
-    parts = [backward(g, q, k[:, :, c], v[:, :, c], out, lse, mask[..., c], SCALE) for c in cuts]
+    pieces = [FusedInputs(q, k[:, :, c], v[:, :, c], mask[..., c]) for c in cuts]
+    parts = [backward(g, SavedSoftmax(piece, out, lse), OPTIONS) for piece in pieces]
     found = sum(p[0] for p in parts), *(torch.cat([p[at] for p in parts], 2) for at in (1, 2))
     for one, other in zip(found, want, strict=True):
         torch.testing.assert_close(one, other)
@@ -69,9 +76,9 @@ def test_all_parts_at_once() -> None:
     q, k, v, _, mask = tensors(keys=12)
     mask[..., 0, :4] = -math.inf  # a part in which a row sees nothing
     scores, (batch, heads, rows, width) = q @ k.mT * SCALE + mask, q.shape
-    every = (x.reshape(-1, 3, 4, width) for x in (k, v))
+    keys, values = (x.reshape(-1, 3, 4, width) for x in (k, v))
     masks = mask.unflatten(-1, (3, 4)).transpose(2, 3).reshape(-1, 3, rows, 4)
-    outs, sums = attend_unfused(q.reshape(-1, 1, rows, width), *every, masks, SCALE)
+    outs, sums = attend_unfused(FusedInputs(q.reshape(-1, 1, rows, width), keys, values, masks), OPTIONS)
     whole = join_parts(outs.nan_to_num(), sums).view(batch, heads, rows, width)
     torch.testing.assert_close(whole, scores.softmax(-1) @ v)
 
@@ -79,10 +86,9 @@ def test_all_parts_at_once() -> None:
 def test_the_gradient_of_a_part_alone_is_wrong() -> None:
     """What the file is for: with its own log-sum-exp, a part's gradient is not that of the whole."""
     q, k, v, g, _ = tensors()
-    whole, lse = attend(q, k, v, None, SCALE)
-    part, own = attend(q, k[:, :, :4], v[:, :, :4], None, SCALE)
-    right = attend_backward(g, q, k[:, :, :4], v[:, :, :4], whole, lse, None, SCALE)
-    wrong = attend_backward(g, q, k[:, :, :4], v[:, :, :4], part, own, None, SCALE)
+    inputs = FusedInputs(q, k[:, :, :4], v[:, :, :4], None)
+    whole, part = attend(FusedInputs(q, k, v, None), OPTIONS), attend(inputs, OPTIONS)
+    right, wrong = (attend_backward(g, SavedSoftmax(inputs, *results), OPTIONS) for results in (whole, part))
     assert (right[0] - wrong[0]).abs().max() > 0.01
 
 

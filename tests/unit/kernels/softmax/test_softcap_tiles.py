@@ -11,6 +11,8 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_training_footprint
 from efficient_attn.kernels.softmax import softcap_tiles
+from efficient_attn.kernels.softmax.sink import SinkInputs
+from efficient_attn.kernels.softmax.softcap_tiles import SoftcapOptions
 
 B, H, G, D, E = 2, 4, 2, 5, 3
 Given = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -63,7 +65,7 @@ def test_any_cut_is_one_result(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"TILE_ELEMENTS": tile, "TILE_ROWS": rows, "TILE_KEYS": keys}.items():
             patch.setattr(softcap_tiles, name, value)
-        got = softcap_tiles.attend(*given_, valid, cap=cap, scale=1.0, causal=causal, start=start)
+        got = softcap_tiles.attend(SinkInputs(*given_, valid), SoftcapOptions(cap, 1.0, causal, start))
         want = plain(given_, valid, cap, causal, start)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
         slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
@@ -77,7 +79,7 @@ def test_caps_of_any_size_are_right_in_float32(cap: float, size: float) -> None:
     """Scores reach the cap from both sides, so that exponentials go from e^-cap to e^cap."""
     given_ = draw(40, 50, size, torch.float32)
     wide = widened(given_)
-    got = softcap_tiles.attend(*given_, None, cap=cap, scale=1.0, causal=True, start=3)
+    got = softcap_tiles.attend(SinkInputs(*given_, None), SoftcapOptions(cap, 1.0, True, 3))
     want = plain(wide, None, cap, True, 3)
     rough = 2e-5 if size * cap > 1e3 else 2e-6  # scores of hundreds are rounded by 1e-5
     torch.testing.assert_close(got.double(), want, rtol=0, atol=max(rough, 1e-3 * (size > 1 and cap > 1e3)))
@@ -89,7 +91,7 @@ def test_rows_whose_scores_all_lie_at_the_lower_end_are_right() -> None:
     """Exponentials of e^-50 each, which a common factor of e^-50 more would take out of float32."""
     q, k, v, _ = draw(4, 30, dtype=torch.float32)
     q, k, sink = torch.full_like(q, 1e3), -torch.ones_like(k), torch.full((B, H, 4), -torch.inf)
-    got = softcap_tiles.attend(q, k, v, sink, None, cap=50.0, scale=1.0, causal=False, start=0)
+    got = softcap_tiles.attend(SinkInputs(q, k, v, sink, None), SoftcapOptions(50.0, 1.0, False, 0))
     torch.testing.assert_close(got, v.mean(2, keepdim=True).repeat_interleave(2, 1).expand_as(got))
 
 
@@ -99,7 +101,7 @@ def test_memory_grows_with_the_length_alone(cap: float) -> None:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
         leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
         peak = measure_training_footprint(
-            lambda: softcap_tiles.attend(*leaves, None, cap=cap, scale=0.25, causal=True, start=0),
+            lambda: softcap_tiles.attend(SinkInputs(*leaves, None), SoftcapOptions(cap, 0.25, True, 0)),
             lambda out: torch.autograd.grad(out, leaves, grad),
             device="cpu",
         ).peak
@@ -113,7 +115,7 @@ def test_memory_grows_with_the_length_alone(cap: float) -> None:
 
 def test_a_second_derivative_is_refused() -> None:
     given_ = draw(3, 3)
-    out = softcap_tiles.attend(*given_, None, cap=5.0, scale=1.0, causal=False, start=0)
+    out = softcap_tiles.attend(SinkInputs(*given_, None), SoftcapOptions(5.0, 1.0, False, 0))
     (first,) = torch.autograd.grad(out.square().sum(), given_[0], create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="attention under a soft cap has no second derivative"):
         first.sum().backward()

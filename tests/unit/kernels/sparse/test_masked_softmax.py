@@ -91,7 +91,8 @@ def test_no_mask_where_every_pair_counts_and_none_of_anything_on_the_meta_device
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("backend", ["masked", "adaptive", "parts"])
 def test_the_op_is_the_eager_call(spec: str, backend: str) -> None:
-    from efficient_attn.kernels.sparse.pattern_op import softmax_over_text, write_pattern
+    from efficient_attn.kernels.sparse.parts import SparseInputs
+    from efficient_attn.kernels.sparse.pattern_op import PATTERN, PatternOptions, softmax_over_text, write_pattern
 
     attn = ea.create(spec, backend=backend)
     q, k, v = tensors(2)
@@ -99,9 +100,9 @@ def test_the_op_is_the_eager_call(spec: str, backend: str) -> None:
     assert text is not None
     for mask in (MASKS["causal"], MASKS["lengths"]):
         rows = q.unflatten(1, (2, 2)).transpose(2, 3).reshape(4, 40, 2, 8)
-        out = softmax_over_text(
-            rows, k.reshape(4, 40, 8), v.reshape(4, 40, 8), mask.key_valid(40), text, 0, True, backend, 8**-0.5
-        )
+        inputs = SparseInputs(rows, k.reshape(4, 40, 8), v.reshape(4, 40, 8), mask.key_valid(40))
+        out, _ = PATTERN.op(*inputs, text, 0, True, backend, 8**-0.5)
+        assert torch.equal(out, softmax_over_text(inputs, PatternOptions(text, 0, True, backend, 8**-0.5)))
         out = out.view(2, 2, 40, 2, 8).transpose(2, 3).reshape(2, 4, 40, 8)
         got = (out, *torch.autograd.grad(out.cos().sum(), (q, k, v)))
         want = attn(q, k, v, mask)

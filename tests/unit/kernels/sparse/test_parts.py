@@ -8,8 +8,8 @@ import torch
 import efficient_attn as ea
 from efficient_attn.kernels.softmax import merge
 from efficient_attn.kernels.sparse import parts
-from efficient_attn.kernels.sparse.parts import PlanConfig, softmax_over_plan
-from efficient_attn.kernels.sparse.tiles import Gather, Tile, Tiling, TilingRule, View
+from efficient_attn.kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
+from efficient_attn.kernels.sparse.tiles import Gather, Step, Tile, Tiling, TilingRule, View
 from efficient_attn.patterns import Band, Geometry
 
 EVERY = TilingRule(Band(None, None), (), Geometry(64, 64, 0, False))
@@ -24,7 +24,7 @@ def test_masks_hold_padding_holes_and_groups() -> None:
     like = torch.zeros(4, 1, 3, 1)
     gathered = Tile(1, View(0, 1), Gather(torch.tensor([[0, -1]]), 2, False), EVERY)
     recipe = PlanConfig(plan(gathered), group=3, scale=1.0)
-    mask, blind = recipe.mask(recipe.plan[0], gathered, 0, 1, like, valid)
+    mask, blind = recipe.mask(recipe.plan[0], Step(gathered, 0, 1), like, valid)
     assert mask is not None
     assert mask.shape == (4, 1, 3, 4)
     assert (mask == 0)[:, 0, 0].int().tolist() == [[1, 1, 0, 0]] * 4
@@ -32,11 +32,11 @@ def test_masks_hold_padding_holes_and_groups() -> None:
     assert not blind.any()
     apart = torch.tensor([[False, True], [True, False]])
     pair = Tile(1, View(0, 1), View(0, 2), None)
-    mask, _ = PlanConfig(plan(pair), 1, 1.0).mask(Tiling((pair,)), pair, 0, 1, like, apart)
+    mask, _ = PlanConfig(plan(pair), 1, 1.0).mask(Tiling((pair,)), Step(pair, 0, 1), like, apart)
     assert mask is not None
     assert (mask == 0)[:, 0, 0].int().tolist() == [[0, 1], [0, 1], [1, 0], [1, 0]]  # a batch row's heads are adjacent
     first = Tile(1, View(0, 1), View(0, 1), None)
-    _, blind = PlanConfig(plan(first), 1, 1.0).mask(Tiling((first,)), first, 0, 1, like, apart)
+    _, blind = PlanConfig(plan(first), 1, 1.0).mask(Tiling((first,)), Step(first, 0, 1), like, apart)
     assert blind is not None
     assert blind[:, 0, 0].tolist() == [True, True, False, False]
 
@@ -44,13 +44,13 @@ def test_masks_hold_padding_holes_and_groups() -> None:
 def test_no_mask_where_all_pairs_count_and_nothing_is_padded() -> None:
     tile = Tile(1, View(0, 1), View(0, 2), None)
     like = torch.zeros(1, 1, 1, 1)
-    assert PlanConfig(plan(tile), 1, 1.0).mask(Tiling((tile,)), tile, 0, 1, like, None) == (None, None)
+    assert PlanConfig(plan(tile), 1, 1.0).mask(Tiling((tile,)), Step(tile, 0, 1), like, None) == (None, None)
 
 
 def test_rows_in_no_tile_are_zero_and_have_no_gradient() -> None:
     q, k = torch.randn(1, 6, 1, 8, requires_grad=True), torch.randn(1, 6, 8, requires_grad=True)
     recipe = PlanConfig(plan(Tile(1, View(2, 3), View(0, 6), None, fresh=True)), 1, 1.0)
-    out = softmax_over_plan(q, k, k, None, recipe)
+    out = softmax_over_plan(SparseInputs(q, k, k, None), recipe)
     assert not out[:, [0, 1, 5]].any()
     assert out[:, 2:5].all()
     out.sum().backward()
@@ -62,7 +62,7 @@ def test_columns_that_are_taken_together_get_their_gradient_back() -> None:
     q, k, v = (torch.randn(1, 6, *rest, 8, dtype=torch.float64, requires_grad=True) for rest in ((1,), (), ()))
     columns = torch.tensor([1, 4, 5])
     recipe = PlanConfig(plan(Tile(1, View(0, 6), View(0, 3), None, fresh=True), columns=columns), 1, 0.5)
-    out = softmax_over_plan(q, k, v, None, recipe)
+    out = softmax_over_plan(SparseInputs(q, k, v, None), recipe)
     want = ((q[:, :, 0] @ k[:, columns].mT) * 0.5).softmax(-1) @ v[:, columns]
     torch.testing.assert_close(out[:, :, 0], want)
     weight = torch.randn_like(want)

@@ -31,9 +31,10 @@ def counted(tiles: TilePlan, g: Geometry) -> torch.Tensor:
     """How often each pair is counted, ``[N, M]``, read off the plan's own tiles, step by step as the kernel goes."""
     counts = torch.zeros(g.n, g.m, dtype=torch.int32)
     for part in tiles:
-        for tile, first, last in part.steps():
-            allowed = part.allowed(tile, first, last, CPU)
-            rows, keys = tile.queries.positions(first, last, CPU), part.positions(tile, first, last, CPU)
+        for step in part.steps():
+            tile, first, last = step
+            allowed = part.allowed(step, CPU)
+            rows, keys = tile.queries.positions(first, last, CPU), part.positions(step, CPU)
             for w in range(last - first):
                 here = (
                     torch.ones(rows.shape[1], keys.shape[1], dtype=torch.bool)
@@ -156,11 +157,12 @@ def test_little_is_computed_that_does_not_count(spec: str, causal: bool, monkeyp
     done = 0
 
     def counting(kernel: Callable) -> Callable:
-        def attend(q, k, v, mask, scale):
+        def attend(inputs, options):
             nonlocal done
+            q, k, _, mask = inputs
             assert mask is None or mask.shape[-1] == k.shape[2]
             done += q.shape[1] * q.shape[2] * k.shape[2]
-            return kernel(q, k, v, mask, scale)
+            return kernel(inputs, options)
 
         return attend
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.kernels.sparse import tiles
-from efficient_attn.kernels.sparse.tiles import Gather, Tile, Tiling, TilingRule, View
+from efficient_attn.kernels.sparse.tiles import Gather, Step, Tile, Tiling, TilingRule, View
 from efficient_attn.patterns import Band, Geometry, Keys
 
 CPU = torch.device("cpu")
@@ -94,9 +94,9 @@ def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
     part = Tiling((), torch.tensor([3, 4, 9]))
     tile = Tile(1, View(0, 2), View(1, 2), TilingRule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
     assert part.select_keys(torch.arange(12.0).view(1, 12, 1))[0, :, 0].tolist() == [3, 4, 9]
-    assert part.positions(tile, 0, 1, CPU).tolist() == [[4, 9]]
+    assert part.positions(Step(tile, 0, 1), CPU).tolist() == [[4, 9]]
     late = Tile(1, View(4, 2), View(1, 2), tile.rule)
-    assert part.allowed(late, 0, 1, CPU).tolist() == [[[True, False], [True, False]]]  # pyright: ignore
+    assert part.allowed(Step(late, 0, 1), CPU).tolist() == [[[True, False], [True, False]]]  # pyright: ignore
 
 
 def test_pairs_are_those_that_count() -> None:
@@ -110,4 +110,4 @@ def test_pairs_are_those_that_count() -> None:
 
 def test_without_a_rule_all_pairs_count() -> None:
     tile = Tile(1, View(0, 2), View(0, 2), None)
-    assert Tiling((tile,)).allowed(tile, 0, 1, CPU) is None
+    assert Tiling((tile,)).allowed(Step(tile, 0, 1), CPU) is None
