@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from inspect import Parameter, Signature
 from typing import Any
 
 import torch
@@ -44,3 +45,10 @@ def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any
     op = torch.library.custom_op(f"efficient_attn::{name}", run_contiguous, mutates_args=(), schema=schema)
     op.register_fake(fake)
     return op
+
+
+def set_signature(function: Any, types: dict[str, Any], n_results: int) -> None:
+    """Give a function of ``*arguments`` the typed signature that torch reads an op's schema from. It returns so many
+    tensors."""
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for name, t in types.items()]
+    function.__signature__ = Signature(parameters, return_annotation=tuple[(Tensor,) * n_results])

@@ -87,7 +87,8 @@ class _ProjectOntoFunction(KernelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(inputs[1])
+        _, directions = inputs
+        ctx.save_for_backward(directions)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +18,46 @@ MIN_STRETCH = 32  # positions a stretch at least: below that the products become
 
 Divisor = Callable[[Tensor], Tensor]
 Features = tuple[Tensor, Tensor | None]
+
+
+class KeyInputs(NamedTuple):
+    """``k [Bh, M, D]``, ``v [Bh, M, E]``, with padding the valid keys, bool ``[Bh, M]``, and the logarithms ``[Bh, M]``
+    of keys' weights, if they have any besides their features."""
+
+    k: Tensor
+    v: Tensor
+    valid: Tensor | None = None
+    logs: Tensor | None = None
+
+    def rows(self, rows: slice) -> KeyInputs:
+        """The keys at some positions."""
+        return KeyInputs(*(None if x is None else x[:, rows] for x in self))  # pyright: ignore[reportArgumentType]
+
+    def lanes(self, lanes: slice) -> KeyInputs:
+        """The keys of some heads."""
+        return KeyInputs(*(None if x is None else x[lanes] for x in self))  # pyright: ignore[reportArgumentType]
+
+
+class Stretch(NamedTuple):
+    """The keys of some positions in a kernel: features ``y [Bh, L, F]``, values ``v [Bh, L, E]``, and logarithms of
+    weights ``a [Bh, L]``."""
+
+    y: Tensor
+    v: Tensor
+    a: Tensor | None
+
+    def rows(self, rows: slice) -> Stretch:
+        return Stretch(self.y[:, rows], self.v[:, rows], None if self.a is None else self.a[:, rows])
+
+
+class OutputGrads(NamedTuple):
+    """Gradients by the numerators ``[Bh, G, L, E]`` of rows and by their sums of weights ``[Bh, G, L, 1]``."""
+
+    top: Tensor
+    total: Tensor | None
+
+    def rows(self, rows: slice) -> OutputGrads:
+        return OutputGrads(self.top[:, :, rows], None if self.total is None else self.total[:, :, rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +103,11 @@ class LinearConfig:
                 a = a.masked_fill(hidden, float("-inf"))
         return y, a
 
+    def stretch(self, keys: KeyInputs, rows: slice) -> Stretch:
+        """The features of the keys at these positions, with their values."""
+        y, a = self.keys(keys.k[:, rows], rows, keys.valid, keys.logs)
+        return Stretch(y, self.widen(keys.v[:, rows]), a)
+
     def _positions(self, x: Tensor, start: int, rows: slice) -> Tensor | None:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
 
@@ -94,12 +141,32 @@ class FeatureTape:
 
     def __init__(self, config: LinearConfig) -> None:
         phi = config.phi
+        self.config = config
         self._manual_backward = None if config.parameters or phi.positional else phi.back
-        self._widen = config.widen
         self.parameters = config.parameters
         self.grad_parameters: list[Tensor | None] = [None] * len(config.parameters)
 
-    def record(
+    def record_queries(self, q: Tensor, rows: slice) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Features of the queries of these rows, and a function from their gradient to that of the queries."""
+        x, _, backward = self._record(partial(self.config.queries, rows=rows), q[:, :, rows])
+        return x, backward
+
+    def record_keys(
+        self, keys: KeyInputs, rows: slice
+    ) -> tuple[Stretch, Callable[[Tensor], tuple[Tensor, Tensor | None]]]:
+        """The stretch of these positions, and a function from the gradient of its features, weights included, to those
+        of the keys and of the logarithms of their weights."""
+        features = partial(self.config.keys, rows=rows, valid=keys.valid, logs=keys.logs)
+        hidden = None if keys.valid is None else ~keys.valid[:, rows]
+        y, a, backward = self._record(features, keys.k[:, rows], hidden)
+
+        def backward_keys(grad_y: Tensor) -> tuple[Tensor, Tensor | None]:
+            grad_a = None if a is None else (grad_y * y).sum(-1)  # y enters the output as e^a y
+            return backward(grad_y, grad_a), grad_a
+
+        return Stretch(y, self.config.widen(keys.v[:, rows]), a), backward_keys
+
+    def _record(
         self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
         """Features of x and their logarithms, and a function from gradients of these to the gradient of x.
@@ -112,7 +179,7 @@ class FeatureTape:
             def backward_manually(grad_y: Tensor, grad_a: Tensor | None = None) -> Tensor:
                 if hidden is not None:
                     grad_y = grad_y.masked_fill_(hidden[..., None], 0)
-                return manual_backward(self._widen(x), y, grad_y, grad_a)
+                return manual_backward(self.config.widen(x), y, grad_y, grad_a)
 
             return y, a, backward_manually
         with torch.enable_grad():
@@ -146,13 +213,21 @@ def divide(config: LinearConfig, top: Tensor, total: Tensor | None, out: Tensor)
         out.copy_(top.div_(config.divisor(total)))
 
 
-def divide_backward(
-    grad: Tensor, out: Tensor, divisors: Tensor | None, slopes: Tensor | None, rows: slice
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients by the numerators ``[Bh, G, rows, E]`` and by the sums of weights ``[Bh, G, rows, 1]`` of some rows."""
-    if divisors is None or slopes is None:
-        return widen(grad[:, :, rows]), None
-    divisor = divisors[:, :, rows]
-    grad_out = grad[:, :, rows].to(divisor.dtype)
-    grad_total = (grad_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
-    return grad_out / divisor, grad_total
+class SavedRows(NamedTuple):
+    """What the gradient of divided rows needs: ``grad`` and ``out [Bh, G, N, E]``, and divisors ``[Bh, G, N, 1]`` with
+    their slopes by the sums of weights."""
+
+    grad: Tensor
+    out: Tensor
+    divisors: Tensor | None
+    slopes: Tensor | None
+
+    def divide_backward(self, rows: slice) -> OutputGrads:
+        """The gradients by what was divided in some rows."""
+        grad, out, divisors, slopes = self
+        if divisors is None or slopes is None:
+            return OutputGrads(widen(grad[:, :, rows]), None)
+        divisor = divisors[:, :, rows]
+        grad_out = grad[:, :, rows].to(divisor.dtype)
+        grad_total = (grad_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
+        return OutputGrads(grad_out / divisor, grad_total)

@@ -6,110 +6,128 @@ torch's compiler handles the features, which need memory for all positions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 from torch import Tensor
 
-from ..custom_ops import make_op
-from ..native import cpp_scan as native
+from ..custom_ops import make_op, set_signature
+from ..native import cpp_scan
 from . import chunks
-from .linear_config import LinearConfig
+from .linear_config import KeyInputs, LinearConfig, OutputGrads, Stretch
 from .scan_state import ScanState
 from .sums import Sums, apply_divisor, start_sums, unpack_past
 
 
-def scan(
-    config: LinearConfig, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None
-) -> tuple[Tensor, Sums]:
+class ScanInputs(NamedTuple):
+    """Features ``x [Bh, G, N, F]`` of queries, the keys of `Stretch`, and the state before them, of `Sums`."""
+
+    x: Tensor
+    y: Tensor
+    v: Tensor
+    a: Tensor | None
+    kv: Tensor
+    z: Tensor
+    reference: Tensor
+
+    def keys(self) -> Stretch:
+        return Stretch(self.y, self.v, self.a)
+
+    def copy_state(self, flags: ScanFlags) -> ScanState:
+        """A copy, because an op must not change its inputs."""
+        reference = self.reference.clone() if flags.weighted else None
+        return ScanState(Sums(self.kv.clone(), self.z.clone(), reference), decays=flags.decays, steady=flags.steady)
+
+
+class ScanFlags(NamedTuple):
+    """weighted: whether the state has a reference. decays, steady: see `LinearConfig`."""
+
+    weighted: bool
+    decays: bool
+    steady: bool
+    use_cpp: bool
+
+
+class ScanGrads(NamedTuple):
+    """Gradients by the results of the op: rows before division, their sums of weights, and the sums after them."""
+
+    grad_top: Tensor
+    grad_total: Tensor
+    grad_kv: Tensor
+    grad_z: Tensor
+
+
+INPUT_TYPES, FLAG_TYPES = get_type_hints(ScanInputs), get_type_hints(ScanFlags)
+
+
+def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None) -> tuple[Tensor, Sums]:
     """See `scan.scan`."""
     all_positions = slice(0, q.shape[2])
     x, _ = config.queries(q, all_positions)
-    y, a = config.keys(k, all_positions, valid, logs)
-    kv, z, reference = start_sums(config, k, v, logs, unpack_past(past))
-    flags = reference is not None, config.decays, config.steady, config.native
+    y, v, a = config.stretch(keys, all_positions)
+    kv, z, reference = start_sums(config, keys, unpack_past(past))
+    flags = ScanFlags(reference is not None, config.decays, config.steady, config.native)
     zero = kv.new_zeros(len(kv)) if reference is None else reference
-    top, total, *end_sums = _scan_op(x, y, config.widen(v), a, kv, z, zero, *flags)
-    return apply_divisor(config, top, total).to(q.dtype), Sums(
-        end_sums[0], end_sums[1], None if reference is None else end_sums[2]
-    )
+    top, total, kv, z, end_reference = _scan_op(*ScanInputs(x, y, v, a, kv, z, zero), *flags)
+    return apply_divisor(config, top, total).to(q.dtype), Sums(kv, z, None if reference is None else end_reference)
 
 
-def _copy_state(kv: Tensor, z: Tensor, reference: Tensor | None, decays: bool, steady: bool) -> ScanState:
-    """A copy of a state, because an op must not change its inputs."""
-    return ScanState(
-        Sums(kv.clone(), z.clone(), None if reference is None else reference.clone()), decays=decays, steady=steady
-    )
+def _split(arguments: tuple[Any, ...]) -> tuple[ScanInputs, ScanFlags]:
+    return ScanInputs(*arguments[: len(INPUT_TYPES)]), ScanFlags(*arguments[len(INPUT_TYPES) :])
 
 
-def _run(
-    x: Tensor,
-    y: Tensor,
-    v: Tensor,
-    a: Tensor | None,
-    kv: Tensor,
-    z: Tensor,
-    reference: Tensor,
-    weighted: bool,
-    decays: bool,
-    steady: bool,
-    use_cpp: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    state = _copy_state(kv, z, reference if weighted else None, decays, steady)
-    top = x.new_empty(*x.shape[:3], v.shape[2])
-    total = (native if use_cpp else chunks).attend(x, y, v, a, state, top)
+def _run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs, flags = _split(arguments)
+    state = inputs.copy_state(flags)
+    top = inputs.x.new_empty(*inputs.x.shape[:3], inputs.v.shape[2])
+    total = (cpp_scan if flags.use_cpp else chunks).attend(inputs.x, inputs.keys(), state, top)
     assert total is not None
-    return top, total, state.kv, state.z, reference.clone() if state.reference is None else state.reference
+    return top, total, state.kv, state.z, inputs.reference.clone() if state.reference is None else state.reference
 
 
-def _shapes(x: Tensor, y: Tensor, v: Tensor, a: Any, kv: Tensor, z: Tensor, reference: Tensor, *flags: Any) -> Any:
-    top, total = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
-    return top, total, *(t.new_empty(t.shape) for t in (kv, z, reference))
+def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    inputs, _ = _split(arguments)
+    x, ends = inputs.x, (inputs.kv, inputs.z, inputs.reference)
+    top, total = x.new_empty(*x.shape[:3], inputs.v.shape[2]), x.new_empty(*x.shape[:3], 1)
+    return top, total, *(t.new_empty(t.shape) for t in ends)
 
 
 def _run_backward(
-    grad_top: Tensor,
-    grad_total: Tensor,
-    grad_kv: Tensor,
-    grad_z: Tensor,
-    x: Tensor,
-    y: Tensor,
-    v: Tensor,
-    a: Tensor | None,
-    kv: Tensor,
-    z: Tensor,
-    reference: Tensor,
-    weighted: bool,
-    decays: bool,
-    steady: bool,
-    use_cpp: bool,
+    grad_top: Tensor, grad_total: Tensor, grad_kv: Tensor, grad_z: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    kernel = native if use_cpp else chunks
-    state = _copy_state(kv, z, reference if weighted else None, decays, steady)
-    grad_x, references = kernel.backward_queries(grad_top, grad_total, y, v, a, state)
-    grad_state = ScanState(Sums(grad_kv.clone(), grad_z.clone()), decays=decays, steady=steady)
-    grad_y, grad_v = kernel.backward_keys(x, y, v, a, grad_top, grad_total, grad_state, references)
-    grad_a = y.new_empty(0) if a is None else (grad_y * y).sum(-1).to(a.dtype)
+    inputs, flags = _split(arguments)
+    kernel, grads, keys = cpp_scan if flags.use_cpp else chunks, OutputGrads(grad_top, grad_total), inputs.keys()
+    grad_x, references = kernel.backward_queries(grads, keys, inputs.copy_state(flags))
+    grad_state = ScanState(Sums(grad_kv.clone(), grad_z.clone()), decays=flags.decays, steady=flags.steady)
+    grad_y, grad_v = kernel.backward_keys(inputs.x, keys, grads, grad_state, references)
+    grad_a = keys.y.new_empty(0) if keys.a is None else (grad_y * keys.y).sum(-1).to(keys.a.dtype)
     return grad_x, grad_y, grad_v, grad_a, grad_state.kv, grad_state.z
 
 
-def _backward_shapes(_: Tensor, __: Tensor, grad_kv: Tensor, grad_z: Tensor, *arguments: Any) -> Any:
-    x, y, v, a = arguments[:4]
-    grad_a = y.new_empty(0) if a is None else a.new_empty(a.shape)
-    return *(t.new_empty(t.shape) for t in (x, y, v)), grad_a, *(t.new_empty(t.shape) for t in (grad_kv, grad_z))
+def _backward_shapes(
+    grad_top: Tensor, grad_total: Tensor, grad_kv: Tensor, grad_z: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    inputs, _ = _split(arguments)
+    grad_a = inputs.y.new_empty(0) if inputs.a is None else inputs.a.new_empty(inputs.a.shape)
+    return *(t.new_empty(t.shape) for t in inputs[:3]), grad_a, *(t.new_empty(t.shape) for t in (grad_kv, grad_z))
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.how = inputs[7:]
-    ctx.save_for_backward(*inputs[:7])
-    ctx.mark_non_differentiable(output[4])
+    scan_inputs, ctx.flags = _split(inputs)
+    *_, reference = output
+    ctx.save_for_backward(*scan_inputs)
+    ctx.mark_non_differentiable(reference)
 
 
-def _backward(ctx: Any, *grads: Tensor) -> Any:
-    saved = ctx.saved_tensors
-    grad_x, grad_y, grad_v, grad_a, grad_kv, grad_z = _scan_backward_op(*grads[:4], *saved, *ctx.how)
-    return grad_x, grad_y, grad_v, None if saved[3] is None else grad_a, grad_kv, grad_z, *[None] * (1 + len(ctx.how))
+def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    *result_grads, _ = grads  # the reference has none
+    inputs = ScanInputs(*ctx.saved_tensors)
+    grad_x, grad_y, grad_v, grad_a, grad_kv, grad_z = _scan_backward_op(*result_grads, *inputs, *ctx.flags)
+    grad_a = None if inputs.a is None else grad_a
+    return grad_x, grad_y, grad_v, grad_a, grad_kv, grad_z, None, *[None] * len(FLAG_TYPES)
 
 
+set_signature(_run, {**INPUT_TYPES, **FLAG_TYPES}, 5)
+set_signature(_run_backward, {**get_type_hints(ScanGrads), **INPUT_TYPES, **FLAG_TYPES}, 6)
 _scan_op = make_op("scan", _run, _shapes)
 _scan_backward_op = make_op("scan_backward", _run_backward, _backward_shapes)
 _scan_op.register_autograd(_backward, setup_context=_setup_context)

@@ -1,4 +1,10 @@
-"""The state of a causal scan: sums over all chunks so far, their weights, and what each chunk reads of it."""
+"""The state of a causal scan: sums over all chunks so far, their weights, and what each chunk reads of it.
+
+    S_c = sum_j e^(a_j - r_c) phi(k_j) v_j^T  [F, E],    z_c = sum_j e^(a_j - r_c) phi(k_j)  [F]
+
+over all keys j before chunk c, where a_j is the logarithm of a key's weight and r_c the reference of the chunk: the
+largest a so far, or with decays that of the newest position. Without weights all a and r are 0.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .sums import Sums
+from .sums import Sums, zero_if_infinite
 
 NEG_INF = float("-inf")
 
@@ -168,10 +174,10 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
     a, rows = a.unflatten(1, (count, -1)), rows.unflatten(1, (count, -1))
     last = rows[..., -1]
     starts = torch.cat([reference[:, None], last], 1)  # before each chunk, and after the last
-    base = _zero_if_infinite(starts)
+    base = zero_if_infinite(starts)
     near, level = ((x - base[:, :-1, None]).to(dtype).flatten(0, 1) for x in (a, rows))
     begin = (starts - base)[:, :-1].to(dtype).flatten()[:, None]
-    level, top = _zero_if_infinite(level), _zero_if_infinite(level[:, -1:])
+    level, top = zero_if_infinite(level), zero_if_infinite(level[:, -1:])
     size = a.shape[2]
     later = torch.ones(size, size, dtype=torch.bool, device=a.device).triu_(1)
     pairs = (near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF).exp_()
@@ -204,10 +210,6 @@ def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWe
         fade(size * chunk)[..., None],
         a[:, -1].double(),
     )
-
-
-def _zero_if_infinite(x: Tensor) -> Tensor:
-    return x.masked_fill(x == NEG_INF, 0)
 
 
 def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:

@@ -1,5 +1,8 @@
 """Short sequences: all positions together, in as few torch calls as possible.
 
+    causal: out = (X Y^T * w) V / divisor,  w_ij = e^(a_j - r_i) for keys up to i,  r_i the largest a so far, else 0
+    bidirectional: out = X (Y^T V) / divisor                          X [Bh, G N, F],  Y [Bh, M, F],  V [Bh, M, E]
+
 Cutting into stretches saves memory, of which a short call needs little, and costs more torch calls than its products
 take time. Here batch and heads are cut, if there are many: models in training have many short sequences. Causal rows
 are multiplied with all keys, which is cheapest for few keys. Features are recomputed in the backward pass, as for long
@@ -9,14 +12,14 @@ sequences.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
-from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, LinearConfig, divide_backward
-from .sums import KERNEL, dot_rows
+from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
+from .sums import KERNEL, dot_rows, relative_weights, split_arguments
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
@@ -52,55 +55,45 @@ def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list
     return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
 
-def attend_short(
-    config: LinearConfig, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, causal: bool
-) -> Tensor:
-    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to ``recipe.start + i``.
-
-    valid, logs: ``[Bh, M]``, where there is padding, and where keys have weights besides their features.
-    """
-    outputs = _ShortFunction.apply(config, causal, valid, q, k, v, logs, *config.parameters)
+def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool) -> Tensor:
+    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to
+    ``config.start + i``."""
+    outputs = _ShortFunction.apply(config, causal, q, *keys, *config.parameters)
     return cast(tuple[Tensor, Tensor | None], outputs)[0]
 
 
 class _ShortFunction(KernelFunction):
+    """``(config, causal, q, *keys, *parameters)``."""
+
     @staticmethod
-    def forward(
-        config: LinearConfig, causal: bool, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *parameters: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        out, totals = q.new_empty(*q.shape[:3], v.shape[2]), []
-        for lanes in _cut_lanes(config, q, k, causal):
-            part = _attend(
-                config, causal, _slice_lanes(valid, lanes), q[lanes], k[lanes], v[lanes], _slice_lanes(logs, lanes)
-            )
-            out[lanes] = part[0]
-            totals.append(part[1])
+    def forward(config: LinearConfig, causal: bool, q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor | None]:
+        keys, _ = split_arguments(arguments)
+        out, totals = q.new_empty(*q.shape[:3], keys.v.shape[2]), []
+        for lanes in _cut_lanes(config, q, keys.k, causal):
+            out[lanes], total = _attend(config, causal, q[lanes], keys.lanes(lanes))
+            totals.append(total)
         return out, torch.cat(totals) if config.divisor else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.how = inputs[:2]
-        ctx.save_for_backward(*inputs[2:7], *output)
-        if output[1] is not None:
-            ctx.mark_non_differentiable(output[1])
+        ctx.config, ctx.causal, q, *arguments = inputs
+        keys, _ = split_arguments(arguments)
+        out, totals = output
+        ctx.save_for_backward(q, *keys, out, totals)
+        if totals is not None:
+            ctx.mark_non_differentiable(totals)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gradients = differentiate_once(KERNEL, _gradients, grads[0], *ctx.how, *ctx.saved_tensors)
-        return None, None, None, *gradients
+        (grad, _), gradients = grads, partial(_gradients, ctx.config, ctx.causal)
+        return None, None, *differentiate_once(KERNEL, gradients, grad, *ctx.saved_tensors)
 
 
-def _slice_lanes(x: Tensor | None, lanes: slice) -> Any:
-    return None if x is None else x[lanes]
-
-
-def _attend(
-    config: LinearConfig, causal: bool, valid: Tensor | None, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
-) -> tuple[Tensor, Any]:
+def _attend(config: LinearConfig, causal: bool, q: Tensor, keys: KeyInputs) -> tuple[Tensor, Any]:
     """Rows, and their sums of weights where they are divided by these."""
     x, _ = config.queries(q, slice(0, q.shape[2]))
-    y, a = config.keys(k, slice(0, k.shape[1]), valid, logs)
-    rows, values = x.flatten(1, 2), config.widen(v)
+    y, values, a = config.stretch(keys, slice(0, keys.k.shape[1]))
+    rows = x.flatten(1, 2)
     if causal:
         products = _mask_later(rows @ y.mT, q.shape[1], _compute_weights(a, q, config), config.start)
         top, total = products @ values, products.sum(-1, keepdim=True) if config.divisor else None
@@ -111,53 +104,39 @@ def _attend(
     return out.view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
 
 
-def _gradients(
-    grad: Tensor,
-    config: LinearConfig,
-    causal: bool,
-    valid: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    logs: Tensor | None,
-    out: Tensor,
-    totals: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    """Gradients by q, k, v, logs and the map's parameters."""
-    tape = FeatureTape(config)
-    gradients = [torch.empty_like(x) for x in (q, k, v)]
-    grad_logs = None if logs is None else torch.empty_like(logs)
-    for lanes in _cut_lanes(config, q, k, causal):
-        parts = (_slice_lanes(x, lanes) for x in (valid, q, k, v, logs, out, totals))
-        *lane_grads, grad_a = _lane_gradients(grad[lanes], tape, config, causal, *parts)
-        for whole, part in zip(gradients, lane_grads, strict=True):
-            whole[lanes] = part
+class _SavedShort(NamedTuple):
+    """What the backward pass needs of some heads."""
+
+    q: Tensor
+    keys: KeyInputs
+    rows: SavedRows
+
+
+def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
+    """Gradients by all arguments of `_ShortFunction` from q on."""
+    q, *key_tensors, out, totals = saved
+    keys, tape = KeyInputs(*key_tensors), FeatureTape(config)
+    grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, keys.k, keys.v))
+    grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
+    for lanes in _cut_lanes(config, q, keys.k, causal):
+        divisors = config.divisors(None if totals is None else totals[lanes])
+        part = _SavedShort(q[lanes], keys.lanes(lanes), SavedRows(grad[lanes], out[lanes], *divisors))
+        grad_q[lanes], grad_k[lanes], grad_v[lanes], grad_a = _lane_gradients(tape, causal, part)
         if grad_logs is not None and grad_a is not None:
             grad_logs[lanes] = grad_a
-    return *gradients, grad_logs, *tape.grad_parameters
+    return grad_q, grad_k, grad_v, None, grad_logs, *tape.grad_parameters
 
 
 def _lane_gradients(
-    grad: Tensor,
-    tape: FeatureTape,
-    config: LinearConfig,
-    causal: bool,
-    valid: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    logs: Tensor | None,
-    out: Tensor,
-    totals: Tensor | None,
+    tape: FeatureTape, causal: bool, saved: _SavedShort
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of some lanes by q, k, v and logs."""
-    query_rows, key_rows = slice(0, q.shape[2]), slice(0, k.shape[1])
-    x, _, backward_q = tape.record(partial(config.queries, rows=query_rows), q)
-    y, a, backward_k = tape.record(
-        partial(config.keys, rows=key_rows, valid=valid, logs=logs), k, None if valid is None else ~valid
-    )
-    grad_tops, grad_totals = divide_backward(grad, out, *config.divisors(totals), query_rows)
-    rows, values, grad_tops = x.flatten(1, 2), config.widen(v), grad_tops.flatten(1, 2)
+    (q, keys, saved_rows), config = saved, tape.config
+    query_rows = slice(0, q.shape[2])
+    x, backward_q = tape.record_queries(q, query_rows)
+    (y, values, a), backward_k = tape.record_keys(keys, slice(0, keys.k.shape[1]))
+    grad_tops, grad_totals = saved_rows.divide_backward(query_rows)
+    rows, grad_tops = x.flatten(1, 2), grad_tops.flatten(1, 2)
     grad_totals = None if grad_totals is None else grad_totals.flatten(1, 2)
     if causal:
         weights = _compute_weights(a, q, config)
@@ -176,8 +155,8 @@ def _lane_gradients(
             grad_x.addcmul_(grad_totals, weighted.sum(1)[:, None])
             grad_y.add_(grad_totals.mT @ rows)
         grad_y = grad_y if scale is None else grad_y.mul_(scale)
-    grad_a = None if a is None else (grad_y * y).sum(-1)
-    return backward_q(grad_x.view(x.shape)), backward_k(grad_y, grad_a), grad_v, grad_a
+    grad_k, grad_a = backward_k(grad_y)
+    return backward_q(grad_x.view(x.shape)), grad_k, grad_v, grad_a
 
 
 def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:
@@ -196,13 +175,9 @@ def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tenso
     row_reference = (
         a[:, config.start : config.start + q.shape[2], None] if config.decays else logs.amax(-1, keepdim=True)
     )
-    return (logs - _zero_if_infinite(row_reference)).exp()[:, None].to(config.widen(q[:0]).dtype)
+    return relative_weights(logs, row_reference)[:, None].to(config.widen(q[:0]).dtype)
 
 
 def _relative_weights(a: Tensor) -> Tensor:
     """Weights ``[Bh, M, 1]`` from logarithms, relative to the largest."""
-    return (a - _zero_if_infinite(a.amax(1, keepdim=True))).exp()[..., None]
-
-
-def _zero_if_infinite(top: Tensor) -> Tensor:
-    return top.masked_fill(top == float("-inf"), 0)
+    return relative_weights(a, a.amax(1, keepdim=True))[..., None]

@@ -1,7 +1,10 @@
 """Bidirectional linear attention: keys are summed first, and every query reads the same sums.
 
-Tensors here are folded: queries ``[Bh, G, N, D]`` (G heads share one key-value head), keys ``[Bh, M, D]``, values
-``[Bh, M, E]``. Features exist for one stretch of positions at a time, and are recomputed in the backward pass.
+    S = sum_j phi(k_j) v_j^T  [F, E],    z = sum_j phi(k_j)  [F],    out_i = phi(q_i)^T S / divisor(phi(q_i) . z)
+
+(Katharopoulos et al. 2020, arXiv:2006.16236), and its recurrent form, in which a position is added to S and z. Tensors
+are folded: queries ``[Bh, G, N, D]`` (G heads share one key-value head) and keys as in `KeyInputs`. Features exist for
+one stretch of positions at a time, and are recomputed in the backward pass.
 
 Keys may have a weight, given as its logarithm a. All sums are then relative to a reference, the largest a so far, like
 the running maximum of softmax kernels: sum_j exp(a_j - reference) phi(k_j) v_j. With ``LinearConfig.decays`` the
@@ -10,6 +13,7 @@ reference is part of the definition instead: the newest position's own a, even i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -18,9 +22,10 @@ from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
 from ..products import add_products, multiply_rows
-from .linear_config import FeatureTape, LinearConfig, divide, divide_backward
+from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 
 KERNEL = "the kernel of linear attention"
+FIRST_POSITION = slice(0, 1)
 
 
 class Sums(NamedTuple):
@@ -39,30 +44,60 @@ def make_sums(config: LinearConfig, rows: int, width: int, value_width: int, lik
     return Sums(like.new_zeros(rows, features, value_width), like.new_zeros(rows, features), reference)
 
 
-def unpack_past(past: Sums | None) -> tuple[Tensor | None, ...]:
-    """The past as arguments of an autograd function."""
-    return (None, None, None) if past is None else tuple(past)
+class Past(NamedTuple):
+    """The sums before a call, as arguments of an autograd function."""
+
+    kv: Tensor | None = None
+    z: Tensor | None = None
+    reference: Tensor | None = None
 
 
-def start_sums(
-    config: LinearConfig, k: Tensor, v: Tensor, logs: Tensor | None, past: tuple[Tensor | None, ...]
-) -> Sums:
+def unpack_past(past: Sums | None) -> Past:
+    """The past of a call, if it has any."""
+    return Past() if past is None else Past(*past)
+
+
+def split_arguments(arguments: Sequence[Any]) -> tuple[KeyInputs, Past]:
+    """Keys and past of the flat arguments of an autograd function, whatever follows."""
+    n_keys, n_past = len(KeyInputs._fields), len(Past._fields)
+    return KeyInputs(*arguments[:n_keys]), Past(*arguments[n_keys : n_keys + n_past])
+
+
+def start_sums(config: LinearConfig, keys: KeyInputs, past: Past) -> Sums:
     """The past as tensors that may be added to."""
-    kv, z, reference = past
-    if kv is None or z is None:
-        weighted = logs is not None or config.phi.scaled
-        return make_sums(config, k.shape[0], k.shape[2], v.shape[2], v[:0], weighted=weighted)
-    return Sums(kv.clone(), z.clone(), reference)
+    if past.kv is None or past.z is None:
+        rows, _, width = keys.k.shape
+        weighted = keys.logs is not None or config.phi.scaled
+        return make_sums(config, rows, width, keys.v.shape[2], keys.v[:0], weighted=weighted)
+    return Sums(past.kv.clone(), past.z.clone(), past.reference)
 
 
-def sum_keys(
-    config: LinearConfig, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None = None
-) -> Sums:
-    """The sums over all valid keys, added to those before. logs: weights' logarithms ``[Bh, M]``."""
+def sum_keys(config: LinearConfig, keys: KeyInputs, past: Sums | None = None) -> Sums:
+    """The sums over all valid keys, added to those before."""
     if torch.compiler.is_compiling():
-        return _sum_at_once(config, k, v, valid, logs, past)
-    arguments = (config, valid, k, v, logs, *unpack_past(past), *config.parameters)
+        return _sum_at_once(config, keys, past)
+    arguments = (config, *keys, *unpack_past(past), *config.parameters)
     return Sums(*cast(tuple[Tensor, ...], _SumKeysFunction.apply(*arguments)))
+
+
+def step(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[Tensor, Sums]:
+    """The recurrent form, for decoding: add one position to the sums, in place, and read them. Returns
+    ``[Bh, G, 1, E]`` and the sums. No gradient."""
+    kv, z, reference = past
+    x = config.queries(q, FIRST_POSITION)[0].flatten(1, 2)
+    y, v, a = config.stretch(keys, FIRST_POSITION)
+    if a is not None and reference is not None:
+        scale = rescale(config, a, reference, kv.dtype)
+        y, reference = y * scale.weights, scale.reference
+        kv.mul_(scale.carry[..., None])
+        z.mul_(scale.carry)
+    kv.baddbmm_(y.mT, v)
+    if config.divisor:
+        z += y[:, 0]
+    top = (x @ kv).unflatten(1, (-1, 1))
+    out = q.new_empty(top.shape)
+    divide(config, top, dot_rows(x, z).unflatten(1, (-1, 1)) if config.divisor else None, out)
+    return out, Sums(kv, z, reference)
 
 
 def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
@@ -73,19 +108,15 @@ def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = No
     return cast(tuple[Tensor, Tensor | None], _ReadSumsFunction.apply(*arguments))[0]
 
 
-def _sum_at_once(
-    config: LinearConfig, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None
-) -> Sums:
+def _sum_at_once(config: LinearConfig, keys: KeyInputs, past: Sums | None) -> Sums:
     """`sum_keys` in torch's own operations, with the features of all keys: the compiler may split them."""
-    y, a = config.keys(k, slice(0, k.shape[1]), valid, logs)
-    kv, z, reference = start_sums(config, k, v, logs, unpack_past(past))
+    y, v, a = config.stretch(keys, slice(0, keys.k.shape[1]))
+    kv, z, reference = start_sums(config, keys, unpack_past(past))
     if a is not None and reference is not None:
-        newest = a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))
-        newest = newest.to(reference.dtype).detach()
-        carry = relative_weights(reference, newest).to(kv.dtype)[:, None]
-        y = y * relative_weights(a, newest[:, None]).to(y.dtype)[..., None]
-        kv, z, reference = kv * carry[..., None], z * carry, newest
-    return Sums(kv + y.mT @ config.widen(v), z + y.sum(1), reference)
+        scale = rescale(config, a, reference, kv.dtype)
+        y, reference = y * scale.weights, scale.reference
+        kv, z = kv * scale.carry[..., None], z * scale.carry
+    return Sums(kv + y.mT @ v, z + y.sum(1), reference)
 
 
 def _read_at_once(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
@@ -102,84 +133,94 @@ def apply_divisor(config: LinearConfig, top: Tensor, total: Tensor) -> Tensor:
     return top if config.divisor is None else top / config.divisor(total)
 
 
+def zero_if_infinite(x: Tensor) -> Tensor:
+    """0 instead of minus infinity: the reference where there is no key, whose weight is 0 by any reference."""
+    return x.masked_fill(x == float("-inf"), 0)
+
+
 def relative_weights(a: Tensor, reference: Tensor) -> Tensor:
     """exp(a - reference), 0 where a is -inf, whatever the reference is."""
-    return (a - reference.masked_fill(reference == float("-inf"), 0)).exp()
+    return (a - zero_if_infinite(reference)).exp()
+
+
+class Rescale(NamedTuple):
+    """The reference ``[Bh]`` after some keys, and the weights of earlier sums ``[Bh, 1]`` and of the keys
+    ``[Bh, L, 1]`` by it."""
+
+    reference: Tensor
+    carry: Tensor
+    weights: Tensor
+
+
+def rescale(config: LinearConfig, a: Tensor, reference: Tensor, dtype: torch.dtype) -> Rescale:
+    """From a reference to that after keys with the logarithms ``a [Bh, L]``; no gradient by the reference."""
+    newest = a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))
+    newest = newest.to(reference.dtype).detach()
+    carry, weights = relative_weights(reference, newest), relative_weights(a, newest[:, None])
+    return Rescale(newest, carry.to(dtype)[:, None], weights.to(dtype)[..., None])
 
 
 class _SumKeysFunction(KernelFunction):
+    """``(config, *keys, *past, *parameters)``."""
+
     @staticmethod
-    def forward(config: LinearConfig, valid: Any, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
-        kv, z, reference = start_sums(config, k, v, logs, rest[:3])
-        for rows in config.cut(k.shape[1], k.shape[0], k.shape[2]):
-            y, a = config.keys(k[:, rows], rows, valid, logs)
+    def forward(config: LinearConfig, *arguments: Any) -> Any:
+        keys, past = split_arguments(arguments)
+        kv, z, reference = start_sums(config, keys, past)
+        for rows in config.cut(keys.k.shape[1], keys.k.shape[0], keys.k.shape[2]):
+            y, v, a = config.stretch(keys, rows)
             if a is not None and reference is not None:
-                newest = (a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
-                carry = relative_weights(reference, newest).to(kv.dtype)[:, None]
-                kv.mul_(carry[..., None])
-                z.mul_(carry)
-                reference = newest
-                weights = relative_weights(a, newest[:, None]).to(y.dtype)[..., None]
-                add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
+                scale = rescale(config, a, reference, kv.dtype)
+                kv.mul_(scale.carry[..., None])
+                z.mul_(scale.carry)
+                reference = scale.reference
+                add_products(kv, y, v * scale.weights)  # values are mostly narrower than features
                 if config.divisor:
-                    z += (weights.mT @ y)[:, 0]
+                    z += (scale.weights.mT @ y)[:, 0]
             else:
-                add_products(kv, y, config.widen(v[:, rows]))
+                add_products(kv, y, v)
                 if config.divisor:
                     z += y.sum(1)
         return kv, z, None if reference is None else reference.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.recipe, valid, k, v, logs, _, _, past_reference, *_ = inputs
-        ctx.save_for_backward(valid, k, v, logs, past_reference, output[2])
-        if output[2] is not None:
-            ctx.mark_non_differentiable(output[2])
+        ctx.config, *arguments = inputs
+        keys, past = split_arguments(arguments)
+        _, _, reference = output
+        ctx.save_for_backward(*keys, past.reference, reference)
+        if reference is not None:
+            ctx.mark_non_differentiable(reference)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        arguments = (*grads[:2], *ctx.saved_tensors, ctx.recipe, ctx.needs_input_grad[5])
-        return None, None, *differentiate_once(KERNEL, _sum_keys_gradients, *arguments)
+        grad_kv, grad_z, _ = grads
+        _, *needs = ctx.needs_input_grad
+        gradients = partial(_sum_keys_gradients, ctx.config, bool(split_arguments(needs)[1].kv))
+        return None, *differentiate_once(KERNEL, gradients, grad_kv, grad_z, *ctx.saved_tensors)
 
 
 def _sum_keys_gradients(
-    grad_kv: Tensor,
-    grad_z: Tensor,
-    valid: Tensor | None,
-    k: Tensor,
-    v: Tensor,
-    logs: Tensor | None,
-    past_reference: Tensor | None,
-    reference: Tensor | None,
-    config: LinearConfig,
-    has_past: bool,
+    config: LinearConfig, has_past: bool, grad_kv: Tensor, grad_z: Tensor, *saved: Any
 ) -> tuple[Tensor | None, ...]:
-    """Gradients by all arguments of `_Summed` from ``k`` on."""
-    grad_kv = grad_kv.contiguous()
-    grad_k, grad_v, grad_logs = (
-        torch.empty_like(k),
-        torch.empty_like(v),
-        None if logs is None else torch.empty_like(logs),
-    )
-    tape = FeatureTape(config)
-    for rows in config.cut(k.shape[1], k.shape[0], k.shape[2]):
-        keys, hidden = (
-            partial(config.keys, rows=rows, valid=valid, logs=logs),
-            None if valid is None else ~valid[:, rows],
-        )
-        y, a, backward = tape.record(keys, k[:, rows], hidden)
+    """Gradients by all arguments of `_SumKeysFunction` but config."""
+    *key_tensors, past_reference, reference = saved
+    keys, grad_kv, tape = KeyInputs(*key_tensors), grad_kv.contiguous(), FeatureTape(config)
+    grad_k, grad_v = torch.empty_like(keys.k), torch.empty_like(keys.v)
+    grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
+    for rows in config.cut(keys.k.shape[1], keys.k.shape[0], keys.k.shape[2]):
+        (y, v, a), backward = tape.record_keys(keys, rows)
         scale = 1 if a is None or reference is None else relative_weights(a, reference[:, None]).to(y.dtype)[..., None]
         grad_v[:, rows] = multiply_rows(y, grad_kv).mul_(scale)
-        grad_y = multiply_rows(config.widen(v[:, rows]) * scale, grad_kv.mT).add_(grad_z[:, None] * scale)
-        grad_a = None if a is None else (grad_y * y).sum(-1)
+        grad_y = multiply_rows(v * scale, grad_kv.mT).add_(grad_z[:, None] * scale)
+        grad_k[:, rows], grad_a = backward(grad_y)
         if grad_logs is not None and grad_a is not None:
             grad_logs[:, rows] = grad_a
-        grad_k[:, rows] = backward(grad_y, grad_a)
     if has_past and past_reference is not None and reference is not None:
         carry = relative_weights(past_reference, reference).to(grad_kv.dtype)[:, None]
         grad_kv, grad_z = grad_kv * carry[..., None], grad_z * carry
     past_grads = (grad_kv, grad_z) if has_past else (None, None)
-    return grad_k, grad_v, grad_logs, *past_grads, None, *tape.grad_parameters
+    return grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
 
 
 class _ReadSumsFunction(KernelFunction):
@@ -199,39 +240,31 @@ class _ReadSumsFunction(KernelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.recipe, *tensors = inputs[:5]
-        ctx.save_for_backward(*tensors, *output)
-        if output[1] is not None:
-            ctx.mark_non_differentiable(output[1])
+        ctx.config, q, kv, z, fading, *_ = inputs
+        out, totals = output
+        ctx.save_for_backward(q, kv, z, fading, out, totals)
+        if totals is not None:
+            ctx.mark_non_differentiable(totals)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *differentiate_once(KERNEL, _read_gradients, grads[0], *ctx.saved_tensors, ctx.recipe)
+        (grad, _), gradients = grads, partial(_read_gradients, ctx.config)
+        return None, *differentiate_once(KERNEL, gradients, grad, *ctx.saved_tensors)
 
 
-def _read_gradients(
-    grad: Tensor,
-    q: Tensor,
-    kv: Tensor,
-    z: Tensor,
-    fading: Tensor | None,
-    out: Tensor,
-    totals: Tensor | None,
-    config: LinearConfig,
-) -> tuple[Tensor | None, ...]:
-    """Gradients by all arguments of `_Read` from ``q`` on."""
+def _read_gradients(config: LinearConfig, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
+    """Gradients by all arguments of `_ReadSumsFunction` but config."""
+    q, kv, z, fading, out, totals = saved
     grad_q, grad_kv, grad_z = torch.empty_like(q), torch.zeros_like(kv), torch.zeros_like(z)
-    tape, divisors = FeatureTape(config), config.divisors(totals)
+    tape, saved_rows = FeatureTape(config), SavedRows(grad, out, *config.divisors(totals))
     for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
-        x, _, backward = tape.record(partial(config.queries, rows=rows), q[:, :, rows])
-        flat = _fade(x, fading, rows).flatten(1, 2)
-        grad_top, grad_total = (
-            None if g is None else g.flatten(1, 2) for g in divide_backward(grad, out, *divisors, rows)
-        )
-        assert grad_top is not None
+        x, backward = tape.record_queries(q, rows)
+        flat, (grad_top, grad_total) = _fade(x, fading, rows).flatten(1, 2), saved_rows.divide_backward(rows)
+        grad_top = grad_top.flatten(1, 2)
         grad_x = multiply_rows(grad_top, kv.mT)
         add_products(grad_kv, flat, grad_top)
         if grad_total is not None:
+            grad_total = grad_total.flatten(1, 2)
             grad_x.addcmul_(grad_total, z[:, None])
             grad_z += (grad_total.mT @ flat)[:, 0]
         grad_q[:, :, rows] = backward(_fade(grad_x.view(x.shape), fading, rows))

@@ -53,11 +53,13 @@ class _SegmentMeansFunction(KernelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.size = -(-inputs[0].shape[2] // inputs[1])
+        x, count = inputs
+        ctx.size = -(-x.shape[2] // count)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad_x, grad_means = grads[0].clone(), grads[1].to(grads[0].dtype)
+        grad_x, grad_means = grads
+        grad_x, grad_means = grad_x.clone(), grad_means.to(grad_x.dtype)
         length = grad_x.shape[2]
         whole = length - length % ctx.size
         slots = grad_means[:, :, : whole // ctx.size, None]

@@ -3,6 +3,7 @@ head."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -36,18 +37,15 @@ class _ProjectionFunction(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        arguments = (*grads, *ctx.saved_tensors, *ctx.needs_input_grad)
-        return differentiate_once("the projection along the length", _gradients, *arguments)
+        gradients = partial(_gradients, ctx.needs_input_grad)
+        return differentiate_once("the projection along the length", gradients, *grads, *ctx.saved_tensors)
 
 
-def _gradients(*arguments: Any) -> tuple[Tensor | None, ...]:
-    """The gradients of results, the weights and projected tensors, and which gradients are required."""
-    count = (len(arguments) - 2) // 3
-    grads, (weights, *xs), (weights_needed, *inputs_needed) = (
-        arguments[:count],
-        arguments[count : 2 * count + 1],
-        arguments[2 * count + 1 :],
-    )
+def _gradients(needed: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor | None, ...]:
+    """Those needed of the gradients by weights and projected tensors. tensors: gradients of results, weights, and the
+    projected tensors."""
+    weights_needed, *xs_needed = needed
+    grads, (weights, *xs) = tensors[: len(xs_needed)], tensors[len(xs_needed) :]
     grad_weights = None
     if weights_needed:
         total = torch.zeros_like(weights, dtype=widen(xs[0][:0]).dtype)
@@ -55,7 +53,7 @@ def _gradients(*arguments: Any) -> tuple[Tensor | None, ...]:
             _add_products(total, grad, x)
         grad_weights = total.to(weights.dtype)
     return grad_weights, *(
-        _project_each(weights.mT, g) if needed else None for g, needed in zip(grads, inputs_needed, strict=True)
+        _project_each(weights.mT, g) if need else None for g, need in zip(grads, xs_needed, strict=True)
     )
 
 
@@ -78,7 +76,7 @@ def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    grad_weights, grad_x = _gradients(grad, weights, x, True, True)
+    grad_weights, grad_x = _gradients((True, True), grad, weights, x)
     assert grad_weights is not None
     assert grad_x is not None
     return grad_weights, grad_x

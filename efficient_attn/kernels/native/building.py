@@ -15,6 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
+from ...errors import UnsupportedError
 
 FOLDER = Path(__file__).parent
 HEADER = "registers.h"  # sources of all of them
@@ -33,6 +36,25 @@ def load_library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         line = next((line for line in lines if "error:" in line), lines[0])
         return None, f"it could not be built: {line}"
+
+
+def why_no_native(name: str) -> str | None:
+    """Why a library cannot run here; None when it can. Builds it, the first time."""
+    return load_library(name)[1]
+
+
+def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
+    """Call a library's function in the precision of a tensor, with torch's number of threads as last argument."""
+    cdll, reason = load_library(library)
+    if cdll is None:
+        raise UnsupportedError(f"no kernel in C++: {reason}")
+    run = getattr(cdll, f"{function}_{'double' if like.dtype == torch.float64 else 'float'}")
+    run(*arguments, ctypes.c_int64(torch.get_num_threads()))
+
+
+def make_integers(*values: int) -> ctypes.Array[ctypes.c_int64]:
+    """The values as an argument of a library's function."""
+    return (ctypes.c_int64 * len(values))(*values)
 
 
 def _build(source: Path) -> Path:

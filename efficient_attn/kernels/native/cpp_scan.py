@@ -4,62 +4,47 @@ from __future__ import annotations
 
 import ctypes
 
-import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from ..linear.linear_config import OutputGrads, Stretch
 from ..linear.scan_state import ScanState
-from .building import load_library
+from .building import call, make_integers
 
 CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks can be short
 
 
-def why_no_native() -> str | None:
-    """Why it cannot run here; None when it can. Builds it, the first time."""
-    return load_library("scan")[1]
-
-
-def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState, tops: Tensor) -> Tensor:
+def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor:
     """See `chunks.attend`."""
-    _reject_weights(a)
-    x, y, v = _contiguous_rows(x), _contiguous_rows(y), _contiguous_rows(v)
+    y, v = _keys_without_weights(keys)
     totals = x.new_empty(*x.shape[:3], 1)
-    _call("attend", x, y, v, state, tops, totals)
+    _call("attend", _contiguous_rows(x), y, v, state, tops, totals)
     return totals
 
 
-def backward_queries(
-    grad_top: Tensor, grad_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState
-) -> tuple[Tensor, list[Tensor | None]]:
-    """See `chunks.by_queries`."""
-    _reject_weights(a)
-    grad_top, y, v = _contiguous_rows(grad_top), _contiguous_rows(y), _contiguous_rows(v)
-    grad_x = y.new_empty(*grad_top.shape[:3], y.shape[2])
-    _call("by_queries", grad_top, grad_total, y, v, state, grad_x)
+def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tuple[Tensor, list[Tensor | None]]:
+    """See `chunks.backward_queries`."""
+    y, v = _keys_without_weights(keys)
+    grad_x = y.new_empty(*grads.top.shape[:3], y.shape[2])
+    _call("backward_queries", _contiguous_rows(grads.top), grads.total, y, v, state, grad_x)
     return grad_x, [None]
 
 
 def backward_keys(
-    x: Tensor,
-    y: Tensor,
-    v: Tensor,
-    a: Tensor | None,
-    grad_top: Tensor,
-    grad_total: Tensor | None,
-    grad_state: ScanState,
-    references: list[Tensor | None],
+    x: Tensor, keys: Stretch, grads: OutputGrads, grad_state: ScanState, references: list[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """See `chunks.by_keys`."""
-    _reject_weights(a)
-    x, y, v, grad_top = _contiguous_rows(x), _contiguous_rows(y), _contiguous_rows(v), _contiguous_rows(grad_top)
+    """See `chunks.backward_keys`."""
+    y, v = _keys_without_weights(keys)
     grad_y, grad_v = y.new_empty(y.shape), v.new_empty(v.shape)
-    _call("by_keys", x, y, v, grad_top, grad_total, grad_state, grad_y, grad_v)
+    rows, grad_top = _contiguous_rows(x), _contiguous_rows(grads.top)
+    _call("backward_keys", rows, y, v, grad_top, grads.total, grad_state, grad_y, grad_v)
     return grad_y, grad_v
 
 
-def _reject_weights(a: Tensor | None) -> None:
-    if a is not None:
+def _keys_without_weights(keys: Stretch) -> tuple[Tensor, Tensor]:
+    if keys.a is not None:
         raise UnsupportedError("the C++ kernel does not support key weights")
+    return _contiguous_rows(keys.y), _contiguous_rows(keys.v)
 
 
 def _contiguous_rows(x: Tensor) -> Tensor:
@@ -69,9 +54,6 @@ def _contiguous_rows(x: Tensor) -> Tensor:
 
 def _call(name: str, *arguments: Tensor | ScanState | None) -> None:
     """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its order."""
-    cdll, reason = load_library("scan")
-    if cdll is None:
-        raise UnsupportedError(f"no kernel in C++: {reason}")
     addresses: list[int | None] = []
     strides: list[int] = []
     state, group, length = None, 1, 0
@@ -89,11 +71,6 @@ def _call(name: str, *arguments: Tensor | ScanState | None) -> None:
             group, length = (x.shape[1] if x.ndim == 4 else group), x.shape[-2]
     assert state is not None
     heads, features, values = state.kv.shape
-    sizes = (ctypes.c_int64 * 6)(heads, group, length, features, values, CHUNK)
-    run = getattr(cdll, f"{name}_{'double' if state.kv.dtype == torch.float64 else 'float'}")
-    run(
-        (ctypes.c_void_p * len(addresses))(*addresses),
-        (ctypes.c_int64 * len(strides))(*strides),
-        sizes,
-        ctypes.c_int64(torch.get_num_threads()),
-    )
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    sizes = make_integers(heads, group, length, features, values, CHUNK)
+    call("scan", name, state.kv, pointers, make_integers(*strides), sizes)

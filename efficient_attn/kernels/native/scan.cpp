@@ -23,7 +23,7 @@ void earlier(Block<T>& pairs, Rows<const T> a, const Block<T>& b, int64_t width,
 }
 
 // out = tril(a b^T) c + a S, S += b^T c. This is `attend`, where sums of weights are to be written; and, as a = by_top,
-// b = v, c = y, it is `by_queries`, where gradients by these sums are to be read: a further column of a against ones in
+// b = v, c = y, it is `backward_queries`, where gradients by these sums are to be read: a further column of a against ones in
 // b. z: the sums of all features of keys so far.
 template <typename T>
 void forwards(const Sizes& s, int64_t head, Tensor<const T> a_, Tensor<const T> b_, Tensor<const T> c_, int64_t inner,
@@ -168,7 +168,7 @@ void attend(void** p, const int64_t* strides, const Sizes& s, int64_t threads) {
 }
 
 template <typename T>
-void by_queries(void** p, const int64_t* strides, const Sizes& s, int64_t threads) {
+void backward_queries(void** p, const int64_t* strides, const Sizes& s, int64_t threads) {
   auto top = tensor<const T>(p[0], strides), total = tensor<const T>(p[1], strides);
   auto y = tensor<const T>(p[2], strides), v = tensor<const T>(p[3], strides);
   T *kv = static_cast<T*>(p[4]), *z = static_cast<T*>(p[5]);
@@ -180,7 +180,7 @@ void by_queries(void** p, const int64_t* strides, const Sizes& s, int64_t thread
 }
 
 template <typename T>
-void by_keys(void** p, const int64_t* strides, const Sizes& s, int64_t threads) {
+void backward_keys(void** p, const int64_t* strides, const Sizes& s, int64_t threads) {
   auto x = tensor<const T>(p[0], strides), y = tensor<const T>(p[1], strides), v = tensor<const T>(p[2], strides);
   auto top = tensor<const T>(p[3], strides), total = tensor<const T>(p[4], strides);
   T *kv = static_cast<T*>(p[5]), *z = static_cast<T*>(p[6]);
@@ -203,5 +203,5 @@ void by_keys(void** p, const int64_t* strides, const Sizes& s, int64_t threads) 
     name<double>(p, strides, *sizes, threads);                                                                    \
   }
 EXPORT(attend)
-EXPORT(by_queries)
-EXPORT(by_keys)
+EXPORT(backward_queries)
+EXPORT(backward_keys)

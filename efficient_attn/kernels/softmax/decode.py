@@ -19,13 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import UnsupportedError
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint
 from ..custom_ops import in_functorch_transform, make_op
 from ..derivatives import vmap_serially
 from ..half_precision import has_native_products
-from ..native.building import load_library
+from ..native.building import call, make_integers
 from ..products import has_onednn
 from .fused import wants_gradient
 from .merge import FusedInputs, FusedOptions, attend, join_parts
@@ -39,11 +38,6 @@ PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in f
 CPP_DTYPES = (torch.float32, torch.float64)
 TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes were not timed
 IDLE = "idle"  # kinds of calls that leave threads idle end with it
-
-
-def why_no_native() -> str | None:
-    """Why the kernel in C++ cannot run here; None when it can. Builds it, the first time."""
-    return load_library("decode")[1]
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
@@ -204,19 +198,10 @@ def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    cdll, reason = load_library("decode")
-    if cdll is None:
-        raise UnsupportedError(f"no kernel in C++: {reason}")
-    rows = (q * scale).contiguous()
-    out = q.new_empty(*q.shape[:3], v.shape[3])
-    sizes = (ctypes.c_int64 * 6)(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3])
-    run = cdll.decode_double if q.dtype == torch.float64 else cdll.decode_float
-    run(
-        *(ctypes.c_void_p(x.data_ptr()) for x in (rows, k, v, out)),
-        (ctypes.c_int64 * 6)(*k.stride()[:3], *v.stride()[:3]),
-        sizes,
-        ctypes.c_int64(torch.get_num_threads()),
-    )
+    rows, out = (q * scale).contiguous(), q.new_empty(*q.shape[:3], v.shape[3])
+    addresses = (ctypes.c_void_p(x.data_ptr()) for x in (rows, k, v, out))
+    strides = make_integers(*k.stride()[:3], *v.stride()[:3])
+    call("decode", "decode", q, *addresses, strides, make_integers(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3]))
     return out
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
-from inspect import Parameter, Signature
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints
 
 import torch
 from torch import Tensor
 
-from ..custom_ops import is_traced, make_op
+from ..custom_ops import is_traced, make_op, set_signature
 from ..derivatives import KernelFunction, differentiate_once
 
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
@@ -98,17 +97,11 @@ class SoftmaxKernel(Generic[Inputs, Options]):
             return *op_backward(grad, *ctx.saved_tensors, *ctx.options), *[None] * n_others
 
         saved = {**inputs, "out": Tensor, "lse": Tensor}
-        _declare(run, {**inputs, **option_types}, 2)
-        _declare(run_backward, {"grad": Tensor, **saved, **option_types}, self.n_differentiated)
+        set_signature(run, {**inputs, **option_types}, 2)
+        set_signature(run_backward, {"grad": Tensor, **saved, **option_types}, self.n_differentiated)
         op, op_backward = make_op(name, run, shapes), make_op(f"{name}_backward", run_backward, backward_shapes)
         op.register_autograd(backward, setup_context=setup_context)
         return op
-
-
-def _declare(function: Any, types: dict[str, Any], n_results: int) -> None:
-    """Give a function of ``*arguments`` the typed signature that torch reads an op's schema from."""
-    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for name, t in types.items()]
-    function.__signature__ = Signature(parameters, return_annotation=tuple[(Tensor,) * n_results])
 
 
 class _SoftmaxFunction(KernelFunction):

@@ -14,6 +14,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
+from ...kernels.native.building import why_no_native
 from ...kernels.softmax import decode
 from ...kernels.softmax.sdpa import attend
 from ...patterns.pair_counts import count_possible_pairs
@@ -40,7 +41,7 @@ class SoftmaxAttention(Attention):
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def why_not(self, backend: str) -> str | None:
-        return decode.why_no_native() if backend == "cpp" else None
+        return why_no_native("decode") if backend == "cpp" else None
 
     @property
     def traits(self) -> Traits:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.linear import scan, sums
-from ...kernels.linear.linear_config import LinearConfig
+from ...kernels.linear.linear_config import KeyInputs, LinearConfig
 from ...kernels.linear.sums import Sums
 
 
@@ -45,33 +45,19 @@ def unfold(out: list[Tensor], q: Tensor) -> Tensor:
     return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
 
 
-def attend_causal(config: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+def attend_causal(config: LinearConfig, lane: Lane, keys: KeyInputs) -> Tensor:
     """Any alignment: rows before the first key are zero, rows after the last see everything, the others scan."""
-    q, start, m = lane.rows, config.start, k.shape[1]
+    q, start, m = lane.rows, config.start, keys.k.shape[1]
     n = q.shape[2]
     n_blind = min(max(-start, 0), n)
     first_key = max(start, 0)  # the key that the first query with visible keys is aligned with
     n_aligned = min(n - n_blind, m - first_key)  # queries aligned with keys
-    past_keys, aligned_keys = slice(0, first_key), slice(first_key, first_key + n_aligned)
-    past = None
-    if first_key:
-        past = sums.sum_keys(
-            config,
-            k[:, past_keys],
-            v[:, past_keys],
-            _slice_columns(valid, past_keys),
-            _slice_columns(lane.logs, past_keys),
-        )
-    parts = [q.new_zeros(*q.shape[:2], n_blind, v.shape[2])] if n_blind else []
+    past = sums.sum_keys(config, keys.rows(slice(0, first_key))) if first_key else None
+    parts = [q.new_zeros(*q.shape[:2], n_blind, keys.v.shape[2])] if n_blind else []
     if n_aligned:
         shifted_config = replace(config, start=start + n_blind, first_key=first_key)
-        aligned_inputs = (
-            k[:, aligned_keys],
-            v[:, aligned_keys],
-            _slice_columns(valid, aligned_keys),
-            _slice_columns(lane.logs, aligned_keys),
-        )
-        out, past = scan.scan(shifted_config, q[:, :, n_blind : n_blind + n_aligned], *aligned_inputs, past)
+        aligned_keys = keys.rows(slice(first_key, first_key + n_aligned))
+        out, past = scan.scan(shifted_config, q[:, :, n_blind : n_blind + n_aligned], aligned_keys, past)
         parts.append(out)
     if (first_late := n_blind + n_aligned) < n and past is not None:
         late_lane = lane._replace(rows=q[:, :, first_late:])
@@ -80,7 +66,3 @@ def attend_causal(config: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid:
             sums.read(shifted_config, late_lane.rows, past, late_lane.compute_fade(start + first_late - m + 1))
         )
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-
-
-def _slice_columns(x: Tensor | None, columns: slice) -> Tensor | None:
-    return None if x is None else x[:, columns]

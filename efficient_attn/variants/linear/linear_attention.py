@@ -18,12 +18,12 @@ from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
 from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
 from ...kernels.dense import expand_heads
-from ...kernels.linear import recurrent, scan, sums
+from ...kernels.linear import scan, sums
 from ...kernels.linear.chunks import CHUNK
-from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, LinearConfig
+from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, KeyInputs, LinearConfig
 from ...kernels.linear.short_sequences import attend_short, is_short
 from ...kernels.linear.sums import Sums
-from ...kernels.native import cpp_scan as native
+from ...kernels.native.building import why_no_native
 from .lanes import Lane, attend_causal, unfold
 
 PLAIN_TRAITS, POSITIONAL_TRAITS = (
@@ -102,7 +102,7 @@ class LinearAttention(Attention):
             return None
         if self.weighs_keys:
             return "its keys have weights, which the C++ kernel does not support"
-        return native.why_no_native()
+        return why_no_native("scan")
 
     @property
     def traits(self) -> Traits:
@@ -189,12 +189,13 @@ class LinearAttention(Attention):
         causal = mask.causal and start < m - 1
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
+            lane_keys = KeyInputs(keys, values, folded, lane.logs)
             if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
-                out.append(attend_short(config, lane.rows, keys, values, folded, lane.logs, causal))
+                out.append(attend_short(config, lane.rows, lane_keys, causal))
             elif causal:
-                out.append(attend_causal(config, lane, keys, values, folded))
+                out.append(attend_causal(config, lane, lane_keys))
             else:
-                past = sums.sum_keys(config, keys, values, folded, lane.logs)
+                past = sums.sum_keys(config, lane_keys)
                 out.append(sums.read(config, lane.rows, past, lane.compute_fade(start - m + 1)))
         return unfold(out, q)
 
@@ -226,10 +227,9 @@ class LinearAttention(Attention):
         out, next_sums = [], []
         for lane, past in zip(lanes, past_sums, strict=True):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
-            if q.shape[2] == 1 and valid is None and not _needs_gradient(*sources):
-                rows, past = recurrent.step(config, lane.rows, keys, values, lane.logs, past)
-            else:
-                rows, past = scan.scan(config, lane.rows, keys, values, folded, lane.logs, past)
+            single = q.shape[2] == 1 and valid is None and not _needs_gradient(*sources)
+            attend = sums.step if single else scan.scan
+            rows, past = attend(config, lane.rows, KeyInputs(keys, values, folded, lane.logs), past)
             out.append(rows)
             next_sums.append(lane.rebase(past))
         return unfold(out, q), LinearState(tuple(next_sums), state.length + q.shape[2], state.starts)
@@ -242,7 +242,7 @@ class LinearAttention(Attention):
         config, keys, values = self._make_config(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
         (lane,) = self._split_lanes(k, k, valid, **inputs)
         past_sums = state.sums[0] if state.sums else None
-        next_sums = sums.sum_keys(config, keys, values, _fold(valid, k), lane.logs, past_sums)
+        next_sums = sums.sum_keys(config, KeyInputs(keys, values, _fold(valid, k), lane.logs), past_sums)
         return LinearState((lane.rebase(next_sums),), state.length + k.shape[2], state.starts)
 
     # -- underneath -----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, widen
+from ...kernels.native.building import why_no_native
 from ...kernels.softmax import decode, latent
 from ...patterns.pair_counts import count_possible_pairs
 
@@ -80,7 +81,7 @@ class MultiHeadLatent(Attention):
         return Growth("O(N^2)", "O(N)", self._cost, step=self._step_cost)
 
     def why_not(self, backend: str) -> str | None:
-        return decode.why_no_native() if backend == "cpp" else None
+        return why_no_native("decode") if backend == "cpp" else None
 
     @property
     def kv_heads(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import chunks, linear_config, scan, sums
-from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
@@ -52,9 +52,9 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
     valid = torch.arange(20).expand(3, 20) % 4 != 2
     for mask in (None, valid):
         allowed = torch.ones(20, 20).tril() if mask is None else torch.ones(20, 20).tril() * mask[:, None, None]
-        out, after = scan.scan(RECIPE, q, k, v, mask, None)
+        out, after = scan.scan(RECIPE, q, KeyInputs(k, v, mask, None))
         torch.testing.assert_close(out, plain(q, k, v, allowed), rtol=0, atol=1e-12)
-        at_once = sums.sum_keys(RECIPE, k, v, mask, None)
+        at_once = sums.sum_keys(RECIPE, KeyInputs(k, v, mask, None))
         torch.testing.assert_close(after.kv, at_once.kv, rtol=0, atol=1e-11)
         torch.testing.assert_close(after.z, at_once.z, rtol=0, atol=1e-11)
 
@@ -71,7 +71,7 @@ def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool)
     kv = torch.rand(3, 4, 5, dtype=torch.float64, requires_grad=True)
     z = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
     reference = torch.full((3,), 0.3, dtype=torch.float64) if weighted else None
-    out, after = scan.scan(RECIPE, q, k, v, None, logs, Sums(kv, z, reference))
+    out, after = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs), Sums(kv, z, reference))
 
     x, y = elu_plus_one(q)[0], elu_plus_one(k)[0]
     scale = torch.ones(3, 20, dtype=torch.float64) if logs is None else (logs - 0.3).exp()
@@ -96,9 +96,9 @@ def test_what_came_before_goes_on(graph: bool, weighted: bool) -> None:
     q, k, v = tensors(20, graph=graph)
     logs = torch.linspace(-9, 9, 20, dtype=torch.float64).expand(3, 20) if weighted else None
     first, last = (None, None) if logs is None else (logs[:, :13], logs[:, 13:])
-    whole, _ = scan.scan(RECIPE, q, k, v, None, logs)
-    _, past = scan.scan(RECIPE, q[:, :, :13], k[:, :13], v[:, :13], None, first)
-    rest, _ = scan.scan(RECIPE, q[:, :, 13:], k[:, 13:], v[:, 13:], None, last, past)
+    whole, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs))
+    _, past = scan.scan(RECIPE, q[:, :, :13], KeyInputs(k[:, :13], v[:, :13], None, first))
+    rest, _ = scan.scan(RECIPE, q[:, :, 13:], KeyInputs(k[:, 13:], v[:, 13:], None, last), past)
     torch.testing.assert_close(rest, whole[:, :, 13:], rtol=0, atol=1e-12)
 
 
@@ -106,7 +106,7 @@ def test_weights_of_any_size_stay_in_proportion() -> None:
     """exp(a) itself would overflow from 710 on, and underflow below -745."""
     q, k, v = tensors(40)
     logs = torch.linspace(-1e4, 1e4, 40, dtype=torch.float64).expand(3, 40).roll(20, 1)
-    out, _ = scan.scan(RECIPE, q, k, v, None, logs)
+    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs))
     largest = logs.cummax(1)[1]  # steps of 513: the heaviest key so far outweighs all others
     want = v.gather(1, largest[..., None].expand_as(v))
     torch.testing.assert_close(out, want[:, None].expand_as(out), rtol=0, atol=1e-12)
@@ -117,7 +117,7 @@ def test_a_run_of_hidden_keys_keeps_the_weights_of_the_rest() -> None:
     q, k, v = tensors(300)
     logs, valid = torch.full((3, 300), -900.0, dtype=torch.float64), torch.arange(300).expand(3, 300) >= 200
     logs[:, :200] = 0
-    out, _ = scan.scan(RECIPE, q, k, v, valid, logs)
+    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, valid, logs))
     want = plain(q, k, v, torch.ones(300, 300).tril() * valid[:, None, None])
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
 
@@ -126,8 +126,8 @@ def test_the_state_before_is_left_alone() -> None:
     q, k, v = tensors(5)
     past = Sums(torch.ones(3, 4, 5, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64))
     for run in (
-        lambda: scan.scan(RECIPE, q, k, v, None, None, past),
-        lambda: sums.sum_keys(RECIPE, k, v, None, None, past),
+        lambda: scan.scan(RECIPE, q, KeyInputs(k, v, None, None), past),
+        lambda: sums.sum_keys(RECIPE, KeyInputs(k, v, None, None), past),
     ):
         run()
         assert (past.kv == 1).all()
@@ -136,13 +136,13 @@ def test_the_state_before_is_left_alone() -> None:
 
 def test_zero_weights_give_zeros() -> None:
     q, k, v = tensors(5)
-    out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), replace_zero_by_one), q, k, v, None, None)
+    out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), replace_zero_by_one), q, KeyInputs(k, v, None, None))
     assert not out.any()
 
 
 def test_a_second_derivative_is_refused() -> None:
     q, k, v = tensors(5, graph=True)
-    out, _ = scan.scan(RECIPE, q, k, v, None, None)
+    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, None))
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
         first.sum().backward()

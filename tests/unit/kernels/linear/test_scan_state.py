@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from efficient_attn.feature_maps import elu_plus_one, scaled_identity
 from efficient_attn.kernels.linear import scan
-from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
 from efficient_attn.kernels.linear.scan_state import compute_chunk_weights, compute_steady_weights
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
@@ -49,7 +49,7 @@ def test_a_scan_with_decays_is_that_of_the_same_weights(length: int, divided: bo
     logs = rates[:, None] * torch.arange(length, dtype=F64)
     found = []
     for each in (recipe, other):
-        out, after = scan.scan(each, q, k, v, None, logs, Sums(kv, z, -rates))
+        out, after = scan.scan(each, q, KeyInputs(k, v, None, logs), Sums(kv, z, -rates))
         grads = torch.autograd.grad(out.cos().sum() + after.kv.cos().sum(), (q, k, v, kv))
         found.append((out, after.kv, after.z, after.reference, *grads))
     for got, want in zip(*found, strict=True):
@@ -59,7 +59,7 @@ def test_a_scan_with_decays_is_that_of_the_same_weights(length: int, divided: bo
 def test_nothing_is_kept_for_a_division_that_nobody_makes() -> None:
     q, k, v = torch.ones(1, 1, 200, 4), torch.ones(1, 200, 4), torch.ones(1, 200, 4)
     kept = [
-        scan.scan(LinearConfig(scaled_identity, divisor), q, k, v, None, None)[1].z
+        scan.scan(LinearConfig(scaled_identity, divisor), q, KeyInputs(k, v, None, None))[1].z
         for divisor in (None, replace_zero_by_one)
     ]
     assert kept[0].count_nonzero() == 0

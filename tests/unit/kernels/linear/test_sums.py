@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.kernels.linear import linear_config, sums
-from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.kernels.linear import linear_config, scan, sums
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
 from efficient_attn.variants.linear.linear_attention import away_from_zero, replace_zero_by_one
 
 RECIPE = LinearConfig(elu_plus_one, replace_zero_by_one)
@@ -35,7 +35,7 @@ def test_sums_and_reads_at_any_stretch_with_gradients(monkeypatch, numbers: int,
     monkeypatch.setattr(LinearConfig.cut, "__defaults__", (3,))
     q, k, v = tensors(9, 14)
     logs = torch.randn(3, 14, dtype=torch.float64, requires_grad=True) if weighted else None
-    out = sums.read(RECIPE, q, sums.sum_keys(RECIPE, k, v, None, logs))
+    out = sums.read(RECIPE, q, sums.sum_keys(RECIPE, KeyInputs(k, v, None, logs)))
     want = plain(q, k, v, logs)
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
     sources = [x for x in (q, k, v, logs) if x is not None]
@@ -53,7 +53,7 @@ def test_stretches_cover_all_positions_once() -> None:
 
 def test_half_precision_is_summed_in_float32() -> None:
     _, k, v = tensors(5, 5, dtype=torch.bfloat16)
-    found = sums.sum_keys(RECIPE, k, v, None, None)
+    found = sums.sum_keys(RECIPE, KeyInputs(k, v, None, None))
     assert found.kv.dtype == found.z.dtype == torch.float32
 
 
@@ -94,3 +94,47 @@ def test_learned_maps_get_their_gradients(causal: bool) -> None:
     for got, want in zip(*found, strict=True):
         assert want.abs().max() > 0.01
         torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
+
+
+# -- the recurrent form ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [None, "gates", "decays"])
+@pytest.mark.parametrize("divided", [True, False])
+def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
+    recipe = LinearConfig(elu_plus_one, replace_zero_by_one if divided else None, decays=weights == "decays")
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2, 20, 4), (3, 20, 4), (3, 20, 5)))
+    logs = {
+        "gates": 300 * torch.randn(3, 20, generator=g).double(),
+        "decays": torch.arange(20.0).expand(3, -1).double(),
+    }
+    given = None if weights is None else logs[weights]
+    want, after = scan.scan(recipe, q, KeyInputs(k, v, None, given))
+    past, rows = sums.make_sums(recipe, 3, 4, 5, v, weighted=weights is not None), []
+    memory = past.kv.data_ptr()
+    for t in range(20):
+        at = slice(t, t + 1)
+        keys = KeyInputs(k[:, at], v[:, at], None, None if given is None else given[:, at])
+        out, past = sums.step(recipe, q[:, :, at], keys, past)
+        rows.append(out)
+    torch.testing.assert_close(torch.cat(rows, 2), want, rtol=0, atol=1e-12)
+    torch.testing.assert_close(past.kv, after.kv, rtol=0, atol=1e-11)
+    torch.testing.assert_close(past.z, after.z, rtol=0, atol=1e-11)
+    assert past.kv.data_ptr() == memory
+
+
+@pytest.mark.parametrize("spec", ["linear", "performer", "retention"])
+def test_a_step_whose_gradient_is_wanted_has_one(spec: str) -> None:
+    """The other way round for a step: the scan, which leaves the state before it alone."""
+    attn = ea.create(spec, dims=ea.Dims(heads=2, head_dim=4)).double()
+    q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    want = attn(q, k, v, ea.Mask(causal=True))
+    state, rows = attn.init_state(1, 3, torch.float64), []
+    for t in range(3):
+        at = slice(t, t + 1)
+        out, state = attn.step(q[:, :, at], k[:, :, at], v[:, :, at], state)
+        rows.append(out)
+    got = torch.cat(rows, 2)
+    for a, b in zip(*(torch.autograd.grad(x.cos().sum(), (q, k, v)) for x in (got, want)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

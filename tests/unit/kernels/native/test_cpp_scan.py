@@ -9,13 +9,14 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import chunks, scan
-from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, OutputGrads, Stretch
 from efficient_attn.kernels.linear.scan_state import ScanState
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import cpp_scan as native
+from efficient_attn.kernels.native.building import why_no_native
 from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
-REASON = native.why_no_native()
+REASON = why_no_native("scan")
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 # heads, group, length, features, values: whole vectors and chunks; none of either; more than a slab or a tile takes
@@ -34,7 +35,7 @@ def states(heads: int, features: int, values: int, dtype: torch.dtype) -> list[S
 
 def attend(kernel: scan.ScanKernel, x: Tensor, y: Tensor, v: Tensor, state: ScanState) -> list[Tensor]:
     tops = x.new_empty(*x.shape[:3], v.shape[2])
-    totals = kernel.attend(x, y, v, None, state, tops)
+    totals = kernel.attend(x, Stretch(y, v, None), state, tops)
     assert totals is not None
     return [tops, totals]
 
@@ -61,12 +62,12 @@ def test_all_three_are_those_of_chunks(monkeypatch, size: tuple[int, ...], dtype
     agree([*got, ours.kv, ours.z], [*want, theirs.kv, theirs.z])
     for totals in (by_total, None):
         ours, theirs = states(heads, features, values, dtype)
-        got, _ = native.backward_queries(by_top, totals, y, v, None, ours)
-        want, past = chunks.backward_queries(by_top, totals, y, v, None, theirs)
+        got, _ = native.backward_queries(OutputGrads(by_top, totals), Stretch(y, v, None), ours)
+        want, past = chunks.backward_queries(OutputGrads(by_top, totals), Stretch(y, v, None), theirs)
         agree([got, ours.kv, ours.z], [want, theirs.kv, theirs.z])
         ours, theirs = states(heads, features, values, dtype)
-        got = native.backward_keys(x, y, v, None, by_top, totals, ours, [None])
-        want = chunks.backward_keys(x, y, v, None, by_top, totals, theirs, past)
+        got = native.backward_keys(x, Stretch(y, v, None), OutputGrads(by_top, totals), ours, [None])
+        want = chunks.backward_keys(x, Stretch(y, v, None), OutputGrads(by_top, totals), theirs, past)
         agree([*got, ours.kv, ours.z], [*want, theirs.kv, theirs.z])
 
 
@@ -77,10 +78,10 @@ def test_tensors_may_lie_in_memory_as_they_like() -> None:
     ours, theirs = states(2, 16, 16, torch.float64)
     ours.kv, theirs.kv = ours.kv.mT, theirs.kv.mT.clone()
     agree(attend(native, x, y, v, ours), attend(chunks, x, y, v, theirs))
-    agree([native.backward_queries(by_top, by_total, y, v, None, ours)[0], ours.kv],
-          [chunks.backward_queries(by_top, by_total, y, v, None, theirs)[0], theirs.kv])  # fmt: skip
-    got = native.backward_keys(x, y, v, None, by_top, by_total, ours, [None])
-    agree(list(got), list(chunks.backward_keys(x, y, v, None, by_top, by_total, theirs, [None])))
+    keys, grads = Stretch(y, v, None), OutputGrads(by_top, by_total)
+    pairs = (native, ours), (chunks, theirs)
+    agree(*([kernel.backward_queries(grads, keys, state)[0], state.kv] for kernel, state in pairs))
+    agree(*(list(kernel.backward_keys(x, keys, grads, state, [None])) for kernel, state in pairs))
 
 
 @needs_it
@@ -94,7 +95,7 @@ def test_the_scan_and_its_gradients_are_the_same(length: int) -> None:
         q, k, v = (drawn(2, *s).requires_grad_() for s in ((3, length, 24), (length, 24), (length, 20)))
         kv, z = drawn(2, 24, 20).requires_grad_(), drawn(2, 24).abs().requires_grad_()
         valid = torch.arange(length).expand(2, length) % 5 != 2
-        out, after = scan.scan(recipe, q, k, v, valid, None, Sums(kv, z))
+        out, after = scan.scan(recipe, q, KeyInputs(k, v, valid), Sums(kv, z))
         loss = out.cos().sum() + (after.kv / length).cos().sum() + (after.z / length).cos().sum()
         found.append([out, after.kv, after.z, *torch.autograd.grad(loss, (q, k, v, kv, z))])
     agree(*found)
@@ -119,4 +120,4 @@ def test_weights_of_keys_are_refused(spec: str) -> None:
         ea.create(f"{spec}:backend=cpp", dims=dims)
     state = states(1, 2, 2, torch.float64)[0]
     with pytest.raises(ea.UnsupportedError, match="weights"):
-        native.attend(drawn(1, 1, 3, 2), drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3), state, drawn(1, 1, 3, 2))
+        native.attend(drawn(1, 1, 3, 2), Stretch(drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3)), state, drawn(1, 1, 3, 2))

@@ -9,6 +9,7 @@ import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.dense import softmax_attention
+from efficient_attn.kernels.native.building import why_no_native
 from efficient_attn.kernels.softmax import decode, sdpa
 from tests.helpers.forms import forced
 
@@ -17,7 +18,7 @@ FORMS = [
     *((form, torch.float32) for form in ("fold", "batched", "by_head")),
     *((form, dtype) for form in ("fold", "pieces") for dtype in (torch.bfloat16, torch.float16)),
 ]
-REASON = decode.why_no_native()
+REASON = why_no_native("decode")
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.kernels.native.building import why_no_native
 from efficient_attn.kernels.softmax import decode, latent
 
 HEADS, WIDTH, VALUE, LATENT = 4, 12, 10, 20
@@ -87,7 +88,7 @@ def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m
     assert taken == [form]
 
 
-@pytest.mark.skipif(decode.why_no_native() is not None, reason=decode.why_no_native() or "")
+@pytest.mark.skipif(why_no_native("decode") is not None, reason=why_no_native("decode") or "")
 def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
     attn, (q, latents) = made(backend="cpp"), drawn(1, 300)
     seen: list[tuple[int, ...]] = []
