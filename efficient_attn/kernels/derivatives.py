@@ -6,7 +6,7 @@ Gradients are therefore a separate function here, whose derivative raises an err
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,18 +24,28 @@ class KernelFunction(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The forward pass alone if nothing follows it."""
+        return cls.record(*args) if is_followed(args) else cls.forward(*args)
+
+    @classmethod
+    def record(cls, *args: Any) -> Any:
         """Faster than torch's own `apply`, which inspects the signature of `forward` for defaults in every call: 50
-        microseconds. Nothing is saved if no gradient is required."""
+        microseconds."""
         if in_functorch_transform():
             return super().apply(*args)
-        if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)):
-            return cls.forward(*args)
         base: Any = super(torch.autograd.Function, cls)
         return base.apply(*unwrap_dead_wrappers(args))
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return vmap_serially(cls.apply, info, in_dims, *args)
+
+
+def is_followed(args: Iterable[Any]) -> bool:
+    """Whether autograd or a transformation of torch.func may follow a call with these arguments."""
+    if in_functorch_transform():
+        return True
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
 
 
 def vmap_serially(run: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:

@@ -9,7 +9,6 @@ of them, form one dimension.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -39,8 +38,7 @@ class HashedInputs(NamedTuple):
         return HashedConfig(rounds, options.causal, options.scale)
 
 
-@dataclass(frozen=True)
-class HashedOptions:
+class HashedOptions(NamedTuple):
     """size: positions of a chunk."""
 
     size: int

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
-from .sums import KERNEL, dot_rows, relative_weights, split_arguments
+from .sums import KERNEL, dot_rows, relative_weights
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
@@ -63,23 +63,25 @@ def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool)
 
 
 class _ShortFunction(KernelFunction):
-    """``(config, causal, q, *keys, *parameters)``."""
-
     @staticmethod
-    def forward(config: LinearConfig, causal: bool, q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor | None]:
-        keys, _ = split_arguments(arguments)
-        out, totals = q.new_empty(*q.shape[:3], keys.v.shape[2]), []
-        for lanes in _cut_lanes(config, q, keys.k, causal):
+    def forward(
+        config: LinearConfig, causal: bool, q: Tensor, k: Tensor, v: Tensor, valid: Any, logs: Any, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        keys, parts = KeyInputs(k, v, valid, logs), _cut_lanes(config, q, k, causal)
+        if len(parts) == 1:  # without a copy
+            out, total = _attend(config, causal, q, keys)
+            return out.to(q.dtype), total
+        out, totals = q.new_empty(*q.shape[:3], v.shape[2]), []
+        for lanes in parts:
             out[lanes], total = _attend(config, causal, q[lanes], keys.lanes(lanes))
             totals.append(total)
         return out, torch.cat(totals) if config.divisor else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.config, ctx.causal, q, *arguments = inputs
-        keys, _ = split_arguments(arguments)
+        ctx.config, ctx.causal, q, k, v, valid, logs, *_ = inputs
         out, totals = output
-        ctx.save_for_backward(q, *keys, out, totals)
+        ctx.save_for_backward(q, k, v, valid, logs, out, totals)
         if totals is not None:
             ctx.mark_non_differentiable(totals)
 
@@ -116,12 +118,19 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
     """Gradients by all arguments of `_ShortFunction` from q on."""
     q, *key_tensors, out, totals = saved
     keys, tape = KeyInputs(*key_tensors), FeatureTape(config)
+    parts = _cut_lanes(config, q, keys.k, causal)
+    if len(parts) == 1:
+        whole = _SavedShort(q, keys, SavedRows(grad, out, *config.divisors(totals)))
+        grads, grad_a = _lane_gradients(tape, causal, whole)
+        grads = (g.to(x.dtype) for g, x in zip(grads, (q, keys.k, keys.v), strict=True))
+        grad_logs = None if keys.logs is None or grad_a is None else grad_a.to(keys.logs.dtype)
+        return *grads, None, grad_logs, *tape.grad_parameters
     grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, keys.k, keys.v))
     grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
-    for lanes in _cut_lanes(config, q, keys.k, causal):
+    for lanes in parts:
         divisors = config.divisors(None if totals is None else totals[lanes])
         part = _SavedShort(q[lanes], keys.lanes(lanes), SavedRows(grad[lanes], out[lanes], *divisors))
-        grad_q[lanes], grad_k[lanes], grad_v[lanes], grad_a = _lane_gradients(tape, causal, part)
+        (grad_q[lanes], grad_k[lanes], grad_v[lanes]), grad_a = _lane_gradients(tape, causal, part)
         if grad_logs is not None and grad_a is not None:
             grad_logs[lanes] = grad_a
     return grad_q, grad_k, grad_v, None, grad_logs, *tape.grad_parameters
@@ -129,8 +138,8 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
 
 def _lane_gradients(
     tape: FeatureTape, causal: bool, saved: _SavedShort
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of some lanes by q, k, v and logs."""
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Gradients of some lanes by q, k and v, and by logs."""
     (q, keys, saved_rows), config = saved, tape.config
     query_rows = slice(0, q.shape[2])
     x, backward_q = tape.record_queries(q, query_rows)
@@ -156,7 +165,7 @@ def _lane_gradients(
             grad_y.add_(grad_totals.mT @ rows)
         grad_y = grad_y if scale is None else grad_y.mul_(scale)
     grad_k, grad_a = backward_k(grad_y)
-    return backward_q(grad_x.view(x.shape)), grad_k, grad_v, grad_a
+    return (backward_q(grad_x.view(x.shape)), grad_k, grad_v), grad_a
 
 
 def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:

@@ -52,6 +52,9 @@ class Past(NamedTuple):
     reference: Tensor | None = None
 
 
+N_KEYS, N_PAST = len(KeyInputs._fields), len(Past._fields)
+
+
 def unpack_past(past: Sums | None) -> Past:
     """The past of a call, if it has any."""
     return Past() if past is None else Past(*past)
@@ -59,8 +62,7 @@ def unpack_past(past: Sums | None) -> Past:
 
 def split_arguments(arguments: Sequence[Any]) -> tuple[KeyInputs, Past]:
     """Keys and past of the flat arguments of an autograd function, whatever follows."""
-    n_keys, n_past = len(KeyInputs._fields), len(Past._fields)
-    return KeyInputs(*arguments[:n_keys]), Past(*arguments[n_keys : n_keys + n_past])
+    return KeyInputs(*arguments[:N_KEYS]), Past(*arguments[N_KEYS : N_KEYS + N_PAST])
 
 
 def start_sums(config: LinearConfig, keys: KeyInputs, past: Past) -> Sums:

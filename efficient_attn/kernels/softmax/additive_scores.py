@@ -11,7 +11,6 @@ is the sigmoid of the sum: slower, correct for any size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -37,8 +36,7 @@ class AdditiveInputs(NamedTuple):
     valid: Tensor | None
 
 
-@dataclass(frozen=True)
-class AdditiveOptions:
+class AdditiveOptions(NamedTuple):
     """start: the position of the first query; query i sees keys up to start + i if causal."""
 
     causal: bool

@@ -10,7 +10,6 @@ gathered for some queries at a time, so that memory grows with N, and with the w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -33,8 +32,7 @@ class LocalInputs(NamedTuple):
     valid: Tensor | None
 
 
-@dataclass(frozen=True)
-class LocalOptions:
+class LocalOptions(NamedTuple):
     """start: the position of the first query, which sees keys up to start if causal. self_centred: whether centers are
     the queries' own positions; neighbors then share their reads."""
 

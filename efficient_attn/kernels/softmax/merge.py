@@ -9,7 +9,6 @@ is private to torch and only used in this file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -27,8 +26,7 @@ class FusedInputs(NamedTuple):
     mask: Tensor | None
 
 
-@dataclass(frozen=True)
-class FusedOptions:
+class FusedOptions(NamedTuple):
     """causal: query i sees keys up to i. scale: of the scores."""
 
     causal: bool

@@ -10,7 +10,6 @@ l_i, and its backward pass, given out_i and L_i, is exact.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -34,8 +33,7 @@ class SinkInputs(NamedTuple):
     valid: Tensor | None
 
 
-@dataclass(frozen=True)
-class SinkOptions:
+class SinkOptions(NamedTuple):
     """start: the position of the first query; query i sees keys up to start + i if causal."""
 
     scale: float

@@ -13,8 +13,8 @@ hundred times as long where it underflows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,7 @@ MAX_SMALL_CAP = {
 }  # caps whose exponentials, and sums of them, are normal numbers
 
 
-@dataclass(frozen=True)
-class SoftcapOptions:
+class SoftcapOptions(NamedTuple):
     """scale: of the scores before the cap. start: the position of the first query; query i sees keys up to start + i if
     causal."""
 

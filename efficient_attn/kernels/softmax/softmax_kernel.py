@@ -5,14 +5,13 @@
                                                      ds_ij = w_ij (grad_i . v_j - delta_i),  dv_j = sum_i w_ij grad_i
 
 The backward pass recomputes the weights from the saved log-sum-exps, so that N x M numbers are never stored
-(FlashAttention, arXiv:2205.14135). ``inputs`` is a NamedTuple of tensors, queries, keys and values first; ``options`` a
-frozen dataclass of all other arguments.
+(FlashAttention, arXiv:2205.14135). ``inputs`` is a NamedTuple of tensors, queries, keys and values first; ``options``
+has all other arguments, and is a NamedTuple as well if the kernel has an op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints
 
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..custom_ops import is_traced, make_op, set_signature
-from ..derivatives import KernelFunction, differentiate_once
+from ..derivatives import KernelFunction, differentiate_once, is_followed
 
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
 Options = TypeVar("Options")
@@ -54,14 +53,15 @@ class SoftmaxKernel(Generic[Inputs, Options]):
     ) -> None:
         self.name, self.inputs, self.forward, self.gradients = name, inputs, forward, gradients
         self.n_differentiated = n_differentiated
-        self.option_names = tuple(field.name for field in fields(cast(Any, options)))
         self.op = None if op is None else self._make_op(op, options)
 
     def __call__(self, inputs: Inputs, options: Options) -> Tensor:
         """The output, differentiable once."""
         if self.op is not None and is_traced(inputs[0]):
-            return self.op(*inputs, *[getattr(options, name) for name in self.option_names])[0]
-        return cast(tuple[Tensor, Tensor], _SoftmaxFunction.apply(self, options, *inputs))[0]
+            return self.op(*inputs, *cast(Any, options))[0]
+        if not is_followed(inputs):
+            return self.forward(inputs, options)[0]
+        return cast(tuple[Tensor, Tensor], _SoftmaxFunction.record(self, options, *inputs))[0]
 
     def differentiate(self, options: Options, grad: Tensor, *saved: Any) -> tuple[Tensor, ...]:
         """`gradients` from all saved tensors one by one, as autograd has to see them."""
@@ -70,8 +70,8 @@ class SoftmaxKernel(Generic[Inputs, Options]):
 
     def _make_op(self, name: str, options: type[Options]) -> Any:
         """The ops ``efficient_attn::name`` and ``name_backward``, whose signatures are flat."""
-        inputs = get_type_hints(self.inputs)
-        count, option_types = len(inputs), {key: get_type_hints(options)[key] for key in self.option_names}
+        inputs, option_types = get_type_hints(self.inputs), get_type_hints(options)
+        count = len(inputs)
 
         def run(*arguments: Any) -> tuple[Tensor, Tensor]:
             return self.forward(self.inputs(*arguments[:count]), options(*arguments[count:]))
@@ -106,6 +106,11 @@ class SoftmaxKernel(Generic[Inputs, Options]):
 
 class _SoftmaxFunction(KernelFunction):
     """``(kernel, options, *inputs)``."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        _, _, *dims = in_dims  # torch looks into NamedTuples, such as options
+        return super().vmap(info, (None, None, *dims), *args)
 
     @staticmethod
     def forward(kernel: SoftmaxKernel[Any, Any], options: Any, *inputs: Any) -> Any:

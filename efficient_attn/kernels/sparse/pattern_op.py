@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -39,8 +39,7 @@ def read_pattern(text: str) -> Pattern:
     return Pattern(tuple(FACTS[name](**fields) for name, fields in json.loads(text)))
 
 
-@dataclass(frozen=True)
-class PatternOptions:
+class PatternOptions(NamedTuple):
     """text: the pattern's. start: the position of the first query. backend: adaptive, parts, blocks or masked."""
 
     text: str

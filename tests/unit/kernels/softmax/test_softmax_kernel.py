@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -20,8 +19,7 @@ class Inputs(NamedTuple):
     bias: Tensor | None
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     scale: float
     causal: bool
 
