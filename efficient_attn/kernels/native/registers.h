@@ -1,5 +1,6 @@
-// What scan.cpp and decode.cpp are made of: a product held in registers, a transposition, matrices padded to fit both,
-// and threads.
+// The parts of scan.cpp and decode.cpp: a product held in registers, a transposition, padded matrices, and threads.
+//
+//   out [M, N] (+)= a [M, K] b [K, N]: a tile of M rows and a few vectors stays in registers while k goes from 0 to K
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,19 @@
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int BYTES = 64, WIDE = 4;  // of a vector, and vectors a tile is wide: what the registers hold
+constexpr int VECTOR_BYTES = 64, TILE_VECTORS = 4;  // of a vector; vectors of a tile, as the registers hold
 #elif defined(__AVX__)
-constexpr int BYTES = 32, WIDE = 2;
+constexpr int VECTOR_BYTES = 32, TILE_VECTORS = 2;
 #else
-constexpr int BYTES = 16, WIDE = 2;
+constexpr int VECTOR_BYTES = 16, TILE_VECTORS = 2;
 #endif
 
-constexpr int64_t SLAB = 64;   // rows of the state at a time: with a tile's columns they fit the first cache
-constexpr int64_t BLOCK = 16;  // rows of a chunk are padded to a multiple of this, which is one of any vector's width
+constexpr int64_t SLAB_ROWS = 64;  // rows of the state at a time: with a tile's columns they fit the first cache
+constexpr int64_t BLOCK = 16;      // rows of a chunk are padded to a multiple of it, as it is of any vector's width
 
-int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-enum Part { ALL, BELOW, ABOVE };  // the pairs that a product takes: all, j <= i, or j >= i
+enum Triangle { ALL, BELOW, ABOVE };  // the pairs (i, j) of a product: all, j <= i, or j >= i
 
 template <typename T>
 struct Rows {  // one head's rows of a tensor, each of them contiguous
@@ -36,20 +37,20 @@ struct Rows {  // one head's rows of a tensor, each of them contiguous
 };
 
 template <typename T>
-struct Maths {
-  static constexpr int W = BYTES / sizeof(T);
-  typedef T Vec __attribute__((vector_size(BYTES)));
-  typedef T Loose __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+struct Simd {
+  static constexpr int W = VECTOR_BYTES / sizeof(T);
+  typedef T Vec __attribute__((vector_size(VECTOR_BYTES)));
+  typedef T Unaligned __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
 
-  static Vec load(const T* p) { return *reinterpret_cast<const Loose*>(p); }
-  static void store(T* p, Vec x) { *reinterpret_cast<Loose*>(p) = x; }
+  static Vec load(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }
+  static void store(T* p, Vec x) { *reinterpret_cast<Unaligned*>(p) = x; }
 
-  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k. soon: memory like b that will
-  // be wanted next, asked for a few lines at a time: a burst would have to wait for all of them
-  template <int M, int N, bool hint>
+  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k. prefetch_next: memory like b
+  // that is read next, prefetched a few lines at a time: a burst would have to wait for all of them
+  template <int M, int N, bool with_prefetch>
   static inline __attribute__((always_inline)) void tile(T* out, int64_t ldo, const T* a, int64_t am, int64_t ak,
                                                          const T* b, int64_t ldb, int64_t k, bool clear,
-                                                         Rows<const T> soon) {
+                                                         Rows<const T> prefetch_next) {
     Vec sum[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
@@ -59,9 +60,9 @@ struct Maths {
       Vec row[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) row[n] = load(b + n * W);
-      if (hint && soon.data) {
+      if (with_prefetch && prefetch_next.data) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++) __builtin_prefetch(soon.data + i * soon.stride + n * W);
+        for (int n = 0; n < N; n++) __builtin_prefetch(prefetch_next.data + i * prefetch_next.stride + n * W);
       }
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++)
@@ -74,32 +75,42 @@ struct Maths {
       for (int n = 0; n < N; n++) store(out + m * ldo + n * W, sum[m][n]);
   }
 
-  // As `tile`, for any number of rows that is a multiple of M; of a triangle, only what is not zero is taken
-  template <int M, int N, Part part, bool hint>
+  // As `tile`, for any number of rows that is a multiple of M; of a triangle, only the part that is not zero
+  template <int M, int N, Triangle triangle, bool with_prefetch>
   static void strip(T* out, int64_t ldo, int64_t rows, const T* a, int64_t am, int64_t ak, const T* b, int64_t ldb,
-                    int64_t k, bool clear, Rows<const T> soon) {
+                    int64_t k, bool clear, Rows<const T> prefetch_next) {
     for (int64_t i = 0; i < rows; i += M) {
-      int64_t from = part == ABOVE ? i : 0, to = part == BELOW ? i + M : k;
-      tile<M, N, hint>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear, soon);
-      soon = {};
+      int64_t from = triangle == ABOVE ? i : 0, to = triangle == BELOW ? i + M : k;
+      tile<M, N, with_prefetch>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from,
+                                clear, prefetch_next);
+      prefetch_next = {};
     }
   }
 
-  template <Part part = ALL, bool hint = false>
+  template <Triangle triangle = ALL, bool with_prefetch = false>
   static void product(T* out, int64_t ldo, int64_t rows, int64_t columns, const T* a, int64_t am, int64_t ak,
-                      const T* b, int64_t ldb, int64_t k, bool clear, Rows<const T> soon = {}) {
-    for (int64_t n = 0; n < columns; n += WIDE * W) {
-      const Rows<const T> now{soon.data ? soon.data + n : nullptr, soon.stride};
-      switch (std::min<int64_t>((columns - n) / W, WIDE)) {
-        case 1: strip<8, 1, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        case 2: strip<4 * WIDE / 2, 2, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        case 3: strip<4, 3, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        default: strip<4, WIDE, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now);
+                      const T* b, int64_t ldb, int64_t k, bool clear, Rows<const T> prefetch_next = {}) {
+    for (int64_t n = 0; n < columns; n += TILE_VECTORS * W) {
+      const Rows<const T> prefetch_columns{prefetch_next.data ? prefetch_next.data + n : nullptr, prefetch_next.stride};
+      switch (std::min<int64_t>((columns - n) / W, TILE_VECTORS)) {
+        case 1:
+          strip<8, 1, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, prefetch_columns);
+          break;
+        case 2:
+          strip<4 * TILE_VECTORS / 2, 2, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear,
+                                                                  prefetch_columns);
+          break;
+        case 3:
+          strip<4, 3, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, prefetch_columns);
+          break;
+        default:
+          strip<4, TILE_VECTORS, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear,
+                                                          prefetch_columns);
       }
     }
   }
 
-  // Exchange element j of row i with element i of row j wherever the bit S tells them apart
+  // Exchange element j of row i with element i of row j where i and j differ in the bit S
   template <int S, int... I>
   static void swap(Vec& a, Vec& b, std::integer_sequence<int, I...>) {
     Vec low = __builtin_shufflevector(a, b, ((I & S) ? W + I - S : I)...);
@@ -107,23 +118,23 @@ struct Maths {
     a = low;
   }
 
-  // Element i is that which was i + S, around the end
+  // Element i of the result is element i + S, cyclically
   template <int S, int... I>
-  static Vec turn(Vec x, std::integer_sequence<int, I...>) {
+  static Vec rotate(Vec x, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(x, x, ((I + S) % W)...);
   }
   template <int S>
-  static Vec turn(Vec x) {
-    return turn<S>(x, std::make_integer_sequence<int, W>{});
+  static Vec rotate(Vec x) {
+    return rotate<S>(x, std::make_integer_sequence<int, W>{});
   }
 
   template <int S>
-  static inline __attribute__((always_inline)) void swap_all(Vec* x) {
+  static inline __attribute__((always_inline)) void swap_lanes(Vec* x) {
     if constexpr (S < W) {
 #pragma GCC unroll 16
       for (int i = 0; i < W; i++)
         if (!(i & S)) swap<S>(x[i], x[i | S], std::make_integer_sequence<int, W>{});
-      swap_all<2 * S>(x);
+      swap_lanes<2 * S>(x);
     }
   }
 
@@ -134,7 +145,7 @@ struct Maths {
         Vec x[W];
 #pragma GCC unroll 16
         for (int r = 0; r < W; r++) x[r] = load(a + (i + r) * lda + j);
-        swap_all<1>(x);
+        swap_lanes<1>(x);
 #pragma GCC unroll 16
         for (int r = 0; r < W; r++) store(out + (j + r) * ldo + i, x[r]);
       }
@@ -156,33 +167,34 @@ struct Maths {
 
 template <typename T>
 struct Memory {  // numbers that start at a cache line, all zero
-  std::unique_ptr<void, void (*)(void*)> own;
+  std::unique_ptr<void, void (*)(void*)> allocation;
   T* data;
-  explicit Memory(int64_t n) : own(std::calloc(n * sizeof(T) + 64, 1), std::free) {
-    data = reinterpret_cast<T*>(up(reinterpret_cast<int64_t>(own.get()), 64));
+  explicit Memory(int64_t n) : allocation(std::calloc(n * sizeof(T) + 64, 1), std::free) {
+    data = reinterpret_cast<T*>(round_up(reinterpret_cast<int64_t>(allocation.get()), 64));
   }
 };
 
 template <typename T>
-struct Block : Memory<T> {  // a matrix as the tiles want it: rows and columns padded by zeros
-  static constexpr int64_t STEP = std::max(8, Maths<T>::W);  // the widest vector, and the tallest tile
+struct Block : Memory<T> {                                  // a matrix for tiles: rows and columns padded by zeros
+  static constexpr int64_t STEP = std::max(8, Simd<T>::W);  // the widest vector, and the tallest tile
   int64_t ld;
-  Block(int64_t rows, int64_t columns) : Memory<T>(up(rows, STEP) * up(columns, STEP)), ld(up(columns, STEP)) {}
+  Block(int64_t rows, int64_t columns)
+      : Memory<T>(round_up(rows, STEP) * round_up(columns, STEP)), ld(round_up(columns, STEP)) {}
 
-  // These rows: in place where they already are as the tiles want them, else copied here
-  Rows<const T> take(Rows<const T> x, int64_t rows, int64_t padded, int64_t width) {
+  // These rows: in place if they need no padding, else copied here
+  Rows<const T> load_rows(Rows<const T> x, int64_t rows, int64_t padded, int64_t width) {
     if (rows == padded && width == ld) return x;
     for (int64_t i = 0; i < rows; i++) std::memcpy(this->data + i * ld, x.data + i * x.stride, width * sizeof(T));
     if (rows < padded) std::memset(this->data + rows * ld, 0, (padded - rows) * ld * sizeof(T));
     return {this->data, ld};
   }
 
-  // Where to write such rows, and to bring them where they belong
-  Rows<T> room(Rows<T> x, int64_t rows, int64_t padded, int64_t width) {
+  // Where to write such rows, to be copied back if they were padded
+  Rows<T> output_rows(Rows<T> x, int64_t rows, int64_t padded, int64_t width) {
     if (rows == padded && width == ld) return x;
     return {this->data, ld};
   }
-  void bring(Rows<T> x, int64_t rows, int64_t width) const {
+  void copy_back(Rows<T> x, int64_t rows, int64_t width) const {
     for (int64_t i = 0; i < rows; i++) std::memcpy(x.data + i * x.stride, this->data + i * ld, width * sizeof(T));
   }
 };
@@ -194,21 +206,23 @@ struct Tensor {  // [Bh, G, L, width] by strides
   Rows<T> rows(int64_t head, int64_t group, int64_t i) const { return {data + head * bh + group * g + i * l, l}; }
 };
 
-// Every item once, on so many threads. They live for one call: OpenMP's would be a second pool beside torch's own
+// Every item once, on so many threads, which live for one call: OpenMP's would be a second pool beside torch's own
 template <typename Work>
-void each(int64_t items, int64_t threads, Work work) {
+void parallel_for(int64_t items, int64_t threads, Work work) {
   threads = std::max<int64_t>(std::min(threads, items), 1);
-  std::vector<std::thread> others;
+  std::vector<std::thread> workers;
   for (int64_t t = 0; t < threads; t++) {
-    auto mine = [=] { for (int64_t item = t; item < items; item += threads) work(item); };
+    auto run_items = [=] {
+      for (int64_t item = t; item < items; item += threads) work(item);
+    };
     try {
-      if (t + 1 < threads) others.emplace_back(mine);
-      else mine();
-    } catch (const std::system_error&) {  // no further thread is to be had
-      mine();
+      if (t + 1 < threads) workers.emplace_back(run_items);
+      else run_items();
+    } catch (const std::system_error&) {  // no further thread is available
+      run_items();
     }
   }
-  for (auto& other : others) other.join();
+  for (auto& worker : workers) worker.join();
 }
 
 }  // namespace
