@@ -11,10 +11,8 @@ from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .call_checks import CheckedMechanism
-from .mask import CAUSAL, Mask, zero_invalid
+from .mask import CAUSAL, INTEGER_DTYPES, Mask, zero_invalid
 from .shapes import Values
-
-INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)

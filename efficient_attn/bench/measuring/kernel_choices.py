@@ -1,4 +1,4 @@
-"""Choices between forms of a kernel: settled once a session, in a worker, and the same in all workers from then on."""
+"""Choices between implementations of a kernel: measured once a session, in a worker, and the same in all workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import torch
 from ...engines.job import Engine, StageBoard, WorkerDied
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable, TuningPoint
-from ...kernels.tunables import TUNABLES
+from ...kernels.half_precision import HALF
+from ...kernels.products import PRODUCTS
+from ...kernels.softmax.decode import DECODE
 from ..readiness import Finding
 
+TUNABLES = (PRODUCTS, HALF, DECODE)  # measured before a run, and shown by ``doctor``
 LIMIT_S = 120.0
 
-Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of their contest
+Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the choice
 Choices: TypeAlias = dict[int, Tables]  # by threads
 
 

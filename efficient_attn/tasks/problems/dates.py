@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 
 from ...errors import UsageError
-from ..training.answers import make_answer_batch
-from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split, make_answer_batch
 
 WORD_LISTS = """january february march april may june july august september october november december
 mon tue wed thu fri sat sun

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UsageError
-from ..training.answers import make_answer_batch
-from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split, make_answer_batch
 
 MIN_PROBABILITY = 1e-300  # replaces a probability of zero in logarithms
 

@@ -120,3 +120,11 @@ class Problem:
     image: tuple[int, int, int] | None = None
     metric: Literal["accuracy", "exact", "explained", "bits"] = "accuracy"
     windowed: bool = False
+
+
+def make_answer_batch(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:
+    """A batch for sequence to sequence: sources ``[B, N]`` and their answers ``[B, T]``. The decoder reads BEGIN and
+    the answer, and writes the answer and END, ``[B, T + 1]``."""
+    edge = np.ones((len(answers), 1), dtype=answers.dtype)
+    begun, targets = np.hstack([begin * edge, answers]), np.hstack([answers, end * edge])
+    return Batch(inputs, targets, begun=begun, lengths=lengths)

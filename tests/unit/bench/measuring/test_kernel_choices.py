@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from efficient_attn.bench.measuring import kernel_choices
+from efficient_attn.bench.measuring.kernel_choices import TUNABLES
 from efficient_attn.engines.job import WorkerDied
 from efficient_attn.engines.local import LocalEngine
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import TimingTable, TuningPoint
 from efficient_attn.kernels.products import PRODUCTS
-from efficient_attn.kernels.tunables import TUNABLES
 
 TABLE = TimingTable(((TuningPoint("rows", (1, 2, 3, 4)), {"by_head": 1.0, "batched": 2.0}),), "timed", 0.5)
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from efficient_attn.kernels import tunables
+from efficient_attn.bench.measuring.kernel_choices import TUNABLES
 from efficient_attn.kernels.autotuning import autotuner, calibration
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 
@@ -84,7 +84,7 @@ def test_what_fails_is_raised() -> None:
         calibration.calibrate(broken, 1)
 
 
-@pytest.mark.parametrize("contest", tunables.TUNABLES, ids=lambda contest: contest.name)
+@pytest.mark.parametrize("contest", TUNABLES, ids=lambda contest: contest.name)
 def test_contests_are_whole(contest: Tunable) -> None:
     """Every point has calls that run; a rule names a form that can serve there; the first form always can."""
     for point in contest.points:
