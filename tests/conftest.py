@@ -93,7 +93,7 @@ def _short_rounds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         monkeypatch.setattr(timing, "MIN_ROUND_S", 0.01)
 
 
-SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_cheats.py")
+SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.py")
 
 
 @pytest.fixture(autouse=True)

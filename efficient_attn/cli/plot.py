@@ -72,11 +72,7 @@ def plot(args: Namespace) -> int:
         only=tuple(args.only),
         highlight=tuple(args.highlight),
         labels=tuple(args.label),
-        filters={
-            name: value
-            for name in (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
-            if (value := getattr(args, name)) is not None
-        },
+        filters={name: value for name in FILTERS if (value := getattr(args, name)) is not None},
     )
     figure = make_figure([Path(run) for run in args.run], request)
     write_file(file, figure.data)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 
 from ..contract.decode_state import state_bytes
-from ..contract.mask import Mask
 from ..contract.shapes import Shape
 from ..errors import UnsupportedError, UsageError
 from ..spec import Spec
@@ -122,8 +121,3 @@ def _other_values(value: object) -> tuple[object, ...]:
     if value is None:
         return 3, 2
     return (value * 2,) if isinstance(value, float) else ()
-
-
-def plain_masks(subject: Subject) -> list[Mask]:
-    """The masks without padding that the mechanism supports."""
-    return [Mask(causal=causal) for causal in subject.causalities]

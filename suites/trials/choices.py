@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from turns import time_interleaved
+from interleaving import time_interleaved
 
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint

@@ -11,7 +11,7 @@ import argparse
 
 import numpy as np
 import torch
-from turns import make_attention, make_call, time_interleaved
+from interleaving import make_attention, make_call, time_interleaved
 
 from efficient_attn.results.stats import estimate_geometric_mean
 

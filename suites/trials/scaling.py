@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 import torch
-from turns import TimedRun, make_attention, make_call, measure_seconds
+from interleaving import TimedRun, make_attention, make_call, measure_seconds
 
 import efficient_attn as ea
 from efficient_attn.results.stats import estimate_geometric_mean

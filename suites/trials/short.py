@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from interleaving import make_attention, make_call, make_run, time_interleaved
 from torch import Tensor
-from turns import make_attention, make_call, make_run, time_interleaved
 
 import efficient_attn as ea
 from efficient_attn.results.stats import estimate_geometric_mean

@@ -57,6 +57,7 @@ def _names(wheel: Path) -> set[str]:
 def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
     names = _names(wheel)
     wanted = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}
+    assert not [name for name in names if "trials" in name or "planted" in name]
     wanted |= {"suites/data/minilm.npz", "suites/data/minilm_text.LICENSE"}
     assert "suites/quickstart.toml" in wanted
     assert {f"efficient_attn/{name}" for name in wanted} <= names
@@ -66,7 +67,7 @@ def test_large_activations_stay_in_the_repository(wheel: Path) -> None:
     assert (CHECKOUT / "suites" / "data" / "smollm2.npz").is_file()
     assert not [name for name in _names(wheel) if "smollm2" in name]
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert settings["exclude"] == ["/suites/data/smollm2.npz"]  # of all that is built, the sdist too
+    assert settings["exclude"] == ["/suites/data/smollm2.npz", "/suites/trials"]  # of all that is built, the sdist too
 
 
 def test_what_needs_them_is_skipped_elsewhere(installed: Path, tmp_path: Path) -> None:
@@ -125,3 +126,15 @@ def test_the_built_in_suite_runs_elsewhere(installed: Path, tmp_path: Path) -> N
     (session,) = json.loads((tmp_path / "out" / "run.json").read_text())["sessions"]
     assert session["environment"]["git"] is None  # it is no checkout that ran
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+
+
+def test_the_conformance_tests_work_without_the_repository(installed: Path, tmp_path: Path) -> None:
+    found = _command(installed, tmp_path, "check", "sliding_window:window=8")
+    (outcomes,) = found.values()
+    assert {outcome["status"] for outcome in outcomes} <= {"passed", "skipped", "not_claimed"}
+    assert len(outcomes) > 40
+
+
+def test_the_moved_planted_bugs_say_where_they_are() -> None:
+    with pytest.raises(ImportError, match=r"in planted_bugs, in tests/helpers of the repository; version 0\.3"):
+        from efficient_attn.testing import kill_matrix  # noqa: F401  # pyright: ignore

@@ -10,13 +10,13 @@ import sys
 
 import pytest
 import torch
+from planted_bugs.planting import subclass
 from specs import SPECS
 from toys import Toy
 
 import efficient_attn as ea
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks import persistence
-from efficient_attn.testing.pickling import subclass
 
 
 def test_what_cannot_be_pickled_is_seen() -> None:

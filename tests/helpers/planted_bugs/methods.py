@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.decode_state import KVCache, LatentCache, RollingCache
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
-from ..checks.shared_heads import no_long_cache
-from ..subject import Subject
+from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.checks.shared_heads import no_long_cache
+from efficient_attn.testing.subject import Subject
 
 Method = Callable[..., Any]
 Methods = Callable[[type[Attention]], dict[str, Any]]

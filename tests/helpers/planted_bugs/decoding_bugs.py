@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.decode_state import RollingCache
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
-from ..planting import planter
-from ..probing import find_room
-from ..subject import Subject
+from efficient_attn.contract.decode_state import RollingCache
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.probing import find_room
+from efficient_attn.testing.subject import Subject
+
 from .methods import Methods, no_past
+from .planting import planter
 
 plant = planter("decode", "decode_past_two_laps")
 Advance = Callable[..., tuple[Tensor, Any]]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...contract.mechanism import Attention
-from ..checks.growth_claims import FAR, SLACK, grows
-from ..planting import planter
-from ..subject import Subject
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.testing.checks.growth_claims import FAR, SLACK, grows
+from efficient_attn.testing.subject import Subject
+
 from .methods import Methods
+from .planting import planter
 
 plant = planter("growth", "growth_is_measured")
 

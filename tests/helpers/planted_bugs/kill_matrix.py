@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from .bugs import MUTANTS
-from .check import Check, run_check
-from .checks import CHECKS
+from efficient_attn.testing.check import Check, run_check
+from efficient_attn.testing.checks import CHECKS
+from efficient_attn.testing.subject import Factory, Subject
+
+from . import MUTANTS
 from .planting import Mutant
-from .subject import Factory, Subject
 
 
 @dataclass(frozen=True)

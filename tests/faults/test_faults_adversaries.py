@@ -1,4 +1,4 @@
-"""Mechanisms that cheat the clock or the gate: each is found, its honest twin is not, and each layer is needed."""
+"""Mechanisms that deceive the timer or the verification: each is detected, its honest counterpart is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import planted
 import pytest
-from cheating import CHEATS, LONG, SHORT, make_suite
+from adversary_detection import ADVERSARIES, LONG, SHORT, make_suite
 from shell import run
 
 import efficient_attn as ea
@@ -27,7 +27,7 @@ SAYS = {  # what is said of it in a run; nothing of the one that is never wrong 
     "second": "differs from the reference",
     "not_a_number": "the output of the reference implementation has values that are not finite",
     "lazy": "the output is a LateTensor, not a plain tensor",
-    "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (cheats.py:",
+    "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (adversaries.py:",
     "thread": "",  # one of several, by how far it has come
     "short": "differs from the reference",
     "half": "differs from the reference",
@@ -38,10 +38,10 @@ SAYS = {  # what is said of it in a run; nothing of the one that is never wrong 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    folder = tmp_path_factory.mktemp("cheats")
+    folder = tmp_path_factory.mktemp("adversaries")
     names = [f"zz_{kind}{name}" for kind in ("", "honest_") for name in SAYS]
-    (folder / "cheats.toml").write_text(make_suite(names))
-    run("run", "cheats.toml", "--out", "out", cwd=folder)
+    (folder / "adversaries.toml").write_text(make_suite(names))
+    run("run", "adversaries.toml", "--out", "out", cwd=folder)
     return ea.load(folder / "out").set_index(["variant", "seq_len"])
 
 
@@ -71,7 +71,7 @@ def test_its_honest_twin_is_measured(name: str, length: int, rows: pd.DataFrame)
 def registered() -> Iterator[None]:
     assert jobs.MeasureRounds  # importing it records what must not change
     with planted.undone():
-        ea.load_plugin(str(CHEATS))
+        ea.load_plugin(str(ADVERSARIES))
         yield
     integrity.restore()
 
@@ -160,7 +160,7 @@ def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) 
     assert computed() == 1
 
 
-def test_every_cheat_has_a_case() -> None:
+def test_every_adversary_has_a_case() -> None:
     with planted.undone():
-        names = set(ea.load_plugin(str(CHEATS)))
+        names = set(ea.load_plugin(str(ADVERSARIES)))
     assert names == {f"zz_{kind}{name}" for name in SAYS for kind in ("", "honest_")}

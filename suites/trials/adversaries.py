@@ -1,5 +1,5 @@
 """Adversarial mechanisms, each with an honest counterpart that differs in one line. A plug-in: `run --plugin
-cheats.py`.
+adversaries.py`.
 
 Exact attention in all but one thing: `check` and the look at timed calls must find it, and must not find its twin.
 """

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
-from ..checks.algebra import weights
-from ..checks.precision import loud
-from ..planting import planter
-from ..subject import Subject
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.checks.algebra import weights
+from efficient_attn.testing.checks.precision import loud
+from efficient_attn.testing.subject import Subject
+
 from .methods import compute, queries_do_nothing, tampered
+from .planting import planter
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
 MANY = 30  # keys of a row, from which on it shows how they are added up

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..checks.decoding import not_bound
-from ..checks.shared_heads import own_keys
-from ..planting import Mutant
+from efficient_attn.testing.checks.decoding import not_bound
+from efficient_attn.testing.checks.shared_heads import own_keys
+
 from . import memory_bugs, methods
+from .planting import Mutant
 
 BUGS = (
     Mutant("future_leak", "a row gets a millionth of the next position's value", methods.compute(after=methods.leak),

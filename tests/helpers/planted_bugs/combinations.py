@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
-from ..planting import planter
-from ..subject import Subject
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.subject import Subject
+
 from .methods import Methods, alignment_free, compute, hidden_keys_weigh_nothing, interleaved, one_kv_head
+from .planting import planter
 
 plant = planter("combinations", "sizes_and_pairs")
 When = Callable[[Tensor, Tensor, Tensor, Mask], bool]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.shapes import Values
-from ..planting import planter
-from ..subject import Subject
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.subject import Subject
+
 from .methods import compute, queries_do_nothing, tampered
+from .planting import planter
 
 plant = planter("gradient", "some_gradients", "sizes_and_pairs")
 Arguments = tuple[Tensor, Tensor, Values, Mask]

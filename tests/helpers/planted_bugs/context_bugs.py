@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.autocast import is_autocast_enabled
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
-from ..planting import planter
-from ..probing import other_instances
-from ..subject import Subject
+from efficient_attn.contract.autocast import is_autocast_enabled
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
+from efficient_attn.testing.probing import other_instances
+from efficient_attn.testing.subject import Subject
+
 from .methods import Methods, compute, hidden_keys_weigh_nothing, queries_do_nothing, tampered
+from .planting import planter
 
 plant = planter("world")
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Values
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Values
 
 Key = Callable[[Tensor, Tensor, Values], Hashable]
 WAITS = 60  # calls

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.shapes import Values
-from ..planting import planter
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.shapes import Values
+
 from .methods import compute, queries_do_nothing, scale_free
+from .planting import planter
 
 plant = planter("sizes", "sizes_and_pairs", "long_sequence")
 

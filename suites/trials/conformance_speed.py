@@ -1,7 +1,7 @@
 """The conformance tests: seconds for each mechanism, and the planted bugs that they detect, by kind and mechanism.
 
-    python suites/trials/kit.py [SPEC ...]          # all names of the registry without a spec
-    python suites/trials/kit.py --seconds [SPEC ...] # only the time, in seconds of the processor
+    python suites/trials/conformance_speed.py [SPEC ...]          # all names of the registry without a spec
+    python suites/trials/conformance_speed.py --seconds [SPEC ...] # only the time, in seconds of the processor
 
 A bug counts as caught only where the check that caught it passes without the bug.
 """
@@ -11,11 +11,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import torch
 
 import efficient_attn as ea
-from efficient_attn.testing import CHECKS, MUTANTS, Kill, Subject, kill_matrix, run_check
+from efficient_attn.testing import CHECKS, Subject, run_check
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "helpers"))
+
+from planted_bugs import MUTANTS
+from planted_bugs.kill_matrix import Kill, kill_matrix
 
 KINDS = tuple(dict.fromkeys(mutant.kind for mutant in MUTANTS))
 

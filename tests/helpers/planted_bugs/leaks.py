@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.shapes import Values
-from ..planting import planter
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.shapes import Values
+
 from .methods import compute
+from .planting import planter
 
 plant = planter("leaks", "causality", "causality_in_dtypes")
 CAUSAL = ("causal", "strictly_causal")

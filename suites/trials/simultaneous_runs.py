@@ -1,6 +1,6 @@
 """`compare` under heavy noise: eight simultaneous runs of the same code, all pairs; then one case that is 10% slower.
 
-    python suites/trials/together.py [RUNS] [REPEATS]
+    python suites/trials/simultaneous_runs.py [RUNS] [REPEATS]
 
 All runs are of a small suite of decode steps. Of those at once no pair may show a difference, though everything in them
 is disturbed. Of those one after the other a case that does 10% more work must be found slower, or be named as blind.

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.traits import Traits
-from ..planting import planter
-from ..subject import Subject
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.traits import Traits
+from efficient_attn.testing.subject import Subject
+
+from .planting import planter
 
 plant = planter("lapses")
 

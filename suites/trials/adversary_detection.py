@@ -1,8 +1,10 @@
-"""How often adversarial mechanisms are detected, and honest counterparts are not: python suites/trials/cheating.py
-[TIMES]
+"""How often adversarial mechanisms are detected, and honest counterparts are not.
 
-Runs every mechanism of cheats.py, and its twin, so many times through the command line (20 unless said otherwise), each
-time with other inputs and another order, and counts. `contents` is never wrong: what counts is that it gains nothing.
+    python suites/trials/adversary_detection.py [TIMES]
+
+Runs every mechanism of adversaries.py, and its counterpart, so many times (20 by default) through the command line,
+each time with other inputs and another order, and counts. `contents` is never wrong: what counts is that it gains
+nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from pathlib import Path
 
 import efficient_attn as ea
 
-CHEATS = Path(__file__).with_name("cheats.py")
+ADVERSARIES = Path(__file__).with_name("adversaries.py")
 SHORT, LONG = 64, 1100
 SUITE = """
-title      = "Cheats beside their honest twins"
+title      = "Adversarial mechanisms and their honest counterparts"
 measure    = ["forward"]
 baseline   = "full"
 rounds     = 8
@@ -36,18 +38,19 @@ variant    = [{variants}]
 def make_suite(names: Sequence[str]) -> str:
     """A suite of these mechanisms and exact attention, at a short and a long length."""
     variants = ", ".join(f'{{ name = "{name}" }}' for name in ["full", *names])
-    return SUITE.format(plugin=CHEATS, short=SHORT, long=LONG, variants=variants)
+    return SUITE.format(plugin=ADVERSARIES, short=SHORT, long=LONG, variants=variants)
 
 
 def main(times: int) -> None:
-    names = ea.load_plugin(str(CHEATS))
+    names = ea.load_plugin(str(ADVERSARIES))
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
     gains: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "cheats.toml").write_text(make_suite(names), encoding="utf-8")
+        (Path(folder) / "adversaries.toml").write_text(make_suite(names), encoding="utf-8")
         for seed in range(times):
             out = Path(folder) / str(seed)
-            command = [sys.executable, "-m", "efficient_attn", "run", "cheats.toml", "--out", out, "--seed", str(seed)]
+            options = ["--out", str(out), "--seed", str(seed)]
+            command = [sys.executable, "-m", "efficient_attn", "run", "adversaries.toml", *options]
             subprocess.run(command, cwd=folder, check=False, capture_output=True)
             rows = ea.load(out)
             for name in names:
