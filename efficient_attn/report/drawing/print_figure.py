@@ -28,7 +28,6 @@ from .primitives import draw_frame, draw_values, label_line_ends, make_artist_st
 from .style import FAINT, INK
 
 FigureFormat = Literal["pdf", "svg", "png"]
-FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "svg", "png")
 MIN_WIDTH, MAX_WIDTH = 1.5, 20.0  # inches
 LARGE_TEXT_WIDTH = 4.5  # inches; wider figures have larger text
 TEXT_SIZES, CONFIG_TEXT_SIZE = (7.0, 8.0), 5.4  # points: text of narrow and wide figures; the configuration

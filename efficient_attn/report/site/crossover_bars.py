@@ -18,7 +18,7 @@ from .picker import USE_WORDS
 
 SegmentState = Literal["faster", "slower", "unclear", "unmeasured"]
 MAX_TICKS = 7
-WIDTH, HEIGHT = 600, 16  # size of a bar in SVG units; the page stretches it
+WIDTH = 600  # of a bar in SVG units; the page stretches it
 
 
 @dataclass(frozen=True)
