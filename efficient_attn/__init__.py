@@ -64,7 +64,7 @@ _MODULE_OF_NAME = {
 }
 _PUBLIC_MODULES = ("feature_maps", "patterns", "testing")
 
-__all__ = ["__version__", *sorted(_MODULE_OF_NAME), *_PUBLIC_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", *sorted(_MODULE_OF_NAME), *_PUBLIC_MODULES]  # noqa: F822  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,7 @@ class Case:
 
     @property
     def dims(self) -> Dims:
+        """The sizes that a mechanism is created with."""
         config = self.group.config
         value_dim = config.head_dim if config.mode else None  # captured values have their own widths
         sizes = {"head_dim": config.head_dim, "value_dim": value_dim, "max_len": config.max_len}

@@ -34,6 +34,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
+        """Whether nothing prevents a run."""
         return all(f.level != "problem" for f in self.findings)
 
     @property
@@ -76,6 +77,7 @@ def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagn
 
 
 def check_threads(count: int) -> Finding:
+    """Whether the usable cores suffice for so many threads."""
     usable, quota = machine.count_usable_cores(), value_or_none(cgroups.read_cpu_quota())
     limit = min(usable, quota or usable)
     bound = software.list_variables().get("OMP_NUM_THREADS")
@@ -97,6 +99,7 @@ def check_threads(count: int) -> Finding:
 
 
 def check_frequency() -> Finding:
+    """The frequency governor and turbo."""
     facts = machine.read_frequency()
     governor, turbo = value_or_none(facts["governor"]), value_or_none(facts["turbo"])
     message = f"governor {governor or 'not reported'}, turbo {_format_bool(turbo)}"
@@ -110,6 +113,7 @@ def check_frequency() -> Finding:
 
 
 def check_virtualisation() -> Finding:
+    """The hypervisor and the container."""
     facts = machine.read_virtualisation()
     kind, container, hypervisor = value_or_none(facts["kind"]), facts["container"], value_or_none(facts["hypervisor"])
     message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
@@ -125,6 +129,7 @@ def _format_bool(answer: bool | None) -> str:
 
 
 def check_memory() -> Finding:
+    """The available memory."""
     total, free, limit = (
         machine.read_memory_total(),
         find_available_memory(),

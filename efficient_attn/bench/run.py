@@ -61,6 +61,7 @@ class RunOutcome:
 
     @property
     def failed(self) -> int:
+        """The number of cases whose status counts as a failure."""
         return sum(count for status, count in self.statuses.items() if status not in NO_FAILURE)
 
 

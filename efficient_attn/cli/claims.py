@@ -10,6 +10,7 @@ from .output import print_json
 
 
 def claims(args: Namespace) -> int:
+    """``efficient-attn claims``: verify published claims against rows."""
     from ..report.claims import ledger
 
     if args.check:

@@ -40,6 +40,7 @@ def _make_console() -> Console:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
 ) -> None:
+    """Print a table; columns named in ``right`` are aligned to the right."""
     if title:
         print(title)
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -55,6 +56,7 @@ def print_table(
 def show_catalogue(
     entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[ModelShape], peers: Sequence[Peer]
 ) -> None:
+    """Print the mechanisms, suites, model shapes and peers."""
     marks = [
         ["?" if e.able is None else "yes" if word in e.able else units.EMPTY for word in ABILITY_COLUMNS]
         for e in entries
@@ -72,6 +74,7 @@ def show_catalogue(
 
 
 def show_info(info: Info) -> None:
+    """Print what is known of a mechanism."""
     print(f"{info.spec} ({info.family}): {info.sentence}\n\n{info.doc}\n")
     rows = [
         ["options", _format_options(info.options)],
@@ -146,6 +149,7 @@ def _make_printable(text: str, stream: TextIO) -> str:
 
 
 def info_as_json(info: Info) -> dict[str, Any]:
+    """What `show_info` prints, as data."""
     fields = {name: getattr(info, name) for name in info.__dataclass_fields__}
     growth = {"time": info.growth.time, "memory": info.growth.memory}
     fields |= {"traits": asdict(info.traits), "growth": growth, "options": dict(info.options)}
@@ -166,6 +170,7 @@ def _format_options(options: Mapping[str, Any]) -> str:
 
 
 def show_plan(cases: Sequence[Case]) -> None:
+    """Print the cases of a plan, grouped by configuration."""
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         c, p = case.group, case.group.config
@@ -255,6 +260,7 @@ def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, 
 
 
 def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    """The outcome of a conformance test as data."""
     return {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason} | (
         {"advice": outcome.advice} if outcome.advice else {}
     )

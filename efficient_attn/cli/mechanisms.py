@@ -10,6 +10,7 @@ from .output import print_files, print_json, write_file
 
 
 def list_(args: Namespace) -> int:
+    """``efficient-attn list``: the catalogue."""
     from ..peers.catalogue import PEERS
     from ..registry import catalogue
     from ..resources import describe_suite, list_model_shapes, list_suite_names
@@ -41,6 +42,7 @@ def list_(args: Namespace) -> int:
 
 
 def info(args: Namespace) -> int:
+    """``efficient-attn info``: one mechanism."""
     from ..registry import info
     from . import console
 
@@ -58,6 +60,7 @@ def info(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
+    """``efficient-attn check``: the conformance tests of a mechanism, or of a plug-in's."""
     from ..registry import load_plugin
     from . import console
 

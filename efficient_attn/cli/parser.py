@@ -39,11 +39,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Add an argument, and remember its option strings."""
         action = super().add_argument(*names, **settings)
         self.options += action.option_strings
         return action
 
     def error(self, message: str) -> NoReturn:
+        """Print one line with the closest choice, and exit with code 2."""
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             closest = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
             message += f"; did you mean {closest[0]!r}?" if closest else ""
@@ -60,6 +62,7 @@ class _PrintVersion(argparse.Action):
 
 
 def make_parser() -> Parser:
+    """The parser of all verbs."""
     parser = Parser(
         prog="efficient-attn", description="Benchmark efficient-attention mechanisms against exact attention."
     )

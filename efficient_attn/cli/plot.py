@@ -22,6 +22,7 @@ FILTERS = (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    """Options of ``efficient-attn plot``."""
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
     verb.add_argument("--figure", choices=FIGURES, required=True, help="what it shows")
     verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
@@ -60,6 +61,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def plot(args: Namespace) -> int:
+    """``efficient-attn plot``: write one figure of a paper."""
     file_format, file = _choose_file(args)
     from ..report.paper.export import FigureRequest, make_figure
 

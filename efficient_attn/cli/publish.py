@@ -19,11 +19,13 @@ PATTERN_CELLS = 32  # a side of a pattern's picture
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    """Options of ``efficient-attn publish``."""
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
     verb.add_argument("--site", type=Path, default=SITE, metavar="DIR", help="output folder (default: results/site)")
 
 
 def publish(args: Namespace) -> int:
+    """``efficient-attn publish``: write the site of published runs."""
     from ..report.site.site_folder import check_site
 
     check_site(args.site)  # before torch is imported

@@ -14,6 +14,7 @@ RESULTS = Path("results")  # runs that are read by default
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
+    """Options of ``efficient-attn recommend``."""
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all in results/)")
     verb.add_argument(
         "--seq-len",
@@ -57,6 +58,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def recommend(args: Namespace) -> int:
+    """``efficient-attn recommend``: mechanisms that meet the requirements, from rows."""
     from ..instruments.environment import name_machine
     from ..report.answers import recommendation_text
     from ..report.answers.recommendation import RecommendationData, check_rows

@@ -14,6 +14,7 @@ COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
 
 
 def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
+    """Options of ``efficient-attn runs``; removes: those of ``runs --prune`` as well."""
     verb.add_argument(
         "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
     )
@@ -22,6 +23,7 @@ def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
 
 
 def runs(args: Namespace) -> int:
+    """``efficient-attn runs``: list the runs in a folder."""
     from ..report.run_folders import list_runs
     from . import console
 

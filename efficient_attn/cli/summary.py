@@ -137,6 +137,7 @@ def _format_speedup(row: Any) -> str:
 
 
 def show_statuses(statuses: Counter[str]) -> None:
+    """Print how many cases have which status."""
     print("cases: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common()))
 
 

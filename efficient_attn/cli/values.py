@@ -24,24 +24,29 @@ def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 
 def count(text: str) -> int:
+    """A whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def seed(text: str) -> int:
+    """A whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def boolean(text: str) -> bool:
+    """``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
+    """A parser for one of these choices."""
+
     def parse(text: str) -> str:
         if text not in choices:
             raise argparse.ArgumentTypeError(str(make_unknown_error(label, text, choices)))
@@ -51,6 +56,7 @@ def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
 
 
 def seconds(text: str) -> float:
+    """A number of seconds above 0."""
     value = _parse_float(text)
     if not value or not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
@@ -67,6 +73,7 @@ def share(text: str) -> float:
 
 
 def confidence(text: str) -> float:
+    """A number between 0 and 1."""
     value = _parse_float(text)
     if value is None or not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.95")
@@ -176,6 +183,7 @@ class OnceAction(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
+        """Store a value; an error if the option was given before."""
         if getattr(namespace, self.dest, None) is not None:
             raise argparse.ArgumentError(self, "given twice; give it only once")
         setattr(namespace, self.dest, values)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def doctor(args: Namespace) -> int:
+    """``efficient-attn doctor``: examine the machine."""
     from ..bench.doctor import diagnose
 
     diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
@@ -32,6 +33,7 @@ def doctor(args: Namespace) -> int:
 
 
 def plan(args: Namespace) -> int:
+    """``efficient-attn plan``: list a suite's cases without running them."""
     from ..bench.planning.suite import load_suite
     from ..tasks import TABLE
 
@@ -53,6 +55,7 @@ def plan(args: Namespace) -> int:
 
 
 def run(args: Namespace) -> int:
+    """``efficient-attn run``: run a suite."""
     with interruptible_by_sigterm():
         return _run(args)
 
@@ -153,6 +156,7 @@ def _read_overrides(args: Namespace) -> Overrides:
 
 
 def report(args: Namespace) -> int:
+    """``efficient-attn report``: write the report of runs."""
     if args.published:
         return _update_published(args)
     if args.export:
@@ -200,6 +204,7 @@ def _export(args: Namespace) -> int:
 
 
 def compare(args: Namespace) -> int:
+    """``efficient-attn compare``: compare two runs case by case."""
     from ..report import comparison_text
     from ..results import file_marks
     from ..results.compare import compare

@@ -26,6 +26,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
+        """Positions that it has memory for."""
         return self.capacity
 
     @property
@@ -94,6 +95,7 @@ class RollingCache:
 
     @property
     def slots(self) -> int:
+        """Positions that it has memory for: the first ones, and the ring."""
         return self.prefix + self.capacity
 
     def append(self, k: Tensor, v: Tensor) -> RollingCache:

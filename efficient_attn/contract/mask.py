@@ -77,10 +77,12 @@ class Mask:
 
     @property
     def pads_keys(self) -> bool:
+        """Whether any key may be padding."""
         return self.key_lengths is not None or self.key_mask is not None
 
     @property
     def holds_tensors(self) -> bool:
+        """Whether it has tensors, which are checked in every call."""
         return self.pads_keys or self.query_lengths is not None or self.cu_seqlens is not None
 
     def start(self, n: int, m: int) -> int:

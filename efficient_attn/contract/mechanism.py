@@ -99,6 +99,7 @@ class Attention(nn.Module):
         return run(q, k, cast(Tensor, v), mask, **inputs)  # mechanisms without `Traits.values` take None as well
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
+        """The decode state for up to max_len positions; raises `UnsupportedError` without decoding."""
         raise UnsupportedError(f"{self.label} has no decode state")
 
     def why_no_starts(self) -> str | None:
@@ -106,6 +107,7 @@ class Attention(nn.Module):
         return "its decode steps do not support padding"
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        """The output of new positions and the state after them; raises `UnsupportedError` without decoding."""
         raise UnsupportedError(f"{self.label} cannot decode")
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
@@ -178,6 +180,7 @@ class Attention(nn.Module):
 
     @property
     def label(self) -> str:
+        """Its name in messages: the spec, or else the class."""
         return self.spec or type(self).__name__
 
     @property
@@ -296,4 +299,5 @@ class Attention(nn.Module):
         return {**self.__dict__, "accepted_calls": ()}  # a copy has served no calls
 
     def extra_repr(self) -> str:
+        """Its name, backend and dropout, for ``print``."""
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")

@@ -30,10 +30,12 @@ class StageBoard:
 
     @property
     def case(self) -> int:
+        """The index of the present case."""
         return int(self._fields[0])
 
     @property
     def stage(self) -> int:
+        """The stage that the present case is in."""
         return int(self._fields[1])
 
     @property
@@ -45,7 +47,8 @@ class StageBoard:
 class Job(Protocol):
     """Work for a worker: it sends results as it computes them. The job and its results must be picklable."""
 
-    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None: ...
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Do the work; ``send`` returns results to the parent process."""
 
 
 class WorkerDied(Exception):
@@ -72,7 +75,9 @@ class Engine(Protocol):
     account: EngineTimes
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in ``run.json``."""
+        ...
 
     def start(self) -> None:
         """Prepare workers, if that takes time. Returns immediately."""

@@ -44,6 +44,7 @@ class LocalEngine:
 
     @property
     def name(self) -> str:
+        """How its workers are started."""
         return self.method
 
     def start(self) -> None:

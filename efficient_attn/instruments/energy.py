@@ -14,7 +14,9 @@ MIN_MEASURED_S = 0.5  # the counter moves every 20 to 100 ms
 class EnergyMeter(Protocol):
     """Joules that a device has used up to now."""
 
-    def __call__(self) -> float: ...
+    def __call__(self) -> float:
+        """The energy used so far, in joules."""
+        ...
 
 
 def find_meter(device: str) -> EnergyMeter | None:

@@ -85,9 +85,11 @@ class GlobalState:
 
     @classmethod
     def capture(cls) -> GlobalState:
+        """The present settings and random state."""
         return cls(tuple(setting.read() for setting in SETTINGS), torch.get_rng_state())
 
     def restore(self) -> None:
+        """Restore them, and what was replaced in measuring functions."""
         for setting, value in zip(SETTINGS, self.values, strict=True):
             if setting.read() != value:
                 setting.write(value)

@@ -59,6 +59,7 @@ class SampleCost:
 
     @property
     def sample_s(self) -> float:
+        """Seconds of a sample, inputs included."""
         return self.calls_s + self.reset_s
 
     @property
@@ -148,6 +149,7 @@ def run_rounds(
     does, drops out and the others continue.
     """
     order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
+    sampler = _Sampler(device, single_thread, after_sample)
     with garbage_collection_disabled():
         errors = _warm_up(subjects, plans, device, on_turn)
         for round_index in range(max(rounds.values(), default=0)):
@@ -160,16 +162,8 @@ def run_rounds(
                 if name not in dropped:
                     on_turn(name)
                     until_verify[name] -= 1
-                    _add_sample(
-                        name,
-                        subjects[name],
-                        plans[name],
-                        result,
-                        device,
-                        single_thread,
-                        after_sample,
-                        until_verify[name] == -1,
-                    )
+                    verify = until_verify[name] == -1
+                    sampler.add_sample(result, name, subjects[name], plans[name], verify=verify)
                     dropped |= result.errors.keys()
             errors = {}
             yield result
@@ -189,48 +183,46 @@ def _warm_up(
     return errors
 
 
-def _add_sample(
-    name: str,
-    subject: TimedCall,
-    plan: RoundPlan,
-    result: RoundSamples,
-    device: str,
-    single_thread: bool,
-    after_sample: Callable[[], None],
-    verify: bool,
-) -> None:
-    """One sample, repeated while the processor was taken away meanwhile and repeats are left.
+class _Sampler(NamedTuple):
+    """How samples are taken: see `run_rounds`."""
 
-    A sample in which several threads seem to have worked is dropped and repeated: the operating system may account
-    another thread's processor time late, and another mechanism's thread may still be finishing. Threads that work in
-    `MAX_PARALLEL_REPEATS` repeats too are an error.
-    """
-    samples = result.samples.setdefault(name, [])
-    n_parallel = 0
-    while True:
-        try:
-            elapsed = _time_sample(subject, plan.cost.calls, device)
-            if verify:
-                subject.verify()
-                verify = False
-            else:
-                subject.release()
-            after_sample()
-            if single_thread and _is_parallel(elapsed, plan.cost.calls):
-                if n_parallel == MAX_PARALLEL_REPEATS:
-                    processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
-                    raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is requested")
-                n_parallel += 1
-                continue
-        except Exception as error:
-            result.errors[name] = error
-            return
-        samples.append(elapsed.wall * 1e3)
-        if not single_thread or elapsed.wall <= DISTURBED_RATIO * elapsed.cpu:
-            return
-        result.disturbed[name] = result.disturbed.get(name, 0) + 1
-        if result.disturbed[name] > MAX_RETRIES:
-            return
+    device: str
+    single_thread: bool
+    after_sample: Callable[[], None]
+
+    def add_sample(self, result: RoundSamples, name: str, subject: TimedCall, plan: RoundPlan, *, verify: bool) -> None:
+        """One sample, repeated while the processor was taken away meanwhile and repeats are left.
+
+        A sample in which several threads seem to have worked is dropped and repeated: the operating system may account
+        another thread's processor time late, and another mechanism's thread may still be finishing. Threads that work
+        in `MAX_PARALLEL_REPEATS` repeats too are an error.
+        """
+        samples = result.samples.setdefault(name, [])
+        n_parallel = 0
+        while True:
+            try:
+                elapsed = _time_sample(subject, plan.cost.calls, self.device)
+                if verify:
+                    subject.verify()
+                    verify = False
+                else:
+                    subject.release()
+                self.after_sample()
+                if self.single_thread and _is_parallel(elapsed, plan.cost.calls):
+                    if n_parallel == MAX_PARALLEL_REPEATS:
+                        processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
+                        raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is requested")
+                    n_parallel += 1
+                    continue
+            except Exception as error:
+                result.errors[name] = error
+                return
+            samples.append(elapsed.wall * 1e3)
+            if not self.single_thread or elapsed.wall <= DISTURBED_RATIO * elapsed.cpu:
+                return
+            result.disturbed[name] = result.disturbed.get(name, 0) + 1
+            if result.disturbed[name] > MAX_RETRIES:
+                return
 
 
 class Elapsed(NamedTuple):

@@ -53,6 +53,7 @@ def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: capture q, k and v of a model, and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--layers", default="5,20", help="numbers from 0, with commas")

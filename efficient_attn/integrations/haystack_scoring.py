@@ -34,6 +34,7 @@ class NeedleAnswer:
 
     @property
     def is_right(self) -> bool:
+        """Whether the right answer is the most likely one."""
         return self.margin > 0
 
 
@@ -55,6 +56,7 @@ class QuestionTokens:
 
     @classmethod
     def encode(cls, question: Question, tokenizer: Any) -> QuestionTokens:
+        """A question's tokens: what its answers share, and the rest of each."""
         options = {"add_special_tokens": False, "verbose": False}
         sequences = [tuple(tokenizer(question.text + answer, **options).input_ids) for answer in question.answers]
         n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
@@ -65,6 +67,7 @@ class QuestionTokens:
 
     @property
     def max_tokens(self) -> int:
+        """Positions of the longest answer with its question."""
         return len(self.prefix) + max(map(len, self.suffixes))
 
 

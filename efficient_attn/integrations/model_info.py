@@ -55,6 +55,7 @@ class BundledModel:
 
     @property
     def name(self) -> str:
+        """Its label in rows."""
         return self.sizes.label
 
     def find(self) -> Path:

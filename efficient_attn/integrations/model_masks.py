@@ -35,7 +35,7 @@ class ModelMask:
     shift: int = 0
 
 
-def describe_mask(
+def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     batch_size: int,
     q_length: int,
     kv_length: int,

@@ -38,6 +38,7 @@ class KernelFunction(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See `vmap_serially`."""
         return vmap_serially(cls.apply, info, in_dims, *args)
 
 

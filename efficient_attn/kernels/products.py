@@ -113,6 +113,7 @@ def can_use_onednn(x: Tensor) -> bool:
 
 @cache
 def has_onednn() -> bool:
+    """Whether torch has oneDNN's product with a weight."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 

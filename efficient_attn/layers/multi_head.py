@@ -198,6 +198,7 @@ class MultiHeadAttention(nn.Module):
         return layer.train(module.training)
 
     def extra_repr(self) -> str:
+        """Its sizes, for ``print``."""
         return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
 
     # -- underneath -----------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
+        """``[B, length, d_model]`` to the same shape, position by position."""
         return self.outer(self.activation(self.inner(x)))
 
 

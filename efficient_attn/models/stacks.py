@@ -42,6 +42,7 @@ class Stack(nn.Module):
 
     @property
     def layers(self) -> tuple[Block, ...]:
+        """The blocks, in order."""
         return tuple(cast(Block, block) for block in self.blocks)
 
     def read(self, inputs: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
@@ -60,6 +61,7 @@ class Stack(nn.Module):
         return self.dropout(x if self.encoding is None else self.encoding(x, start, starts))
 
     def finish(self, x: Tensor) -> Tensor:
+        """The output of the last block after the final normalization, if there is one."""
         return x if self.norm is None else self.norm(x)
 
 

@@ -49,6 +49,7 @@ class PatternGrid:
 
     @property
     def direction(self) -> str:
+        """``causal`` or ``bidirectional``."""
         return "causal" if self.geometry.causal else "bidirectional"
 
 

@@ -35,10 +35,12 @@ def make_slug(*parts: object) -> str:
 
 
 def format_direction(causal: Any) -> str:
+    """``causal`` or ``bidirectional``; empty if unknown."""
     return "" if not is_present(causal) else "causal" if causal else "bidirectional"
 
 
 def format_mode(mode: Any) -> str:
+    """The mode as text; empty if unknown."""
     return "" if not is_present(mode) else {"forward_backward": "forward + backward"}.get(str(mode), str(mode))
 
 

@@ -51,6 +51,7 @@ class ReportData:
 
     @property
     def csv(self) -> str:
+        """All rows as CSV."""
         return as_csv(self.loaded)
 
     @property

@@ -79,6 +79,7 @@ class Content:
 
     @property
     def plots(self) -> Iterator[figures.Plot]:
+        """The plots of all sections, in order."""
         return (plot for section in self.sections for block in section.blocks for plot in block.plots)
 
     @property

@@ -28,6 +28,7 @@ class RunFolder:
     size: int
 
     def as_data(self) -> dict[str, Any]:
+        """The folder as data."""
         return asdict(self) | {"folder": str(self.folder)}
 
 
@@ -42,6 +43,7 @@ def list_runs(root: Path) -> Iterator[RunFolder]:
 
 
 def describe_run(folder: Path) -> RunFolder:
+    """A run's folder: suite, sessions, cases by status, and size."""
     sessions = store.read_sessions(folder)
     last_session = sessions[-1] if sessions else {}
     suite = last_session.get("suite")

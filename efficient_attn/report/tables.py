@@ -43,6 +43,7 @@ class ReportTable:
     mode: str | None = None
 
     def is_text(self, column: int) -> bool:
+        """Whether a column is text and aligned to the left."""
         return column < self.text_columns or self.head[column] in self.wrapped
 
 
@@ -90,6 +91,7 @@ def find_backends(rows: Frame) -> dict[str, set[str]]:
 
 
 def show_name(row: dict[str, Any]) -> ReportCell:
+    """The cell of a mechanism's label."""
     return ReportCell(row["label"], row["label"], "base" if row["is_baseline"] else "")
 
 
@@ -119,11 +121,13 @@ def show_pairs(row: dict[str, Any], queries: int) -> list[ReportCell]:
 
 
 def show_time(row: dict[str, Any]) -> ReportCell:
+    """The cell of a time with its interval."""
     value, low, high = row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"]
     return ReportCell(units.duration(value, low, high), make_sort_value(value))
 
 
 def show_speedup(row: dict[str, Any]) -> ReportCell:
+    """The cell of a speedup with its interval, and its verdict as style."""
     value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
     if row["is_baseline"]:
         return ReportCell("baseline", 1.0, "base")
@@ -165,14 +169,17 @@ def show_crossover(row: dict[str, Any], arrays: select.ColumnArrays) -> ReportCe
 
 
 def show_rate(value: Any) -> ReportCell:
+    """The cell of a rate."""
     return ReportCell(units.rate(value), make_sort_value(value))
 
 
 def show_size(value: Any) -> ReportCell:
+    """The cell of a number of bytes."""
     return ReportCell(units.size(value), make_sort_value(value))
 
 
 def show_number(value: Any) -> ReportCell:
+    """The cell of a number."""
     return ReportCell(units.number(value), make_sort_value(value))
 
 
@@ -224,4 +231,5 @@ def list_absent_variants(rows: Frame, top: Frame) -> str:
 
 
 def format_table_length(top: Frame) -> str:
+    """The length of the table's rows."""
     return f"{int(top['seq_len'].iloc[0])}"

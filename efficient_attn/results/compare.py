@@ -89,15 +89,18 @@ class Comparison:
 
     @property
     def counts(self) -> dict[ChangeKind, int]:
+        """The number of changes by kind."""
         counts = Counter(change.kind for change in self.changes)
         return {kind: counts[kind] for kind in CHANGE_KINDS}
 
     @property
     def regressed(self) -> bool:
+        """Whether any case became slower or broke."""
         return any(change.kind in ("slower", "broken") for change in self.changes)
 
     @property
     def blind(self) -> tuple[str, ...]:
+        """The cases in which a relevant change would not have been detected."""
         return tuple(change.name for change in self.changes if change.blind)
 
     @property

@@ -33,14 +33,17 @@ class PairedRecord:
 
     @property
     def ok(self) -> bool:
+        """Whether it was measured."""
         return self.record.row.status == "ok"
 
     @property
     def timed(self) -> bool:
+        """Whether it has a time."""
         return self.ok and self.record.row.latency_ms is not None
 
     @property
     def failure(self) -> str:
+        """Its status with the reason."""
         row = self.record.row
         return f"{row.status}: {row.reason}" if row.reason else row.status
 

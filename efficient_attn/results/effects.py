@@ -29,6 +29,7 @@ class EffectStep(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value is a number; a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

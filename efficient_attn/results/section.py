@@ -52,6 +52,7 @@ class Section:
             raise ValueError(f"the section's name {self.name!r} is not of lower case letters, digits and underscores")
 
     def as_json(self) -> dict[str, Any]:
+        """The section as data."""
         return asdict(self)
 
     @classmethod

@@ -36,6 +36,7 @@ class Damage:
 
     @property
     def torn(self) -> bool:
+        """Whether the line was cut off."""
         return not self.data.endswith(b"\n")
 
     def __str__(self) -> str:

@@ -36,6 +36,7 @@ class Mean(NamedTuple):
     degrees: int
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """The interval by Student's t; None without degrees of freedom."""
         if self.degrees < 1:
             return None
         half = t_quantile(0.5 + confidence / 2, self.degrees) * self.error

@@ -95,6 +95,7 @@ class RunWriter:
         return read_sessions(self.folder)
 
     def close(self) -> None:
+        """Close the file and release the lock."""
         try:
             os.close(self._file)
         finally:

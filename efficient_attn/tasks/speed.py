@@ -71,12 +71,14 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | P
 
 
 def make_workload(case: Case) -> Workload:
+    """The workload of a timed case."""
     from ..bench.measuring.workload import Workload
 
     return Workload(case)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
+    """The expected time and memory of a case."""
     from ..bench.planning.cost_estimate import estimate_call
 
     return estimate_call(case, best)

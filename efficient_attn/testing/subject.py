@@ -61,6 +61,7 @@ class Call:
         return rest.pop("q"), rest.pop("k"), rest.pop("v", None), rest
 
     def under(self, mask: Mask) -> Call:
+        """The same call with another mask."""
         return replace(self, mask=mask)
 
     def change(self, fn: Callable[[Tensor], Tensor], side: Side | None = None) -> Call:
@@ -132,6 +133,7 @@ class Subject:
 
     @property
     def label(self) -> str:
+        """Its name in messages."""
         return self.source if isinstance(self.source, str) else getattr(self.source, "__name__", repr(self.source))
 
     @cached_property
@@ -144,10 +146,12 @@ class Subject:
 
     @cached_property
     def heads(self) -> int:
+        """Query heads of its calls."""
         return self.attn.dims.heads or HEADS[0]
 
     @cached_property
     def traits(self) -> Traits:
+        """The traits that the mechanism declares."""
         return self.attn.traits
 
     @property
@@ -251,6 +255,7 @@ class Subject:
         return Mask(**{"causal": not self.traits.bidirectional, **fields})  # pyright: ignore[reportArgumentType]
 
     def lengths(self, *values: int) -> Tensor:
+        """Lengths as an integer tensor on the mechanism's device."""
         return torch.tensor(values, device=self.device)
 
     def holes(self, shape: Shape) -> Tensor:

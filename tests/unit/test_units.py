@@ -43,7 +43,7 @@ def test_empty_cells_are_a_dash(empty: Any) -> None:
 
 
 def test_units() -> None:
-    assert units.duration(0.012) == "12.0 µs"
+    assert units.duration(0.012) == "12.0 \u00b5s"
     assert units.duration(0.9999) == "1.00 ms"
     assert plain(units.duration(1500, 1400, 1600)) == "1.50 s (1.40-1.60)"
     assert units.size(512) == "512 B"

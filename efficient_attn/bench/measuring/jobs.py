@@ -55,6 +55,7 @@ class PrepareCases:
     folder: Path | None = None
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Prepare the cases one after another; sends each one's plan or the reason why it is not measured."""
         _set_threads(self.group)
         kernel_choices.apply_choices(self.choices)
         scratch.set_folder(self.folder)
@@ -123,6 +124,7 @@ class MeasureRounds:
     choices: kernel_choices.Choices = field(default_factory=dict)
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Measure rounds of all cases, interleaved; sends samples as they come."""
         threads, device = _set_threads(self.group), self.group.config.device
         kernel_choices.apply_choices(self.choices)
         task = find_task(self.group.target)
@@ -188,6 +190,7 @@ class InspectMachine:
     canary: bool = True
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Measure the machine's rates for each dtype and number of threads."""
         board.set_stage(0, MAKING_INPUTS, self.limit_s)
         if self.canary:
             send(verify_memory_counter(self.device))

@@ -30,6 +30,7 @@ class AutotuneKernels:
     threads: tuple[int | None, ...]
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Load or measure the tables, and send each with its number of threads."""
         board.set_stage(0, 0, LIMIT_S)
         default = torch.get_num_threads()
         for count in sorted({threads or default for threads in self.threads}):

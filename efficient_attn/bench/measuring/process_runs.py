@@ -44,6 +44,7 @@ class TimedCase:
         return [median(passes) for passes in self.rounds]
 
     def add_round(self, samples: list[float], waited: int, process: int) -> None:
+        """Store the samples of a round, in milliseconds, and spend their time."""
         self.rounds.append(samples)
         self.process.append(process)
         self.waited.append(waited)
@@ -79,6 +80,7 @@ class ProcessRuns:
         self.reason = "rounds"
 
     def run(self) -> dict[str, Record]:
+        """Measure process runs until every case is precise enough, or out of time."""
         number = 0
         while self.timed_cases and number < self.max_runs:
             rounds_by_key = {

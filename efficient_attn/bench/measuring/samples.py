@@ -62,6 +62,7 @@ class TimedCalls:
         self.watched, self.judged = 0, 0
 
     def reset(self, calls: int) -> None:
+        """New inputs for so many calls; one of them, drawn, is verified later."""
         self.release()
         self.samples = self.feed.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
@@ -74,6 +75,7 @@ class TimedCalls:
         return {s.q.data_ptr(): replay(partial(self.workload.make_call, s)) for s in samples}
 
     def run(self, calls: int) -> None:
+        """Make so many calls, and keep the result of the drawn one."""
         made, count, watched = self.calls, len(self.calls), self.watched
         for number in range(calls - 1):
             if number == watched:
@@ -125,6 +127,7 @@ class TimedSteps:
         self.watched = self.random.randrange(calls)
 
     def step(self, token: Sample) -> Tensor:
+        """Decode one token."""
         q, k, v, inputs = token
         with torch.no_grad():
             out, self.state = self.workload.attn.step(q, k, v, self.state, **inputs)
@@ -135,6 +138,7 @@ class TimedSteps:
         return self.step(self.taken[-1])
 
     def run(self, calls: int) -> None:
+        """Make so many steps, and keep the result of the drawn one."""
         tokens, watched = self.taken[WARMUP_STEPS:], self.watched
         for number in range(calls - 1):
             if number == watched:

@@ -104,6 +104,7 @@ class Workload:
         return tuple(list_tensors(self.sample))
 
     def forward(self, sample: Sample) -> Tensor:
+        """The output for a sample, without gradients."""
         q, k, v, inputs = sample
         with torch.no_grad():
             out = self.call(q, k, v, self.mask, **inputs)
@@ -141,6 +142,7 @@ class Workload:
             return self.attn.step(q, k, v, self.new_state(self.shape.m), **inputs)[0]
 
     def new_state(self, positions: int) -> Any:
+        """An empty decode state for so many positions."""
         return self.attn.init_state(self.shape.batch, positions, self.sample.q.dtype, self.sample.q.device)
 
     def after_context(self, positions: int, sample: Sample | None = None) -> Any:

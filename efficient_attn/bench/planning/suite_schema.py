@@ -77,6 +77,8 @@ class VariantTable(_SuiteTable):
 
 
 class GridTable(_SuiteTable):
+    """A table ``[[grid]]``: all combinations of its axes."""
+
     measure: tuple[str, ...] | None = Field(default=None, min_length=1)
     baseline: str | None = None
     axes: AxesTable = AxesTable()

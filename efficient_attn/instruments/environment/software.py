@@ -50,6 +50,7 @@ def _find_version(package: str) -> str | None:
 
 
 def describe_python_build() -> dict[str, Any]:
+    """The interpreter, its compiler and build, and whether it has a global lock."""
     return {
         "implementation": platform.python_implementation(),
         "compiler": platform.python_compiler(),

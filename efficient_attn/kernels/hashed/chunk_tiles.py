@@ -70,13 +70,16 @@ class Layout:
 
     @property
     def is_first(self) -> bool:
+        """Whether no round is before this one."""
         return not self.earlier_chunks
 
     @property
     def size(self) -> int:
+        """Slots of a chunk."""
         return self.last_visible.shape[2]
 
     def slabs(self) -> Iterator[Slab]:
+        """The tiles that are computed together."""
         rows, chunks, size = self.last_visible.shape
         chunks_per_slab = max(ROWS_A_SLAB // size, 1)
         rows_per_slab = max(chunks_per_slab // chunks, 1)  # rows a slab, where the chunks of one do not fill it

@@ -34,6 +34,7 @@ class HashedInputs(NamedTuple):
     lengths: Tensor | None
 
     def config(self, options: HashedOptions) -> HashedConfig:
+        """The arguments of a call besides q, k and v."""
         rounds = Rounds(self.order, self.chunk, options.size, self.lengths)
         return HashedConfig(rounds, options.causal, options.scale)
 

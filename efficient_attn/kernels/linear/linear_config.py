@@ -47,6 +47,7 @@ class Stretch(NamedTuple):
     a: Tensor | None
 
     def rows(self, rows: slice) -> Stretch:
+        """The keys at some positions."""
         return Stretch(self.y[:, rows], self.v[:, rows], None if self.a is None else self.a[:, rows])
 
 
@@ -57,6 +58,7 @@ class OutputGrads(NamedTuple):
     total: Tensor | None
 
     def rows(self, rows: slice) -> OutputGrads:
+        """The gradients of some rows."""
         return OutputGrads(self.top[:, :, rows], None if self.total is None else self.total[:, :, rows])
 
 

@@ -36,11 +36,15 @@ def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = N
 class ScanKernel(Protocol):
     """A kernel for one stretch, chunk by chunk. See `chunks`."""
 
-    def attend(self, x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor | None: ...
+    def attend(self, x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor | None:
+        """See `chunks.attend`."""
+        ...
 
     def backward_queries(
         self, grads: OutputGrads, keys: Stretch, state: ScanState
-    ) -> tuple[Tensor, list[Tensor | None]]: ...
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """See `chunks.backward_queries`."""
+        ...
 
     def backward_keys(
         self,
@@ -49,7 +53,9 @@ class ScanKernel(Protocol):
         grads: OutputGrads,
         grad_state: ScanState,
         references: list[Tensor | None],
-    ) -> tuple[Tensor, Tensor]: ...
+    ) -> tuple[Tensor, Tensor]:
+        """See `chunks.backward_keys`."""
+        ...
 
 
 class _ScanFunction(KernelFunction):

@@ -30,6 +30,7 @@ class ScanInputs(NamedTuple):
     reference: Tensor
 
     def keys(self) -> Stretch:
+        """The keys as a kernel reads them."""
         return Stretch(self.y, self.v, self.a)
 
     def copy_state(self, flags: ScanFlags) -> ScanState:

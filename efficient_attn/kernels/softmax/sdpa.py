@@ -38,12 +38,22 @@ def attend(
     if not causal:
         allowed = None if valid is None else valid[:, None, None]
         return attend_fused(q, k, v, allowed=allowed, scale=scale, dropout=dropout)
-    parts = [_attend_causal_rows(q, k, v, valid, start, i, scale, dropout) for i in range(0, n, MASK_ROWS)]
+    parts = [
+        _attend_causal_rows(q, k, v, valid, start, i, scale=scale, dropout=dropout) for i in range(0, n, MASK_ROWS)
+    ]
     return torch.cat(parts, dim=2)
 
 
 def _attend_causal_rows(
-    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int, scale: float | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor | None,
+    start: int,
+    first: int,
+    *,
+    scale: float | None,
+    dropout: float,
 ) -> Tensor:
     """Rows [first, first + ROWS) of causal attention, over the keys that any of them may see."""
     rows = q[:, :, first : first + MASK_ROWS]

@@ -63,6 +63,7 @@ class Gather:
 
     @property
     def size(self) -> int:
+        """Keys of a window."""
         return self.table.shape[1] * self.block
 
     def positions(self, first: int, last: int, device: torch.device) -> Tensor:
@@ -143,6 +144,7 @@ class Step(NamedTuple):
 
     @property
     def pairs(self) -> int:
+        """Pairs computed."""
         return self.tile.queries.size * self.tile.keys.size * (self.last - self.first)
 
     def queries(self, x: Tensor) -> Tensor:

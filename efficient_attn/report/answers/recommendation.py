@@ -63,6 +63,7 @@ class Recommendation:
 
     @property
     def best(self) -> tuple[RankedMechanism, ...]:
+        """The mechanisms of rank 1."""
         return tuple(choice for choice in self.choices if choice.rank == 1)
 
 

@@ -87,4 +87,5 @@ class Requirements:
         return ", ".join(parts)
 
     def as_data(self) -> dict[str, Any]:
+        """The requirements that were given, as data."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {})}

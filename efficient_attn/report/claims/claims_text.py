@@ -89,6 +89,7 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
 
 
 def as_json(verdicts: LedgerVerdicts) -> list[dict[str, Any]]:
+    """The verdicts as data."""
     return [_claim_as_json(claim_verdict) for claim_verdict in verdicts.claims]
 
 

@@ -100,6 +100,7 @@ class Evidence:
         return {column for row in self.rows for column in row.values if "." in column}
 
     def find(self, query: Query, value: str) -> list[EvidenceRow]:
+        """The rows that match a query and have a number in this column."""
         return [row for row in self.rows if _is_number(row.values.get(value)) and matches(row.values, query)]
 
 
@@ -125,6 +126,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
 def make_evidence_row(
     record: Record, baseline: Record | None = None, started: dt.datetime | None = None
 ) -> EvidenceRow:
+    """A row for claims, with its baseline and the date of its session."""
     row = record.row
     values = {name: value for name, value in vars(row).items() if name != "extra"}
     values |= {frames.name_column(row, name): value for name, value in row.extra.items()}

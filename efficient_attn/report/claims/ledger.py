@@ -109,12 +109,14 @@ class Claim(_LedgerModel):
 
     @property
     def created_at(self) -> dt.datetime:
+        """When the claim was made; a date without a time ends with its day, UTC."""
         if isinstance(self.date, dt.datetime):
             return self.date if self.date.tzinfo else self.date.replace(tzinfo=dt.UTC)
         return dt.datetime.combine(self.date + dt.timedelta(days=1), dt.time(), dt.UTC)
 
     @property
     def expected_hash(self) -> str:
+        """The hash that a claim's file must contain: of what it asserts, not of its prose."""
         payload = {"id": self.id, "date": self.date.isoformat()}
         payload |= self.model_dump(mode="json", include={"rows", "regime", "rule"}, exclude_defaults=True)
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:12]

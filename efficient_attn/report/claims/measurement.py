@@ -35,6 +35,7 @@ class Measurement:
 
     @classmethod
     def of_mean(cls, mean: Mean, cases: Sequence[str], *, log_scale: bool, basis: str) -> Self:
+        """From a mean with its standard error."""
         return cls(
             mean.value,
             mean.error,
@@ -65,6 +66,7 @@ class Measurement:
 
     @classmethod
     def of_count(cls, value: float, cases: Sequence[str]) -> Self:
+        """From a count, which has no error."""
         log_scale = value > 0
         return cls(
             math.log(value) if log_scale else value, 0.0, 0.0, EXACT_DEGREES, log_scale, BASIS_NO_ERROR, tuple(cases)
@@ -81,6 +83,7 @@ class Measurement:
 
     @property
     def plain(self) -> float:
+        """The value in its own unit, not as a logarithm."""
         return self._from_scale(self.value)
 
     def interval(self, risk: float) -> tuple[float, float] | None:

@@ -35,10 +35,12 @@ class Range(BaseModel):
 
     @property
     def low(self) -> float:
+        """The least number, minus infinity if there is none."""
         return -math.inf if self.at_least is None else self.at_least
 
     @property
     def high(self) -> float:
+        """The largest number, infinity if there is none."""
         return math.inf if self.at_most is None else self.at_most
 
 

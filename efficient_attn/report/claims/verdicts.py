@@ -60,6 +60,7 @@ class LedgerVerdicts:
 
     @property
     def counts(self) -> dict[Verdict, int]:
+        """The number of claims by verdict."""
         counter = Counter(claim_verdict.verdict for claim_verdict in self.claims)
         return {verdict: counter[verdict] for verdict in VERDICTS}
 

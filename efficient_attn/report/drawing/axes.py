@@ -31,6 +31,7 @@ def compute_linear_limits(numbers: Iterable[float]) -> tuple[float, float]:
 
 
 def compute_x_limits(ticks: Mapping[float, str], *, log: bool, margin: float) -> tuple[float, float]:
+    """The ends of an axis with these ticks."""
     low, high = min(ticks), max(ticks)
     if not log:
         return low - margin, high + margin

@@ -43,10 +43,12 @@ class Panel(PanelData):
     """One plot of lines, points or bars; see `PanelData` for its fields."""
 
     def resolve(self) -> Panel:
+        """The panel with bars side by side, and with the bounds of its axes."""
         panel = replace(self, lines=_offset_bars(self.lines) if self.mark_type == "bars" else self.lines)
         return replace(panel, bounds=panel.bounds or _compute_bounds(panel))
 
     def make_figure(self) -> Figure:
+        """The panel as a matplotlib figure."""
         return _make_figure(self)
 
 

@@ -46,6 +46,7 @@ class Heatmap(Picture):
     ylabel: str
 
     def make_figure(self) -> Figure:
+        """The heatmap as a matplotlib figure."""
         columns = min(MAX_COLUMNS, len(self.grids))
         row_count = -(-len(self.grids) // columns)
         config_text = textwrap.wrap(self.config_text, CONFIG_LETTERS)

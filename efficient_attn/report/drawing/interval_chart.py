@@ -45,6 +45,7 @@ class IntervalChart(Picture):
         return compute_linear_limits(x for part in parts for x in part if x is not None)
 
     def make_figure(self) -> Figure:
+        """The chart as a matplotlib figure."""
         config_text, count = textwrap.wrap(self.config_text, CONFIG_LETTERS), len(self.rows)
         top, axes_height = HEAD_HEIGHT + CONFIG_LINE_HEIGHT * len(config_text), ROW_HEIGHT * max(count, 2)
         height = top + axes_height + BELOW_HEIGHT

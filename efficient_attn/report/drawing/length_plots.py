@@ -116,7 +116,15 @@ def _plan_by_family(
             plot_lines = tuple(_make_line(label, arrays, kind, scene) for label, arrays in lines)
             xlabel = "context length" if piece.mode == "decode" else "sequence length"
             panel = _make_panel(
-                name, title, scene.config_text, setting, kind, plot_lines, find_limits(), xlabel, lengths
+                name=name,
+                title=title,
+                config_text=scene.config_text,
+                setting=setting,
+                kind=kind,
+                lines=plot_lines,
+                bounds=find_limits(),
+                xlabel=xlabel,
+                lengths=lengths,
             )
             return make_dot_plot(panel, lengths[0], find_limits()) if single_length else panel
 
@@ -142,6 +150,7 @@ def _plan_by_family(
 
 
 def _make_panel(
+    *,
     name: str,
     title: str,
     config_text: str,

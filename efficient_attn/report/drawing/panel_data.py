@@ -46,6 +46,7 @@ class Picture:
         return self
 
     def make_figure(self) -> Figure:
+        """The picture as a matplotlib figure."""
         raise NotImplementedError
 
 

@@ -99,6 +99,7 @@ def _draw_bars(axes: Axes, line: Line, width: float) -> None:
 
 
 def make_artist_style(look: Look, mark_type: PlotKind = "line") -> dict[str, Any]:
+    """A line's style as keyword arguments of matplotlib."""
     return {
         "color": look.colour,
         "linestyle": look.dashes if mark_type == "line" else "none",

@@ -55,6 +55,7 @@ class FigureKind:
 
 
 def choose_figure(name: str, against: CostName = "time") -> FigureKind:
+    """The kind of figure by its name; ``against``: the cost axis of quality figures."""
     if name == "front":
         return FigureKind(
             partial(_count_inexact, against), _rank_by_speedup, partial(_make_front_figure, against), MAX_POINTS

@@ -44,10 +44,12 @@ class PlotRows:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
+        """The decisions of the figure's setting."""
         return tuple(self.decision_table.decisions) if self.decision_table else ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
+        """The lengths of the figure's setting."""
         return tuple(self.decision_table.lengths) if self.decision_table else ()
 
     @property

@@ -41,6 +41,7 @@ LOWER_IS_BETTER_NOTE = " For bits, lower is better."
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on trained models."""
     rows = filter_trained(material.rows)
     # the setting's batch is that of timed calls; the batch of training is listed by task
     rows = rows.assign(batch=None)

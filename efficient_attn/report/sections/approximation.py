@@ -31,6 +31,7 @@ INTRO = (
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on errors of approximation."""
     rows = select.filter_fidelity(select.filter_task(material.rows, section.task))
     return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
 

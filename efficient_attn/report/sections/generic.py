@@ -30,6 +30,7 @@ MAX_TITLE_LETTERS = 60  # of a plot; titles of tables are not shortened
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter of a task without a chapter of its own."""
     rows = material.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
     return Chapter(

@@ -28,6 +28,7 @@ AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on growth with length and width."""
     rows = material.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
     # lengths and widths vary within a setting

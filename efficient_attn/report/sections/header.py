@@ -15,6 +15,7 @@ NOISY_SHARE = 0.2  # share of disturbed rounds above which a page starts with a 
 
 
 def make_title(data: ReportData) -> str:
+    """The title of a report, from those of its suites."""
     titles = dict.fromkeys(str((s.get("suite") or {}).get("title") or "") for s in data.sessions)
     titles_or_suites = [title for title in titles if title] or [str(s) for s in data.rows["suite"].dropna().unique()]
     return (

@@ -95,6 +95,7 @@ def select_design_rows(section: Section, rows: Frame) -> Any:
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on main effects of a screening design."""
     rows = material.rows[select_design_rows(section, material.rows)]
     designs = list(_split_designs(section, select.filter_timed(rows)))
     blocks = [

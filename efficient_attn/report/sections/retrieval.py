@@ -29,6 +29,7 @@ TOO_WEAK_TEXT = "skipped: original at chance"
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on retrieval in long contexts."""
     rows = material.rows
     rows = rows[(rows["task"] == section.task) & rows["status"].isin(("ok", "skipped"))]
     rows = rows[rows["retrieval.needles"].notna()] if "retrieval.needles" in rows else rows[:0]

@@ -31,6 +31,7 @@ MIN_DIVERGENCE = 1e-12  # lower bound, because rounding may give values without 
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """The chapter on mechanisms swapped into a trained model."""
     rows = material.rows
     rows = rows[(rows["task"] == section.task) & (rows["status"] == "ok")]
     return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))

@@ -33,6 +33,7 @@ class MechanismResult:
 
     @property
     def is_baseline(self) -> bool:
+        """Whether it is the baseline."""
         return bool(self.rows["is_baseline"].any())
 
     @cached_property
@@ -55,6 +56,7 @@ class MechanismResult:
 
     @cached_property
     def score(self) -> Estimate | None:
+        """The mean score of the scored attempts; None without any."""
         return (
             None if self.scored_attempts.empty else self.compute_mean("train.score", most=None if self.in_bits else 1.0)
         )
@@ -156,6 +158,7 @@ def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
 
 
 def format_score(score: Any, in_bits: bool) -> str:
+    """A score in bits or per cent."""
     return units.number(score) if in_bits else units.percent(score)
 
 
@@ -170,6 +173,7 @@ class LearningTest:
 
     @property
     def in_bits(self) -> bool:
+        """Whether scores are in bits, where less is better."""
         return self.metric == BITS_METRIC
 
     @property
@@ -184,6 +188,7 @@ class LearningTest:
 
     @property
     def baseline(self) -> MechanismResult | None:
+        """The baseline's result, if it has a score."""
         return next((result for result in self.scored_results if result.is_baseline), None)
 
     @property
@@ -200,6 +205,7 @@ class LearningTest:
         return f"{self.name}: {self.baseline.label} itself is at chance here, so nobody is ranked by it."
 
     def list_best_first(self) -> list[MechanismResult]:
+        """The results with scores, the best first."""
         return sorted(
             self.scored_results,
             key=lambda result: result.score.value * (1 if self.in_bits else -1) if result.score else 0.0,

@@ -41,6 +41,7 @@ class Paper(NamedTuple):
 
     @property
     def bibtex(self) -> str:
+        """The entry for BibTeX."""
         fields = {"title": f"{{{self.title}}}", "author": self.authors, "year": self.year, "eprint": self.arxiv}
         fields |= {"archivePrefix": "arXiv", "url": f"https://arxiv.org/abs/{self.arxiv}"}
         return "\n".join([f"@misc{{{self.key},", *(f"  {name} = {{{text}}}," for name, text in fields.items()), "}"])

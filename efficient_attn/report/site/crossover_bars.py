@@ -104,6 +104,7 @@ def _make_bar(decision: Decision, low: float, high: float) -> CrossoverBar:
 
 
 def classify_speedup(speedup: Estimate) -> SegmentState:
+    """Faster, slower or unclear, by the interval."""
     verdict = formatting.classify_speedup(speedup.low, speedup.high)
     return "faster" if verdict == "faster" else "slower" if verdict == "slower" else "unclear"
 

@@ -39,6 +39,7 @@ class Rank:
     high: int
 
     def format_rank(self) -> str:
+        """The rank as text, with its range where it is not certain."""
         return (
             str(self.position)
             if self.low == self.high
@@ -63,9 +64,11 @@ class TimedMechanism:
         return self.row.state_bytes if self.row.mode == "decode" else self.row.peak_memory_bytes
 
     def format_time(self) -> str:
+        """The time with its interval."""
         return units.duration(self.row.latency_ms, self.row.latency_ms_low, self.row.latency_ms_high)
 
     def format_speedup(self) -> str:
+        """The speedup with its interval."""
         return units.ratio(self.row.speedup, self.row.speedup_low, self.row.speedup_high)
 
 
@@ -214,6 +217,7 @@ class Leaderboard:
 
 
 def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
+    """The leaderboards, one for each suite and machine, with the longest and fullest group of each setting."""
     groups_by_board: dict[tuple[str, str], dict[tuple[Any, ...], GroupResult]] = defaultdict(dict)
     for group in groups:
         board_groups = groups_by_board[str(group.row.suite), str(group.row.machine)]

@@ -35,6 +35,7 @@ class LibraryComparison:
     slower: int
 
     def format_speedup(self) -> str:
+        """The speedup with its interval."""
         return units.ratio(*self.speedup)
 
     def format_range(self) -> str:

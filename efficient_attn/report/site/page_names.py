@@ -17,4 +17,5 @@ def make_name(*parts: object) -> str:
 
 
 def digest(data: bytes) -> str:
+    """The SHA-256 of a file's bytes."""
     return hashlib.sha256(data).hexdigest()

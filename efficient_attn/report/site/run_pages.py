@@ -31,10 +31,12 @@ class RunPage:
 
     @property
     def plots(self) -> list[figures.Plot]:
+        """The plots of the page."""
         return list(self.content.plots)
 
 
 def make_run_page(run: SiteRun) -> RunPage:
+    """The page of a run."""
     content = page.make_content(run.gathered, draw=draw_top_plots)
     return RunPage(run, content, _render(content))
 

@@ -55,6 +55,7 @@ class SiteRun:
 
     @property
     def link(self) -> str:
+        """The address of its page."""
         return f"r/{self.digest}/index.html"
 
     @property
@@ -69,23 +70,28 @@ class SiteRun:
 
     @property
     def suite(self) -> str:
+        """The name of its suite."""
         return self.read("suite", "name") or "unknown"
 
     @property
     def title(self) -> str:
+        """The title of its suite."""
         return self.read("suite", "title")
 
     @property
     def commit(self) -> str:
+        """The first digits of the commit that was run; empty outside a checkout."""
         git = (self.last_session.get("environment") or {}).get("git") or {}
         return str(git.get("revision") or "")[:7]
 
     @property
     def day(self) -> str:
+        """The day of its last session."""
         return str(self.last_session.get("started") or "")[:10]
 
     @cached_property
     def machines(self) -> tuple[str, ...]:
+        """The machines of its rows."""
         return tuple(sorted(map(str, self.gathered.rows["machine"].dropna().unique())))
 
     @property
@@ -110,6 +116,7 @@ class SiteMechanism:
 
     @property
     def link(self) -> str:
+        """The address of its page."""
         return f"m/{make_name(self.name)}.html"
 
 
@@ -137,6 +144,7 @@ class SiteData:
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
+        """The tasks of all rows."""
         return tuple(sorted(map(str, self.rows["task"].dropna().unique())))
 
 

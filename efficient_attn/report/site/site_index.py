@@ -35,6 +35,8 @@ class ListedRun(_IndexModel):
 
 
 class ListedMechanism(_IndexModel):
+    """A mechanism in the index."""
+
     name: str
     family: str
     sentence: str
@@ -42,6 +44,8 @@ class ListedMechanism(_IndexModel):
 
 
 class ListedClaim(_IndexModel):
+    """A claim in the index."""
+
     id: str
     mechanism: str
     source: str
@@ -50,6 +54,8 @@ class ListedClaim(_IndexModel):
 
 
 class ListedLeaderboard(_IndexModel):
+    """A leaderboard in the index."""
+
     suite: str
     machine: str
     cells: int
@@ -57,6 +63,8 @@ class ListedLeaderboard(_IndexModel):
 
 
 class ListedTask(_IndexModel):
+    """A task in the index."""
+
     name: str
     rows: int
     page: str
@@ -77,9 +85,11 @@ class Index(_IndexModel):
 
 
 def format_index(index: Index) -> str:
+    """The index as JSON."""
     return index.model_dump_json(indent=1, by_alias=True) + "\n"
 
 
 def format_schema() -> str:
+    """The JSON schema of the index."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": MARK}
     return json.dumps(schema | Index.model_json_schema(by_alias=True), indent=1) + "\n"

@@ -88,12 +88,15 @@ class SitePages:
     # -- addresses -------------------------------------------------------------------------------------------------
 
     def link_leaderboard(self, board: Leaderboard) -> str:
+        """The address of a leaderboard's page."""
         return f"b/{make_name(board.suite, board.machine)}.html"
 
     def link_claim(self, claim_verdict: ClaimVerdict) -> str:
+        """The address of a claim's page."""
         return f"c/{make_name(claim_verdict.entry.claim.id)}.html"
 
     def link_task(self, task: str) -> str:
+        """The address of a task's page."""
         return f"t/{make_name(task)}.html"
 
     def link_variant(self, variant: str) -> str:
@@ -102,6 +105,7 @@ class SitePages:
         return mechanism.link if mechanism else ""
 
     def find_run(self, run_id: Any) -> SiteRun | None:
+        """The published run of a session, if there is one."""
         return self.data.run_by_session.get(str(run_id))
 
     # -- the front page --------------------------------------------------------------------------------------------

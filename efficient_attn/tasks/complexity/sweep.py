@@ -101,12 +101,14 @@ class SweepCall:
             self.inputs = [x.detach().requires_grad_() for x in self.inputs]
 
     def call(self) -> object:
+        """One call, with gradients if it is a training step."""
         if self.training:
             return self.backward(self.forward())
         with torch.no_grad():
             return self.forward()
 
     def forward(self) -> Tensor:
+        """The output of the module."""
         if isinstance(self.module, Baseline):
             return self.module(*self.inputs)
         if isinstance(self.module, MultiHeadAttention):
@@ -114,6 +116,7 @@ class SweepCall:
         return self.module(*self.inputs, *[None] * (3 - len(self.inputs)), self.mask, **self.extra_inputs)
 
     def backward(self, out: Tensor) -> object:
+        """The gradients by inputs and parameters."""
         sources = [*self.inputs, *self.module.parameters()]
         return torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
 

@@ -76,6 +76,7 @@ class Activations:
 
     @property
     def sizes(self) -> ActivationSizes:
+        """The sizes of the captured tensors."""
         _, heads, length, width = self.q.shape
         return ActivationSizes(self.label, self.layers, heads, self.k.shape[1], length, width)
 

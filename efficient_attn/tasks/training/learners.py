@@ -59,6 +59,7 @@ class Learner:
 
     @property
     def parameters(self) -> int:
+        """The number of parameters."""
         return sum(self.parts.values())
 
     @torch.no_grad()
@@ -107,6 +108,7 @@ class EvaluationCounts:
 
     @property
     def loss(self) -> float:
+        """The mean loss of a target."""
         return self.total_loss / max(1, self.targets)
 
     def score(self, metric: str) -> float:

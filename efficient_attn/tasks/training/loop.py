@@ -43,6 +43,7 @@ class TrainingSetup:
 
     @property
     def batch(self) -> int:
+        """Examples of a step."""
         return self.keys.batch or self.problem.recipe.batch
 
     @property

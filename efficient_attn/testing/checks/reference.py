@@ -17,6 +17,7 @@ from ..tensor_comparison import EPSILONS, assert_close, assert_finite, describe
 
 
 def no_fast_form(subject: Subject) -> str | None:
+    """Why a check of fast backends does not apply; None if it does."""
     return None if subject.fast_backends else "there is no other backend than the reference"
 
 
@@ -102,6 +103,7 @@ def _same_gradients(subject: Subject, call: Call) -> None:
 
 
 def no_differences(subject: Subject) -> str | None:
+    """Why a check by finite differences does not apply; None if it does."""
     return None if subject.dtype == torch.float64 else "finite differences need float64"
 
 

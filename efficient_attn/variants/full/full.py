@@ -61,7 +61,7 @@ class Full(SoftmaxAttention):
             )
 
 
-class FullWithOptions(Full):
+class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
     __doc__ = Full.__doc__
 
     backends = ("sdpa", "blocks", "dense")

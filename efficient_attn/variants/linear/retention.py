@@ -98,4 +98,5 @@ def compute_log_decays(rates: Tensor, positions: Tensor, m: int, valid: Tensor |
 
 
 def at_least_one(total: Tensor) -> Tensor:
+    """The sum of weights, or 1 where its absolute value is less (Retention's divisor)."""
     return total.abs().clamp(min=1)

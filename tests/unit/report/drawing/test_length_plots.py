@@ -140,7 +140,7 @@ def test_what_data_says_is_no_formula() -> None:
 
 
 def test_axes_have_few_round_marks() -> None:
-    assert list(axes.make_y_ticks("time", 0.4, 6).values()) == ["500 µs", "1 ms", "2 ms", "5 ms"]
+    assert list(axes.make_y_ticks("time", 0.4, 6).values()) == ["500 \u00b5s", "1 ms", "2 ms", "5 ms"]
     assert list(axes.make_y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
     assert list(axes.make_y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
     assert len(axes.make_y_ticks("time", 1e-6, 1e6)) <= 8
