@@ -22,7 +22,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action=values.OnceAction,
         required=True,
         metavar="N",
-        help="tokens, say 16384 or 16K",
+        help="tokens, such as 16384 or 16K",
     )
     verb.add_argument(
         "--mode",
@@ -93,7 +93,7 @@ def recommend(args: Namespace) -> int:
         )
     print(*recommendation_text.list_notes(recommendation), sep="\n")
     if not recommendation.choices:
-        print("To know more:", *recommendation_text.list_commands(requirements), sep="\n  ")
+        print("To measure what is missing:", *recommendation_text.list_commands(requirements), sep="\n  ")
     return 0 if recommendation.choices else 1
 
 

@@ -59,7 +59,7 @@ def clean(args: Namespace) -> int:
             removable[str(run_folder.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
     if args.json:
         return print_json({"dry_run": args.dry_run, "runs": removable})
-    outcome = "would go" if args.dry_run else "gone"
+    outcome = "would be removed" if args.dry_run else "removed"
     for folder, facts in removable.items():
         print(f"{folder}: {len(facts['files'])} files {outcome}, {units.size(facts['bytes'])}")
     total = units.size(sum(facts["bytes"] for facts in removable.values())) if removable else "nothing"

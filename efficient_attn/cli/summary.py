@@ -12,8 +12,8 @@ from .console import print_table
 
 def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     """Times at the longest length of every mode, and approximation errors averaged over layers. rows: a DataFrame
-    (untyped, because pandas' types are imprecise). trial: overrides of the suite, if any."""
-    mark = " (trial)" if overrides else ""
+    (untyped, because pandas' types are imprecise). overrides: of the suite, if any."""
+    mark = " (with overrides)" if overrides else ""
     ok_rows = rows[rows.status == "ok"]
     swap_rows = ok_rows[ok_rows.task == "swap"]
     timed_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train") & (ok_rows.task != "swap")]

@@ -22,31 +22,28 @@ Value: TypeAlias = float | int | str | bool | None  # added by a task
 
 @dataclass(kw_only=True)
 class Row:
-    """One case's result. Columns that do not apply are None; times in ms, sizes in bytes, rates a second.
+    """One case's result. Columns that do not apply are None. Times are in ms, sizes in bytes, rates per second.
 
-    variant: the mechanism with the options it was given. options: all its options, defaults included, as JSON.
-    seq_len: N, or the context when decoding; kv_len: M. mode: forward, forward_backward, prefill, decode, train; None
-    for tasks that time nothing. latency_ms: the median over rounds with its 95% interval; speedup: the paired ratio
-    baseline / variant with its 95% interval. pairs: query-key pairs of one head; flops: of the whole call.
-    peak_memory_bytes: above what existed before the call, output included, inputs not.
-    relative_error: against exact softmax; oracle_error: against the mechanism's own oracle (Frobenius norm ratios).
-    clamped_rows: rows whose sum of weights was moved away from zero to be divided by; None where that cannot happen.
-    saved_bytes: kept for the backward pass; workspace_bytes: the rest of the peak; retained_bytes: still held when the
-    call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
-    rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
-    the machine disturbed. energy_j: joules a call, where the device has a counter.
-    bytes_moved: what any implementation must read and write a call, when decoding what a step sees of the state.
-    read_from: where these bytes lie, ``memory`` or a cache by its name; bandwidth_share: the least time to read them
-    from there over the time taken. Until schema 6 it was memory's in any case, and above 1 where caches held them.
-    memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
-    None beside a budget where any length fits, because the state does not grow.
-    backend: the one asked for, if any; backend_used: the one that ran.
-    part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
-    gate_len: the length at which the result was compared with the oracle's before it was timed.
-    fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
-    choices: which forms of kernels the call took where several compete, ``half=float32 products=batched``.
-    budget: what the options were fitted to, of keys a query, ``128``, or of a layer's state, ``192KiB``.
-    extra: what the task adds, by name; a column ``task.name`` each in frames.
+    variant: the mechanism with its given options; options: all its options, defaults included, as JSON. seq_len: N, or
+    the context when decoding; kv_len: M. mode: forward, forward_backward, prefill, decode or train; None for tasks that
+    time nothing. latency_ms: the median over rounds with its 95% interval; speedup: the paired ratio baseline / variant
+    with its 95% interval. pairs: query-key pairs of one head; flops: of the whole call. peak_memory_bytes: above what
+    existed before the call, with the output and without the inputs. relative_error: against exact softmax;
+    oracle_error: against the mechanism's reference (ratios of Frobenius norms). clamped_rows: rows whose sum of weights
+    was moved away from zero before the division; None where that cannot happen. saved_bytes: kept for the backward
+    pass; workspace_bytes: the rest of the peak; retained_bytes: still held after the call, its result. stop_reason: why
+    measuring ended (half_width, rounds or budget). cache: warm or cold. rounds, processes: the numbers measured.
+    contaminated: rounds disturbed by something else on the machine. energy_j: joules per call, where the device counts
+    them. bytes_moved: the least that any implementation must read and write per call; when decoding, what a step reads
+    of the state. read_from: where these bytes are, ``memory`` or the name of a cache; bandwidth_share: the least time
+    to read them from there, divided by the measured time. Up to schema 6 it was always relative to memory, and above 1
+    where a cache held them. memory_budget_bytes: for decode states, if one was set; longest_context: the most positions
+    whose state fits it; None beside a budget if the state does not grow. backend: the requested one, if any;
+    backend_used: the one that ran. part: of the suite. baseline: the variant that the group is compared with, if known.
+    gate_len: the length at which the result was verified against the reference. fill: how much of a batch is not
+    padding (full, half, drawn or packed); seq_len is the longest possible row. choices: the implementations that the
+    call used, ``half=float32 products=batched``. budget: what the options were fitted to, keys per query, ``128``, or
+    the state of a layer, ``192KiB``. extra: the task's own columns, named ``task.name`` in frames.
     """
 
     run_id: str | None = None

@@ -33,13 +33,13 @@ def test_a_run_leaves_rows_a_description_and_a_report(finished: Finished) -> Non
     assert session["finished"]
 
 
-def test_a_run_of_less_than_its_suite_is_a_trial_wherever_it_is_told(finished: Finished) -> None:
+def test_a_run_of_less_than_its_suite_names_its_overrides_everywhere(finished: Finished) -> None:
     (session,) = json.loads((finished.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == ["--quick", "--variant full,linear", "--seq-len 64,128"]
     for name in ("report.html", "report.md"):
-        said = "A trial, not a result of the suite as it is written: out ran with --quick"
+        said = "Not a result of the suite as written: out ran with --quick"
         assert said in (finished.folder / name).read_text()
-    assert "forward, length 128 (trial)\n" in finished.done.out
+    assert "forward, length 128 (with overrides)\n" in finished.done.out
     assert (
         "overridden suite, not its standard settings: --quick, --variant full,linear, --seq-len 64,128"
         in finished.done.out
@@ -49,7 +49,7 @@ def test_a_run_of_less_than_its_suite_is_a_trial_wherever_it_is_told(finished: F
 def test_a_run_of_all_of_its_suite_is_none(watched: Finished) -> None:
     (session,) = json.loads((watched.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == json.loads(watched.done.out)["trial"] == []
-    assert "trial" not in (watched.folder / "report.md").read_text()
+    assert "overrid" not in (watched.folder / "report.md").read_text()
 
 
 def test_every_planned_case_is_one_row(finished: Finished) -> None:

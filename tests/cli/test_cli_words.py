@@ -48,9 +48,9 @@ def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
     (listed,) = json.loads(command("runs", tmp_path / "mine", "--json").out)
     assert listed["suite"] == "quickstart"
     dry = command("clean", tmp_path / "mine", "--dry-run")
-    assert "would go" in dry.out
+    assert "would be removed" in dry.out
     assert (folder / "report.html").is_file()
-    assert "gone" in command("clean", tmp_path / "mine").out
+    assert "removed" in command("clean", tmp_path / "mine").out
     assert not (folder / "report.html").exists()
     assert (folder / "rows.jsonl").is_file()
     assert command("runs", tmp_path / "nowhere").code == 2

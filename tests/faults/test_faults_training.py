@@ -100,11 +100,12 @@ def test_what_was_killed_in_the_middle_goes_on_from_its_checkpoint(
     (folder / "hold").touch()
     pid = start(*ARGUMENTS, *ONE, cwd=folder)
     deadline = time.monotonic() + 60
-    while not (folder / "reached").exists() or not (folder / "reached").read_text():
+    reached, text = folder / "reached", ""
+    while not text:  # the worker writes it again at every step: between two reads it may be empty
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    workers = list_descendants(pid)
-    worker = int((folder / "reached").read_text())
+        text = reached.read_text() if reached.exists() else ""
+    worker, workers = int(text), list_descendants(pid)
     assert worker in workers
     os.kill(pid if whom == "command" else worker, signal.SIGKILL)
     code = wait(pid)

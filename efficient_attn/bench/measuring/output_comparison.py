@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Values
 from ...instruments.distance import relative_error
 from .inputs import list_tensors
@@ -120,20 +119,10 @@ def check_gradients(
     with those of a new instance on copies of the inputs.
     """
     if dense_pairs(w) <= most:
-        return _check_all(w, results, _deterministic(w, w.oracle, sample))
+        return _check_all(w, results, w.forward_backward(sample, attn=w.oracle))
     if supports_rows(w):
         return _check_difference(w, sample, results)
-    return _check_all(w, results, _deterministic(w, w.case.create(), _copies(sample)))
-
-
-def _deterministic(w: Workload, other: Attention, sample: Sample) -> tuple[Tensor, ...]:
-    """The result of another mechanism in the workload's place."""
-    attn, call = w.attn, w.call
-    try:
-        w.attn = w.call = other
-        return w.forward_backward(sample)
-    finally:
-        w.attn, w.call = attn, call
+    return _check_all(w, results, w.forward_backward(_copies(sample), attn=w.case.create()))
 
 
 def _check_all(w: Workload, results: Sequence[Tensor], want: Sequence[Tensor]) -> float:

@@ -112,20 +112,24 @@ class Workload:
                 raise GlobalStateChanged("it turned gradients on and left them so")
         return out
 
-    def forward_backward(self, sample: Sample, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward_backward(
+        self, sample: Sample, upstream: Tensor | None = None, *, attn: Attention | None = None
+    ) -> tuple[Tensor, ...]:
         """The output, and the gradients of q, k, v, further inputs and parameters, for a fixed or a given output
-        gradient."""
+        gradient. attn: another instance than the workload's, for comparison."""
         leaves = make_leaves(sample)
-        out = self._forward(leaves)
-        return out, *self._backward(leaves, out, self.upstream(out) if upstream is None else upstream)
+        out = self._forward(leaves, attn)
+        return out, *self._backward(leaves, out, self.upstream(out) if upstream is None else upstream, attn)
 
-    def _forward(self, leaves: Sample) -> Tensor:
+    def _forward(self, leaves: Sample, attn: Attention | None = None) -> Tensor:
         q, k, v, inputs = leaves
-        return self.call(q, k, v, self.mask, **inputs)
+        return (self.call if attn is None else attn)(q, k, v, self.mask, **inputs)
 
-    def _backward(self, leaves: Sample, out: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    def _backward(
+        self, leaves: Sample, out: Tensor, upstream: Tensor, attn: Attention | None = None
+    ) -> tuple[Tensor, ...]:
         # a mechanism may ignore an input (fixed weights ignore queries): its gradient is zero
-        sources = [*list_tensors(leaves), *self.attn.parameters()]
+        sources = [*list_tensors(leaves), *(attn or self.attn).parameters()]
         return torch.autograd.grad(out, sources, upstream, allow_unused=True, materialize_grads=True)
 
     def upstream(self, out: Tensor) -> Tensor:

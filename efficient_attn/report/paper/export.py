@@ -89,7 +89,7 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
         raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
     names = selection.read_labels(request.labels, shown_labels)
     overridden = any(run in gathered.overrides for run in plot_rows.rows["run_id"])
-    config_text = ", ".join(filter(None, ("trial" if overridden else "", plot_rows.format_config())))
+    config_text = ", ".join(filter(None, ("with overrides" if overridden else "", plot_rows.format_config())))
     caption = _replace_labels(f"{exhibit.caption} Measured: {config_text}.", names)
     data = _render(exhibit, request, names, bold, caption, config_text)
     return FigureFile(

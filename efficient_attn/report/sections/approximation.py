@@ -77,7 +77,7 @@ def _make_table(piece: select.Slice) -> ReportTable:
     for line in body:
         line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
     note = "An approximation is useful only if its error is well below those of both trivial predictors (null)."
-    head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against own oracle (worst)")
+    head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against its reference (worst)")
     return drop_empty_columns(
         ReportTable(
             f"Distance from exact attention{_format_suffix(piece)}{_describe_averaging(rows)}", head, body, note=note

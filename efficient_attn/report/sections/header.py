@@ -30,7 +30,7 @@ def describe_overrides(data: ReportData) -> str:
     for run in dict.fromkeys(session["run"] for session in data.sessions):
         overrides = gather_overrides(session for session in data.sessions if session["run"] == run)
         texts += [f"{run} ran with {' '.join(overrides)}"] if overrides else []
-    return f"A trial, not a result of the suite as it is written: {'; '.join(texts)}." if texts else ""
+    return f"Not a result of the suite as written: {'; '.join(texts)}." if texts else ""
 
 
 def describe_environment(rows: Frame, data: ReportData) -> str:

@@ -175,8 +175,8 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
 
 def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
     """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
-    parts, largest, becomes = [], 1.0, f"its speedup over {baseline} becomes"
-    for kind, verb in (("slower", "loses"), ("faster", "gains")):
+    parts, largest, becomes = [], 1.0, f"its speedup over {baseline} is"
+    for kind, verb in (("slower", "becomes slower"), ("faster", "becomes faster")):
         for label, effects in fitted.items():
             effect = effects[step]
             if classify_speedup(effect.low, effect.high) == kind:

@@ -36,7 +36,7 @@ class SectionData:
         """Configuration of a setting, marked if its suite was overridden."""
         is_overridden = bool(self.overridden_runs.intersection(setting.rows["run_id"]))
         return ", ".join(
-            filter(None, ("trial" if is_overridden else "", formatting.format_config(setting.key, self.cpus)))
+            filter(None, ("with overrides" if is_overridden else "", formatting.format_config(setting.key, self.cpus)))
         )
 
 

@@ -57,7 +57,7 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
     for number, decision_table in enumerate(ordered[:MAX_TABLES], 1):
         title = formatting.format_setting(dict(decision_table.config), material.cpus)
         config_text = formatting.format_config(dict(decision_table.config), material.cpus)
-        override_prefix = "trial, " if decision_table.run_ids & material.overridden_runs else ""
+        override_prefix = "with overrides, " if decision_table.run_ids & material.overridden_runs else ""
         scene = length_plots.Scene(
             material.looks, str(number) if varying_columns else "", f"{override_prefix}{config_text}"
         )

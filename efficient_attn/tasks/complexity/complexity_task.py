@@ -247,7 +247,7 @@ def _list_columns() -> dict[str, str]:
         "weights_claimed": "that at the first size",
         "sequential": "steps one after another at the last size, as declared",
         "sequential_claimed": "the published number",
-        "source": "who claims it",
+        "source": "the publication",
     }
     for quantity in ("time", "memory"):
         columns |= {

@@ -19,12 +19,12 @@ AttemptKind = Literal["grid", "beyond", "longer", "best"]
 RATE_FACTOR = 4.0  # times the largest rate, and this part of the smallest
 STEPS_FACTOR = 2  # times the steps
 QUICK_DIVISOR = 4  # share of them in a quick run
-CHANCE_MARGIN = 1.02  # times chance: a shortcut that is not better says nothing
+CHANCE_MARGIN = 1.02  # times chance: a shortcut that is not better is no comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """rate: if it is known before; index: of the seed."""
+    """rate: if known in advance; index: of the seed."""
 
     kind: AttemptKind
     rate: float | None = None

@@ -48,7 +48,7 @@ def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
     assert errors["linear"] == {
         "Variant": "linear", "Relative error": "0.600", "Null: mean of v": "0.800", "Null: zero": "1.00",
         "Spread over heads": "0.0340", "Cosine similarity": "0.900", "Gradient cosine": "0.912",
-        "Error against own oracle (worst)": "1.00e-07",
+        "Error against its reference (worst)": "1.00e-07",
     }  # fmt: skip
     assert weights["linear"] == {
         "Variant": "linear", "Total variation": "0.250", "Missed mass": "0.125", "Effective keys": "60.0",

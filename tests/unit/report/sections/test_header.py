@@ -1,4 +1,4 @@
-"""What stands at a report's start: what the numbers hold for, whether they are a trial's, or of a noisy machine."""
+"""What stands at a report's start: what the numbers hold for, whether a suite was overridden, and the machine noisy."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def write(folder: Path, **about: Any) -> Path:
 
 
 @pytest.mark.parametrize("about", [{"command": QUICK}, {"command": "pytest", "trial": ["--quick"]}])
-def test_a_trial_says_so_on_the_page_in_markdown_in_words_and_pictures(about: dict[str, Any], tmp_path: Path) -> None:
+def test_overrides_are_named_on_pages_and_pictures(about: dict[str, Any], tmp_path: Path) -> None:
     shown = content(write(tmp_path / "mine", **about))
-    said = "A trial, not a result of the suite as it is written: mine ran with --quick."
+    said = "Not a result of the suite as written: mine ran with --quick."
     for text in (page.as_html(shown), page.as_markdown(shown)):
         assert said in text
         assert text.index(said) < text.index("8 cases of 4 variants")
-    assert all("(trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, " in text for text in shown.findings)
-    assert all("trial, cpu" in plot.svg for plot in shown.plots)
+    config = "(with overrides, cpu, float32, 1 thread, batch 1, 4 heads of size 64, "
+    assert all(config in text for text in shown.findings)
+    assert all("with overrides, cpu" in plot.svg for plot in shown.plots)
 
 
-def test_a_suite_as_it_is_written_is_no_trial(tmp_path: Path) -> None:
+def test_a_suite_as_written_has_no_overrides(tmp_path: Path) -> None:
     shown = content(write(tmp_path / "mine", command=QUICK, trial=[]))
-    assert "trial" not in page.as_html(shown) + page.as_markdown(shown)
+    assert "with overrides" not in page.as_html(shown) + page.as_markdown(shown)
 
 
-def test_of_several_runs_the_trials_are_named(tmp_path: Path) -> None:
+def test_of_several_runs_those_with_overrides_are_named(tmp_path: Path) -> None:
     full = write(tmp_path / "full")
     quick = runs.write_run(
         tmp_path / "quick",
@@ -49,7 +50,7 @@ def test_of_several_runs_the_trials_are_named(tmp_path: Path) -> None:
     )
     shown = content(full, quick)
     assert shown.override_notice.endswith(": quick ran with --quick --threads 2.")
-    assert [text.count("trial") for text in shown.findings] == [0, 1]
+    assert [text.count("with overrides") for text in shown.findings] == [0, 1]
 
 
 def test_the_summary_says_what_the_numbers_hold_for(tmp_path: Path) -> None:
