@@ -186,9 +186,7 @@ class Attention(nn.Module):
     @property
     def backend(self) -> str:
         """The selected backend: the requested one, or the first that supports this instance."""
-        if (
-            self._backend is None and self._default_backend is None
-        ):  # torch.compile does not support cached_property, which has a lock
+        if self._backend is None and self._default_backend is None:  # torch.compile does not support cached_property
             self._default_backend = next(b for b in self.backends if self.why_not(b) is None)
         return cast(str, self._backend or self._default_backend)
 
@@ -291,8 +289,7 @@ class Attention(nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Sample:
-        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other requirements override
-        it."""
+        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other needs override it."""
         return draw_sample(shape, self.traits.inputs, generator=generator, dtype=dtype, device=device)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -175,13 +175,14 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
 
 def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
     """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
-    parts, largest, becomes = [], 1.0, f"its speedup over {baseline} is"
-    for kind, verb in (("slower", "becomes slower"), ("faster", "becomes faster")):
+    parts, largest = [], 1.0
+    for kind in ("slower", "faster"):
         for label, effects in fitted.items():
             effect = effects[step]
             if classify_speedup(effect.low, effect.high) == kind:
                 factor = units.ratio(*effect)
-                parts.append(f"{label} {verb}, {factor}" if parts else f"{label} {verb}, {becomes} {factor} as large")
+                change = f"the speedup of {label} over {baseline} becomes {factor} as large"
+                parts.append(f"that of {label} {factor}" if parts else change)
                 largest = max(largest, effect.value, 1 / effect.value)
     return (largest, f"{_describe_step(step)}: {'; '.join(parts)}.") if parts else None
 
