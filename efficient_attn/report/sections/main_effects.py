@@ -188,11 +188,8 @@ def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str)
 
 
 def _describe_step(step: EffectStep) -> str:
-    low = (
-        _format_level(step.low)
-        if is_number(step.low) or step.factor in FACTOR_NAMES
-        else _format_factor_level(step.factor, step.low)
-    )
+    is_plain = is_number(step.low) or step.factor in FACTOR_NAMES
+    low = _format_level(step.low) if is_plain else _format_factor_level(step.factor, step.low)
     text = f"{_format_factor_level(step.factor, step.high)} instead of {low}"
     return text[:1].upper() + text[1:] if step.factor != "dtype" else text
 
