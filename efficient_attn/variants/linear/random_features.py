@@ -168,8 +168,9 @@ def _differentiate_waves(features: Tensor, by_features: Tensor) -> Tensor:
 
 
 def _differentiate_relu(features: Tensor, by_features: Tensor) -> Tensor:
-    scale = (features.shape[-1]) ** -0.5
-    return by_features.mul_(scale).masked_fill_(features <= RELU_FLOOR * scale, 0)
+    scale = features.shape[-1] ** -0.5
+    floor = RELU_FLOOR * scale * (1 + 4 * torch.finfo(features.dtype).eps)  # a feature of 0 may be rounded up
+    return by_features.mul_(scale).masked_fill_(features <= floor, 0)
 
 
 def _half_square(x: Tensor, scale: float) -> Tensor:

@@ -209,3 +209,20 @@ def test_a_row_of_zeros_has_a_finite_gradient() -> None:
     back = MAPS["unit"].back
     assert back is not None
     assert torch.isfinite(back(x, features, torch.ones_like(features), None)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["positive", "trigonometric", "hyperbolic", "relu"])
+def test_gradients_are_those_of_the_reference_for_any_number_of_features(kind: str, dtype: torch.dtype) -> None:
+    """Also where 1 / sqrt(m) is rounded: a relu's floor times it is then not the same number in two orders."""
+    dims = ea.Dims(heads=2, head_dim=16)
+    q, k, v, upstream = (torch.randn(1, 2, 24, 16, dtype=dtype) for _ in range(4))
+    for count in range(1, 65):
+        grads = []
+        for backend in ("chunked", "dense"):
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            out = ea.create(f"performer:n_features={count}:kind={kind}:backend={backend}", dims=dims)(*leaves)
+            grads.append(torch.autograd.grad((out * upstream).sum(), leaves))
+        for one, other in zip(*grads, strict=True):
+            size = other.abs().max().clamp(min=1)
+            torch.testing.assert_close(one / size, other / size, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-9)
