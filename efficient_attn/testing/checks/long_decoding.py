@@ -116,23 +116,24 @@ def states_apart(subject: Subject) -> None:
 
 @check(needs="decode")
 def absorb_into_filled(subject: Subject) -> None:
-    """A state that was stepped beyond its capacity absorbs more and continues correctly."""
+    """A state that was stepped, once or beyond its capacity, absorbs more and continues correctly."""
     held = find_room(subject).positions or 64
     n = min(held, MOST) + 70
     shape = _small(subject, n)
     attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
     with torch.no_grad():
         want = call.run(attn)
-        for first, more in ((n - 60, 33), (n - 20, 1), (5, n - 30)):
+        # after a single position, so that a pattern's first keys are absorbed too
+        for sizes, more in (((n - 63, 1, 2), 33), ((n - 23, 1, 2), 1), ((2, 1, 2), n - 30), ((1,), n - 30)):
             state, at = _start(subject, attn, n), 0
-            for size in cuts(subject, (first - 3, 1, 2)):
+            for size in cuts(subject, sizes):
                 _, state = call.both(slice(at, at + size)).step(attn, state)
                 at += size
             state = absorbed(subject, attn, call.both(slice(at, at + more)), state)
             at += more
             for t in range(at, at + 5):
                 out, state = call.both(slice(t, t + 1)).step(attn, state)
-                assert_close(out, want[:, :, t : t + 1], f"position {t}, {first} stepped and {more} absorbed")
+                assert_close(out, want[:, :, t : t + 1], f"position {t}, {sum(sizes)} stepped and {more} absorbed")
 
 
 def _step_gradients(subject: Subject, attn: Attention, call: Call, split: tuple[int, ...], last: bool) -> list[Tensor]:

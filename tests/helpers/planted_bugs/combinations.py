@@ -15,7 +15,7 @@ from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Values
 from efficient_attn.testing.subject import Subject
 
-from .methods import Methods, alignment_free, compute, hidden_keys_weigh_nothing, interleaved, one_kv_head
+from .methods import Methods, alignment_free, compute, hidden_keys_weigh_nothing, interleaved, no_bfloat16, one_kv_head
 from .planting import planter
 
 plant = planter("combinations", "sizes_and_pairs")
@@ -73,7 +73,8 @@ BUGS = (
     plant("float32_groups", "grouped heads are assigned incorrectly in float32", _interleaved_in(torch.float32),
           ("grouped",), one_kv_head),
     plant("bfloat16_padding", "bfloat16 ignores holes",
-          ignores(lambda q, k, v, m: q.dtype == torch.bfloat16, "key_mask"), ("padding",), hidden_keys_weigh_nothing),
+          ignores(lambda q, k, v, m: q.dtype == torch.bfloat16, "key_mask"), ("padding",),
+          lambda s: no_bfloat16(s) or hidden_keys_weigh_nothing(s)),
     plant("wide_values", "the last column is lost if E > D",
           compute(after=lambda out, q, *_: torch.cat([out[..., :-1], 0 * out[..., -1:]], -1)
                   if out.shape[-1] > q.shape[-1] else out)),

@@ -264,6 +264,11 @@ def alignment_free(subject: Subject) -> str | None:
     return "the alignment of its queries changes nothing" if same else None
 
 
+def no_bfloat16(subject: Subject) -> str | None:
+    """A backend that refuses bfloat16 cannot be wrong in it."""
+    return subject.attn.why_not_dtype(torch.bfloat16)
+
+
 def no_past(subject: Subject) -> str | None:
     """Whether the second position sees the first at all."""
     shape = subject.shape(2)

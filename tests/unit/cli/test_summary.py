@@ -55,13 +55,13 @@ def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> No
     assert names == [*(f"full ({each})" for each in said), "linear"]
 
 
-def test_a_trial_says_so_in_every_table(capsys: Capture) -> None:
+def test_overrides_are_named_in_every_table(capsys: Capture) -> None:
     fidelity = Row(variant="linear", task="fidelity", inputs="mine@1", layer=0, relative_error=0.5)
     rows = _rows(_timed("linear", 128, 2.0), fidelity)
     summary.show_results(rows, overrides=["--quick", "--seq-len 128"])
     text = _printed(capsys)
-    assert "forward, length 128 (trial)\n" in text
-    assert "(predicting zero has error 1) (trial)\n" in text
+    assert "forward, length 128 (with overrides)\n" in text
+    assert "(predicting zero has error 1) (with overrides)\n" in text
     assert text.endswith("overridden suite, not its standard settings: --quick, --seq-len 128\n")
     summary.show_results(rows)
     assert "trial" not in _printed(capsys)
@@ -145,7 +145,7 @@ def test_what_was_learned_is_shown_by_task(capsys: Capture) -> None:
         overrides=["--quick"],
     )
     title, head, *lines = _printed(capsys).splitlines()
-    assert title == "learned, mean over seeds with its 95% interval (trial)"
+    assert title == "learned, mean over seeds with its 95% interval (with overrides)"
     assert [word.strip() for word in head.split("  ") if word] == [
         "variant",
         "recall, length 64",
