@@ -56,7 +56,7 @@ def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
     assert command("runs", tmp_path / "nowhere").code == 2
 
 
-def test_of_a_suite_what_has_other_key_value_heads_than_the_model_is_left_out_and_told(command: Command) -> None:
+def test_of_a_suite_what_has_other_key_value_heads_than_the_model_is_left_out_and_reported(command: Command) -> None:
     done = command("plan", "quickstart", "--shape", "llama3-8b", "--part", "length,decoding")
     assert done.code == 0
     assert "32/8 x 128" in done.out

@@ -36,7 +36,7 @@ def test_a_union_has_one_text_whatever_the_order(parts: list[Spec]) -> None:
 
 
 @given(st.lists(plain, min_size=1, max_size=3), st.sampled_from(["", " (kv_heads=2)", " (cache=cold) (seed=1)"]))
-def test_names_are_told_of_one_and_of_several_and_of_labels(parts: list[Spec], suffix: str) -> None:
+def test_names_are_listed_for_one_and_of_several_and_of_labels(parts: list[Spec], suffix: str) -> None:
     spec = parse("|".join(map(str, parts)))
     assert spec.names == tuple(part.name for part in parts)
     assert spec.parts == tuple(parts)
@@ -88,7 +88,7 @@ def test_what_is_given_beside_a_spec_joins_it() -> None:
         ("b|a", {}, "dense", "options of a union belong to its parts"),
     ],
 )
-def test_what_cannot_be_given_is_told(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
+def test_what_cannot_be_given_is_reported(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(text).with_options(options, backend)
 
@@ -166,6 +166,6 @@ def test_backend_is_apart_and_last() -> None:
         ("x|", "a mechanism's name is missing"),
     ],
 )
-def test_broken_text_is_told(text: str, words: str) -> None:
+def test_broken_text_is_reported(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_union(text)

@@ -65,7 +65,7 @@ def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert readiness.check_virtualisation().level == "ok"
 
 
-def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_limit_is_reported_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.cgroups, "read_memory_limit", lambda: 24 * 2**30)
     assert "memory limit 24 GiB" in readiness.check_memory().said
     monkeypatch.setattr(readiness, "find_available_memory", lambda: 2**28)

@@ -55,7 +55,7 @@ def test_a_notebooks_table_is_escaped(tmp_path: Path) -> None:
         ({"variant": "fulll"}, "fulll"),
     ],
 )
-def test_names_that_do_not_exist_are_told(given: dict[str, object], says: str, tmp_path: Path) -> None:
+def test_names_that_do_not_exist_are_reported(given: dict[str, object], says: str, tmp_path: Path) -> None:
     with pytest.raises(ea.UsageError, match=says):
         ea.run("quickstart", out=tmp_path / "out", **given)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()

@@ -111,7 +111,7 @@ def test_statuses_are_counted(capsys: Capture) -> None:
         (30, "rounds: 40, 75% disturbed by other activity on the machine; too many to trust small differences"),
     ],
 )
-def test_disturbed_rounds_are_told(contaminated: int, says: str, capsys: Capture) -> None:
+def test_disturbed_rounds_are_reported(contaminated: int, says: str, capsys: Capture) -> None:
     lost = Row(variant="linear", mode="forward", status="timeout", rounds=9, contaminated=9)
     timed = [replace(_timed("full", n, 1.0), rounds=20, contaminated=c) for n, c in ((64, contaminated), (128, 0))]
     summary.show_rounds(_rows(*timed, lost))

@@ -171,7 +171,7 @@ class TestForward:
 
 
 class TestBackend:
-    def test_unknown_ones_are_told_with_the_choices(self) -> None:
+    def test_unknown_ones_are_reported_with_the_choices(self) -> None:
         with pytest.raises(ea.UnsupportedError, match=r"no backend 'slow' \(it has: fast, dense\)"):
             Echo().backend = "slow"
 

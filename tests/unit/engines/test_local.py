@@ -64,7 +64,7 @@ ENDINGS = {
 
 @LINUX
 @pytest.mark.parametrize("how", ENDINGS)
-def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> None:
+def test_every_end_is_reported_with_the_case_the_stage_and_the_reason(how: str) -> None:
     told = []
     with pytest.raises(WorkerDied) as caught:
         told.extend(LocalEngine().carry_out(Ends(how, 1.5 if how.startswith("hang") else None)))

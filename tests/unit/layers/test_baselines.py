@@ -119,7 +119,7 @@ def test_it_has_the_parameters_that_it_declares(name: str) -> None:
     assert own == layer.cost.parameters(LENGTH, WIDTH, WIDTH)
 
 
-def test_steps_one_after_another_are_told() -> None:
+def test_steps_one_after_another_are_reported() -> None:
     assert [MADE[name]().cost.sequential(100) for name in ("gru", "lstmn", "convolution", "dense")] == [100, 100, 1, 1]
 
 

@@ -62,7 +62,7 @@ def test_key_value_heads_reach_the_mechanism() -> None:
     assert make("gqa:kv_heads=1").kv_heads == 1  # pyright: ignore
 
 
-def test_all_options_are_told_defaults_included() -> None:
+def test_all_options_are_reported_defaults_included() -> None:
     assert baseline_options("convolution") == {"kernel": 3}
     assert baseline_options("convolution:kernel=7") == {"kernel": 7}
     assert baseline_options("gru") == {}

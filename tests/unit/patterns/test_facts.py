@@ -199,6 +199,6 @@ def test_anything_with_the_three_parts_is_a_fact() -> None:
         (lambda: Band(0, 1) | 3, "a pattern consists of facts"),
     ],
 )
-def test_impossible_patterns_are_told(make, words: str) -> None:
+def test_impossible_patterns_are_reported(make, words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("|", r"\|")):
         make()

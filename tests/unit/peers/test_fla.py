@@ -83,7 +83,7 @@ def test_half_precision_comes_back_as_it_went_in(spec: str) -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_fla_linear"])
-def test_it_passes_the_gate(spec: str, mode: str) -> None:
+def test_it_passes_verification(spec: str, mode: str) -> None:
     assert verify_workload(Workload(planted.case(spec, mode, seq_len=500, causal=True, head_dim=64)))[0] < 1e-5
 
 

@@ -169,7 +169,7 @@ def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize(("spec", "causal"), [(p, c) for p in PACKAGES for c in (False, True)[: 1 + (p in CAUSAL_TOO)]])
-def test_it_passes_the_gate(spec: str, causal: bool, mode: str) -> None:
+def test_it_passes_verification(spec: str, causal: bool, mode: str) -> None:
     """At the suite's sizes of a head: in float32, hashed to the same chunks."""
     assert verify_workload(Workload(planted.case(spec, mode, seq_len=512, causal=causal, head_dim=64)))[0] < 1e-5
 

@@ -232,7 +232,7 @@ def test_bigbirds_options_out_of_range(option: str) -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("spec", PACKAGES)
-def test_it_passes_the_gate(spec: str, mode: str) -> None:
+def test_it_passes_verification(spec: str, mode: str) -> None:
     """BigBird is too short at the length at which gradients are usually compared."""
     assert verify_workload(Workload(planted.case(spec, mode, seq_len=1024)))[0] < 1e-5
 

@@ -157,7 +157,7 @@ class TestCreate:
             anywhere.backend = "parts"
 
     @pytest.mark.parametrize("how", [("sliding_window:backend=windows", None), ("sliding_window", "windows")])
-    def test_an_old_name_of_a_backend_is_told_as_the_new_one(self, how: tuple[str, str | None]) -> None:
+    def test_an_old_name_of_a_backend_is_reported_as_the_new_one(self, how: tuple[str, str | None]) -> None:
         attn = ea.create(how[0], backend=how[1])
         assert (attn.backend, attn.spec) == ("parts", "sliding_window:backend=parts")
         assert ea.info("sliding_window:backend=windows").spec == attn.spec
@@ -282,7 +282,7 @@ class TestPlugin:
         with pytest.raises(ea.UsageError, match="the name 'linear' is already used"):
             ea.load_plugin(plugin(tmp_path, "linear"))
 
-    def test_missing_and_broken_files_are_told(self, tmp_path: Path) -> None:
+    def test_missing_and_broken_files_are_reported(self, tmp_path: Path) -> None:
         with pytest.raises(ea.UsageError, match=r"absent.py: no such file"):
             ea.load_plugin(str(tmp_path / "absent.py"))
         with pytest.raises(ea.UsageError, match="import failed: ZeroDivisionError: division by zero"):

@@ -9,7 +9,7 @@ MQA = "decode/contexts/decode/mqa/n1024-b1-h8-kv1-d64/float32-cpu-t1-causal"
 LATER = "decode/prompts/prefill/mqa/n4096-b1-h8-kv1-d64/float32-cpu-t1-causal-compiled"
 
 
-def test_what_all_share_is_left_out_and_told() -> None:
+def test_what_all_share_is_left_out_and_reported() -> None:
     short, shared = shorten_names([FULL, MQA, LATER])
     assert short == {
         FULL: "contexts/decode/full/n1024-kv8",

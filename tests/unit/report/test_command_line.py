@@ -26,7 +26,7 @@ def test_absolute_paths_are_shortened(more: list[str], told: str) -> None:
     assert format_command([*RUN, *more]) == " ".join(RUN) + told
 
 
-def test_a_suite_is_told_by_its_name() -> None:
+def test_a_suite_is_identified_by_its_name() -> None:
     assert format_command(["efficient-attn", "run", "/tmp/x/my.toml"]) == "efficient-attn run my.toml"
 
 

@@ -111,7 +111,7 @@ def test_the_list_names_every_run(folder: Path) -> None:
     assert file_marks.MARK in text
 
 
-def test_a_changed_tree_is_told(tmp_path: Path) -> None:
+def test_a_changed_tree_is_reported(tmp_path: Path) -> None:
     about = runs.about()
     about["environment"]["git"] |= {"changed": True, "digest": "0edf2297d9d6"}
     runs.write_run(tmp_path / "results" / "speed", runs.speed(lengths=(512,)), about)
@@ -140,7 +140,7 @@ def _break(folder: Path, how: str) -> None:
         ("speed/rows.csv", "rows.csv: exists, and was not written by efficient-attn"),
     ],
 )
-def test_what_cannot_be_published_is_told_and_left(how: str, told: str, folder: Path) -> None:
+def test_what_cannot_be_published_is_reported_and_left(how: str, told: str, folder: Path) -> None:
     _break(folder, how)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
     with pytest.raises(UsageError, match=told):
@@ -148,7 +148,7 @@ def test_what_cannot_be_published_is_told_and_left(how: str, told: str, folder: 
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no runs; name the folder that holds the runs' folders"):
         update_published(tmp_path)
 

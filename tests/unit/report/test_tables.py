@@ -91,7 +91,7 @@ def test_an_error_that_was_not_measured_says_so() -> None:
     ) == ("Errors were measured on minilm, float32.")
 
 
-def test_lengths_at_which_the_gate_compared_are_told_where_they_differ() -> None:
+def test_lengths_at_which_outputs_were_verified_are_reported_where_they_differ() -> None:
     found = [row("linear", gate_len=8192), row("reformer", gate_len=1024), row("mla", gate_len=256)]
     said = "Compared with their oracles at another length than the timed one: mla at 256; reformer at 1024."
     assert tables.describe_verification_lengths([*found, row("strided", gate_len=None)]) == said

@@ -245,7 +245,7 @@ def test_machines_are_never_mixed(tmp_path: Path) -> None:
     assert {"time-forward-bidirectional-1-cpu", "time-forward-bidirectional-2-cpu"} <= names
 
 
-def test_rows_that_would_lie_on_each_other_are_told_apart(tmp_path: Path) -> None:
+def test_rows_that_would_lie_on_each_other_are_distinguished(tmp_path: Path) -> None:
     records = [*runs.speed(), *runs.speed(kv_heads=2)]
     _, text = report(tmp_path, records)
     assert "linear (kv_heads=2)" in text

@@ -196,7 +196,7 @@ def test_fidelity_is_not_timed_but_may_break() -> None:
     assert _of(_compare(good, [failed("linear", 64, "invalid"), good[1]])).kind == "broken"
 
 
-def test_memory_that_changed_is_told_exactly() -> None:
+def test_memory_that_changed_is_reported_exactly() -> None:
     def side(peak: int) -> list[Record]:
         return [record("linear", 64, steady(2), peak_memory_bytes=peak)]
 

@@ -95,7 +95,7 @@ def test_a_run_that_is_written_to_or_damaged_is_not_packed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "no gzip"])
-def test_a_broken_file_is_told_and_what_can_be_read_is(how: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_and_what_can_be_read_is(how: str, tmp_path: Path) -> None:
     (packed,) = compress_rows(write(tmp_path, *map(str, range(200))))
     data = packed.read_bytes()
     middle = len(data) // 2

@@ -157,7 +157,7 @@ def test_rows_are_loaded_beside_a_damaged_description(tmp_path: Path) -> None:
         assert ea.load(folder).baseline.isna().tolist() == [True]
 
 
-def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ea.UsageError, match="no run here"):
         ea.load(tmp_path)
 

@@ -100,14 +100,14 @@ def test_a_program_started_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", [LOCK_FILE, HOLDER_FILE])
-def test_a_folder_in_the_way_is_told(name: str, tmp_path: Path) -> None:
+def test_a_folder_in_the_way_is_reported(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     for _ in range(2):  # and nothing is held
         with pytest.raises(UsageError, match=r"cannot be written: Is a directory; choose another --out"):
             RunWriter(tmp_path)
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -127,7 +127,7 @@ def test_another_thread_may_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_folder_that_is_read_only_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_read_only_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(UsageError, match=r"cannot be written: Permission denied; choose another --out"):
         RunWriter(tmp_path)

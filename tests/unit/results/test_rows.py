@@ -152,7 +152,7 @@ def test_newer_schemas_are_refused_and_are_no_damage() -> None:
         ({"variant": "full"}, "no schema"),
     ],
 )
-def test_lines_that_are_no_rows_are_told(wrong: object, why: str) -> None:
+def test_lines_that_are_no_rows_are_reported(wrong: object, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
         Record.from_line(line(wrong))
     assert not isinstance(caught.value, NewerSchemaError)
@@ -209,7 +209,7 @@ def test_the_part_of_schema_4_is_read_off_its_key(key: str, part: str | None) ->
     assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}, fill="full"))
 
 
-def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:
+def test_an_unknown_column_of_an_older_schema_is_reported_too() -> None:
     with pytest.raises(ValueError, match="unknown column colour"):
         Record.from_line(line(older(1, colour="red")))
 

@@ -91,7 +91,7 @@ def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file: cannot be written: .*; choose another --out"):
         RunWriter(tmp_path / "file")
@@ -100,7 +100,7 @@ def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-def test_a_forbidden_folder_is_told() -> None:
+def test_a_forbidden_folder_is_reported() -> None:
     with tempfile.TemporaryDirectory() as name:  # not pytest's, which is closed to all but its owner
         Path(name).chmod(0o555)
         with _nobody(), pytest.raises(UsageError, match="cannot be written: Permission denied"):
@@ -120,7 +120,7 @@ def _nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_reading_nothing_is_told(tmp_path: Path) -> None:
+def test_reading_nothing_is_reported(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n")
     for place in (tmp_path, tmp_path / "absent", tmp_path / "absent.jsonl", tmp_path / "other.csv"):
         with pytest.raises(UsageError, match="no run here"):
@@ -192,7 +192,7 @@ def _full(after: int) -> Callable[[int, bytes], int]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 100])
-def test_a_full_disk_keeps_what_was_written_and_is_told(
+def test_a_full_disk_keeps_what_was_written_and_is_reported(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RunWriter(tmp_path / "run") as writer:
@@ -254,7 +254,7 @@ def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monk
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
-def test_a_damaged_description_is_told(tmp_path: Path) -> None:
+def test_a_damaged_description_is_reported(tmp_path: Path) -> None:
     (tmp_path / RUN_FILE).write_text("{")
     with pytest.raises(UsageError, match=f"{RUN_FILE}: damaged"):
         read_sessions(tmp_path)

@@ -49,7 +49,7 @@ def keys(tmp_path: Path) -> dict[str, Any]:
     return {"model": str(save_tiny(tmp_path / "tiny", llama, max_position_embeddings=4096)), "text": str(path)}
 
 
-def test_kinds_of_needles_and_lengths_are_cells() -> None:
+def test_kinds_of_needles_and_lengths_are_groups() -> None:
     cases = planted.plan(SUITE, axes={"seq_len": [1024, 2048]})
     places = [cell.config for cell, _ in group_cases(cases)]
     assert [(p.inputs.rpartition(":")[2], p.seq_len) for p in places] == [

@@ -43,7 +43,7 @@ def text(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_segment_is_a_cell_of_the_models_sizes() -> None:
+def test_a_segment_is_a_group_of_the_models_sizes() -> None:
     cases = planted.plan(SUITE, keys={"model": ["smollm2", "minilm"]})
     places = {case.group.config for case in cases}
     assert len(cases) == 2 * 2 * 4

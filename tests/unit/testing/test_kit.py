@@ -68,7 +68,7 @@ def test_honest_toys_pass(cls: type[Toy], check: Check) -> None:
     assert failures(cls, checks=[check]) == {}
 
 
-def test_what_is_not_claimed_is_told() -> None:
+def test_what_is_not_claimed_is_reported() -> None:
     outcomes = {o.check.name: o for o in run_checks(factory(Humble))}
     assert outcomes["causality"].status == "not_claimed"
     assert outcomes["causality"].reason == "causal is not claimed"
@@ -141,7 +141,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_cannot_be_tried_is_told_in_a_line_and_the_rest_goes_on(name: str) -> None:
+def test_what_cannot_be_tried_is_stated_in_a_line_and_the_rest_goes_on(name: str) -> None:
     cls, reason = LEFT_OUT[name]
     found = outcome(name, cls)
     assert found.status == "passed"

@@ -56,7 +56,7 @@ def test_other_instances_give_other_results() -> None:
     assert list(other_instances(Subject("dot"))) == []
 
 
-def test_sizes_that_are_refused_are_told() -> None:
+def test_sizes_that_are_refused_are_reported() -> None:
     subject = Subject("gqa:kv_heads=2")
     assert refuses_shape(subject, subject.shape(4, heads=4)) is None
     assert "does not divide" in str(refuses_shape(subject, subject.shape(4, heads=3)))

@@ -218,7 +218,7 @@ def test_threads_are_set_and_the_next_cell_gets_the_default_again() -> None:
     assert last.threads == jobs._default_threads()
 
 
-def test_what_is_not_timed_is_told_as_soon_as_it_is_known() -> None:
+def test_what_is_not_timed_is_reported_as_soon_as_it_is_known() -> None:
     """So that a run that ends early keeps it, and in the order in which it was asked for."""
     cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=["full", "linear", "gqa:kv_heads=2"])
     layer = [case for case in cases if case.group.config.layer == 0]

@@ -254,7 +254,7 @@ def test_a_suite_that_says_windows_runs_parts() -> None:
     assert asked.key.partition("#")[0] == case.key.partition("#")[0]
 
 
-def test_what_is_overridden_is_told_as_on_the_command_line() -> None:
+def test_what_is_overridden_is_reported_as_on_the_command_line() -> None:
     assert Overrides().described == ()
     said = Overrides(
         axes={"seq_len": [64, 128], "causal": [True]},
@@ -303,7 +303,7 @@ def test_a_task_that_the_suite_does_not_ask_for_is_refused(name: str, says: str)
         planted.plan(TWO_TASKS, tasks=["speed", name])
 
 
-def test_tasks_are_told_whether_a_trial_is_enough() -> None:
+def test_tasks_are_reported_whether_a_trial_is_enough() -> None:
     with planted.undone():
         told: list[bool] = []
 

@@ -266,7 +266,7 @@ def test_a_clean_checkout_has_no_digest(checkout: Path) -> None:
     assert (found["changed"], found["digest"]) == (False, None)
 
 
-def test_two_changed_states_are_told_apart(checkout: Path) -> None:
+def test_two_changed_states_are_distinguished(checkout: Path) -> None:
     digests = []
     for content in ("second", "third", "second"):
         tree(checkout, {"efficient_attn/software.py": content})

@@ -52,7 +52,7 @@ def test_a_single_row_and_many_masks_take_parts() -> None:
 
 
 @pytest.mark.parametrize("n", [64, 600])
-def test_what_is_told_is_what_runs(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reported_implementation_is_the_one_that_runs(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     for name, form in (("attend_masked", "masked"), ("softmax_over_plan", "parts")):
         real = getattr(sparse_attention, name)

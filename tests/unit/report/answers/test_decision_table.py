@@ -54,7 +54,7 @@ def test_states_are_of_the_longest_context_at_the_same_shape(tmp_path: Path) -> 
     assert mqa.state_share == 1 / 8
 
 
-def test_at_other_shapes_the_share_alone_is_told(tmp_path: Path) -> None:
+def test_at_other_shapes_the_share_alone_is_reported(tmp_path: Path) -> None:
     wide = [record for record in runs.speed() if record.row.variant in ("full", "linear")]
     steps = list(runs.decode((4096,)))
     for record in steps:

@@ -13,7 +13,7 @@ def _cell(cell: str, hour: float = 1.0, error: float = 0.01, **ms: float) -> lis
     return [Timing(name, cell, math.log(value * hour), error) for name, value in ms.items()]
 
 
-def test_a_single_cell_is_taken_as_it_is() -> None:
+def test_a_single_group_is_taken_as_it_is() -> None:
     found = pool_times(_cell("a", full=8.0, linear=2.0))
     assert found.time("linear").value == pytest.approx(2.0)
     speedup = found.speedup("full", "linear")
@@ -31,7 +31,7 @@ def test_a_machines_hour_is_in_times_and_not_in_ratios() -> None:
     assert math.log(time.high / time.value) == pytest.approx(1.96 * math.hypot(GROUP_SPREAD, 0.01))
 
 
-def test_who_was_timed_in_two_cells_ties_these_together() -> None:
+def test_who_was_timed_in_two_groups_ties_these_together() -> None:
     found = pool_times([*_cell("a", full=8.0, linear=2.0, window=4.0), *_cell("b", 1.1, full=8.0, gqa=1.0)])
     tied = found.speedup("linear", "gqa")
     assert tied is not None
@@ -46,7 +46,7 @@ def test_who_was_timed_in_two_cells_ties_these_together() -> None:
     assert alone.standard_error("gqa") > GROUP_SPREAD > alone.standard_error("linear")
 
 
-def test_who_differs_between_cells_has_a_wider_error() -> None:
+def test_who_differs_between_groups_has_a_wider_error() -> None:
     same = pool_times([*_cell("a", full=8.0, linear=2.0, window=3.0), *_cell("b", full=8.0, linear=2.0, window=3.0)])
     unlike = pool_times([*_cell("a", full=8.0, linear=2.0, window=3.0), *_cell("b", full=8.0, linear=3.0, window=3.0)])
     assert unlike.standard_error("linear") > 3 * same.standard_error("linear")

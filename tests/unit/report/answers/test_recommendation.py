@@ -49,7 +49,7 @@ def test_the_fastest_of_those_that_keep_the_bound_is_first(known: Recommendation
         assert "error" in why
 
 
-def test_a_loss_is_told_with_where_it_was_measured(known: RecommendationData) -> None:
+def test_a_loss_is_reported_with_where_it_was_measured(known: RecommendationData) -> None:
     found = {choice.label: choice.error_text for choice in _ask(known).choices}
     assert found["full"] == "exact"
     assert "minilm" in found[WINDOW]
@@ -187,7 +187,7 @@ def test_heads_that_share_keys_are_asked_for(known: RecommendationData) -> None:
     assert shared.choices[0].error_text == "exact"
 
 
-def test_what_cannot_be_told_apart_shares_a_rank(tmp_path: Path) -> None:
+def test_what_cannot_be_distinguished_shares_a_rank(tmp_path: Path) -> None:
     near = [("linear", 2.0), ("cosformer", 1.95), ("performer", 1.0), ("full", None)]
     records = [
         runs.Record(
@@ -223,7 +223,7 @@ def test_runs_that_were_disturbed_are_refused_for_that(tmp_path: Path) -> None:
         check_rows(found)
 
 
-def test_questions_about_published_cells_are_answered_right() -> None:
+def test_questions_about_published_groups_are_answered_right() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"
     spec = importlib.util.spec_from_file_location("recommending", results.parent / "suites/trials/recommending.py")

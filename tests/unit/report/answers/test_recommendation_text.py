@@ -88,7 +88,7 @@ def test_data_names_the_rows(known: RecommendationData) -> None:
     assert recommendation_text.as_json(_ask(known, 99999))["commands"]
 
 
-def test_what_a_value_decides_but_not_its_interval_is_told_apart(tmp_path: Path) -> None:
+def test_what_a_value_decides_but_not_its_interval_is_distinguished(tmp_path: Path) -> None:
     window = "sliding_window:window=128"
     scores = {"full": (0.99, 0.99), "linear": (0.94, 0.96), window: (0.89, 0.91)}
     learned = [

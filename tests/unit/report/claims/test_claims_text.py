@@ -35,7 +35,7 @@ def test_what_is_open_says_what_would_decide() -> None:
     assert "%, needed to decide: " in verdict
 
 
-def test_rules_are_told_in_their_units() -> None:
+def test_rules_are_stated_in_their_units() -> None:
     growth = {"value": "peak_memory_bytes", "over": "seq_len", "between": [0.8, 1.2]}
     rows = [record("linear", n, peak_memory_bytes=n * 1024) for n in (64, 128)]
     ((_, _, claimed, measured, _),) = as_rows(_told(growth, *rows))

@@ -121,7 +121,7 @@ def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> 
         ("value = ", "", "not valid TOML"),
     ],
 )
-def test_mistakes_are_told_in_one_line(rule: str, more: str, told: str, tmp_path: Path) -> None:
+def test_mistakes_are_stated_in_one_line(rule: str, more: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_ledger([write(tmp_path / "a.toml", rule, hash="", more=more)])
     assert told in str(caught.value)

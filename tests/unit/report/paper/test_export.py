@@ -76,7 +76,7 @@ def test_a_front_says_who_is_beaten(run: Path) -> None:
     assert lines["linear"][3] == "dominated by full"
 
 
-def test_crossovers_are_told_with_brackets(run: Path) -> None:
+def test_crossovers_are_reported_with_brackets(run: Path) -> None:
     lines = {line[0]: line for line in table(run, figure="crossover")}
     assert lines["linear"][1] == "\\textless{}=512"
     late = lines["performer:kind=positive:n\\_features=256"]

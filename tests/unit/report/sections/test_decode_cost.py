@@ -100,7 +100,7 @@ def test_a_baseline_that_failed_is_not_replaced(tmp_path: Path) -> None:
     assert '<tr class="base">' not in page
 
 
-def test_each_part_has_the_baseline_of_its_own_cells(tmp_path: Path) -> None:
+def test_each_part_has_the_baseline_of_its_own_groups(tmp_path: Path) -> None:
     """Where one part has 8 key-value heads and another 2, both are compared with their own."""
     records = []
     for part, heads in (("one", [8]), ("two", [2, 1])):

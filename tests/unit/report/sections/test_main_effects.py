@@ -86,7 +86,7 @@ def _write(tmp_path: Path, found: Any, *sections: Section) -> tuple[str, str]:
     return written.markdown.read_text(), written.page.read_text()
 
 
-def test_planted_effects_are_told_and_where_they_hold(tmp_path: Path) -> None:
+def test_planted_effects_are_reported_and_where_they_hold(tmp_path: Path) -> None:
     text, html = _write(tmp_path, records())
     for shown in (text, html):
         assert "Effects: points" in shown
@@ -100,7 +100,7 @@ def test_planted_effects_are_told_and_where_they_hold(tmp_path: Path) -> None:
     assert "Length 1800 instead of 72: the speedup of linear over full becomes 2" in start
 
 
-def test_what_chance_could_do_is_not_told(tmp_path: Path) -> None:
+def test_what_chance_could_do_is_not_reported(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records())
     assert "Causal instead of bidirectional:" not in text
     assert "| Causal instead of bidirectional |" in text  # it stands in the table
@@ -142,7 +142,7 @@ def test_rows_that_cannot_tell_the_effects_are_shown_as_speed(tmp_path: Path) ->
     assert "## Speed and memory" in text
 
 
-def test_two_machines_are_told_apart(tmp_path: Path) -> None:
+def test_two_machines_are_distinguished(tmp_path: Path) -> None:
     other = list(records(machine="Zen-x2"))
     for record in other:
         record.row.case_key += "/b"

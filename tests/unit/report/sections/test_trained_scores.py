@@ -79,7 +79,7 @@ REACHING: dict[str, Any] = {"train_shortcut": 0.5, "train_way": trained_scores.R
 
 
 @pytest.mark.parametrize(("scores", "whole"), [((0.49, 0.50), True), ((0.51,), True), ((0.30, 0.31), False)])
-def test_a_mechanism_that_learned_all_within_its_reach_is_told_so(
+def test_a_mechanism_that_learned_all_within_its_reach_is_reported_so(
     tmp_path: Path, scores: Sequence[float], whole: bool
 ) -> None:
     (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **REACHING)).tables

@@ -59,5 +59,5 @@ def test_unlike_machines_have_boards_of_their_own_and_the_longest_length_is_show
     assert [(board.machine, [cell.length for cell in board.groups]) for board in boards] == [("x", [128]), ("y", [64])]
 
 
-def test_a_rank_is_told_with_its_interval() -> None:
+def test_a_rank_is_reported_with_its_interval() -> None:
     assert (Rank(2, 1, 3).format_rank(), Rank(2, 2, 2).format_rank()) == ("2 (1\u20133)", "2")

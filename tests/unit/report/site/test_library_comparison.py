@@ -42,6 +42,6 @@ def test_the_mean_of_places_is_surer_than_one_and_shows_how_far_they_lie_apart()
     assert (four.faster, four.slower) == (3, 0)
 
 
-def test_without_an_interval_none_is_told_and_only_other_libraries_count() -> None:
+def test_without_an_interval_none_is_reported_and_only_other_libraries_count() -> None:
     (one,) = list_library_comparisons([_cell("a", 2.0), _cell("a", 2.0, None), _cell("a", 9.0, theirs="full")], {})
     assert (one.format_speedup(), one.configs) == ("2.00x", 2)

@@ -63,7 +63,7 @@ def whole() -> dict[tuple[str, str, str], Record]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_axes_and_kinds_are_cells() -> None:
+def test_axes_and_kinds_are_groups() -> None:
     cases = planted.plan(SUITE)
     cells = [(cell.keys, cell) for cell, _ in group_cases(cases)]
     found = [(dict(keys)["along"], cell.of_blocks, cell.config.seq_len, cell.config.head_dim) for keys, cell in cells]
@@ -77,7 +77,7 @@ def test_axes_and_kinds_are_cells() -> None:
     assert [case.variant for case in cases] == [FULL, FULL, "gru", "dense"] * 2
 
 
-def test_keys_survive_the_cell_and_json() -> None:
+def test_keys_survive_the_group_and_json() -> None:
     (case, *_) = planted.plan(SUITE)
     want = GrowthClaim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
     assert case.keys.claims["full"] == want

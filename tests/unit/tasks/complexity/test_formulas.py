@@ -87,7 +87,7 @@ def test_factors_side_by_side_multiply(factors: list[str]) -> None:
         ("N if D", "unknown name 'if'"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest(text: str, says: str) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         evaluate(text, KNOWN)
     assert str(caught.value).startswith(repr(text))

@@ -105,7 +105,7 @@ variant = [{ name = "full", backend = "dense" }]
 """
 
 
-def test_depth_and_checkpoints_are_cells() -> None:
+def test_depth_and_checkpoints_are_groups() -> None:
     cells = [cell for cell, _ in group_cases(planted.plan(SUITE))]
     assert [cell.config.inputs for cell in cells] == [
         *("1 layer", "1 layer, checkpointed", "4 layers", "4 layers, checkpointed")

@@ -42,7 +42,7 @@ def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
     assert all(x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
 
 
-def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> None:
+def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_listed_for_it() -> None:
     found = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
     assert found.sizes._replace(label="smollm2") == REPOSITORY_ONLY["smollm2"]
     assert (found.q.shape, found.k.shape, found.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
@@ -51,7 +51,7 @@ def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> N
     assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
 
 
-def test_where_it_is_left_out_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_left_out_the_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
     with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations smollm2.npz"):

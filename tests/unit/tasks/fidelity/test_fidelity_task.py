@@ -70,7 +70,7 @@ def test_fidelity_rows_hold_errors_and_no_times() -> None:
     assert 0.1 < full.samples["mean_value_error"] == window.samples["mean_value_error"]
 
 
-def test_fidelity_is_gated_too() -> None:
+def test_fidelity_is_verified_too() -> None:
     wrong, failing, full = _measure_fidelity(
         planted.plant("zz_wrong", lambda out: out * 1.1),
         planted.plant("zz_failing", planted.raising(RuntimeError("boom"))),
@@ -113,7 +113,7 @@ def test_causal_and_grouped_activations(captured: str) -> None:
     assert float(window["own_sink_mass"] or 0) < float(full["sink_mass"] or 0)
 
 
-def test_exact_attention_is_worked_out_once_for_a_cell(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_attention_is_worked_out_once_for_a_group(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fidelity_task._compute_reference.cache_clear()
     calls, of = [], ExactReference.compute
     monkeypatch.setattr(ExactReference, "compute", lambda *given: calls.append(given) or of(*given))

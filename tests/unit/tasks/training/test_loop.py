@@ -238,7 +238,7 @@ def test_parts_of_a_batch_hold_all_of_it_once() -> None:
     assert (np.concatenate([part.distance for part in parts if part.distance is not None]) == batch.distance).all()
 
 
-def test_other_lengths_are_tested_and_answers_are_told_by_how_far_back_they_lie() -> None:
+def test_other_lengths_are_tested_and_answers_are_identified_by_how_far_back_they_lie() -> None:
     training = tiny.train(given=tiny.keys(test_len=(8, tiny.LENGTH)), steps=2)
     trained = training.run()
     assert list(trained.at_length) == [8]
