@@ -88,7 +88,9 @@ def test_resuming_measures_what_was_broken_again(how: str, finished: Path, tmp_p
 
 
 @pytest.mark.parametrize("line", ["run tiny.toml --out out --resume", "report out"])
-def test_a_newer_versions_record_is_stated_in_one_line_and_left_alone(line: str, finished: Path, tmp_path: Path) -> None:
+def test_a_newer_versions_record_is_stated_in_one_line_and_left_alone(
+    line: str, finished: Path, tmp_path: Path
+) -> None:
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "out" / "rows.jsonl"
     path.write_text(path.read_text() + Record(Row(schema=SCHEMA_VERSION + 1)).to_line() + "torn")
