@@ -52,12 +52,12 @@ def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -
 
 
 def time_interleaved(runs: Mapping[str, TimedRun], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
-    """Seconds of a call, by name and round. least_s: shortest time of a sample, which repeats the call as often as
-    necessary."""
+    """Seconds of a call, by name and round; every other round is in reverse order. least_s: shortest time of a sample,
+    which repeats the call as often as necessary."""
     repeats = {name: max(int(least_s / measure_seconds(run)), 1) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
+    for number in range(rounds):
+        for name, run in list(runs.items())[:: -1 if number % 2 else 1]:
             times[name].append(measure_seconds(run, repeats[name]))
     return {name: np.array(values) for name, values in times.items()}
 
