@@ -25,7 +25,7 @@ LARGE_TILE_ROWS = 256  # by rule: rows of a tile from which torch's backward pas
 def fused_dtype(x: Tensor, operation: str, rows: int, keys: int) -> torch.dtype:
     """The dtype in which torch's fused kernel should attend from so many rows to so many keys at a time.
 
-    part: ``forward`` or ``backward``. x: one of the tensors, whose dtype is returned unless it has half precision.
+    operation: ``forward`` or ``backward``. x: one of the tensors, whose dtype is returned unless it has half precision.
     """
     return _choose_dtype(x, operation, rows, keys, x.shape[-1])
 

@@ -117,7 +117,7 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-# -- the contest ---------------------------------------------------------------------------------------------------
+# -- selection ---------------------------------------------------------------------------------------------------
 
 
 def _make_candidates(point: TuningPoint) -> Candidates:
@@ -144,7 +144,7 @@ def _choose_by_rule(point: TuningPoint) -> str:
 
 
 def _list_points() -> tuple[TuningPoint, ...]:
-    """As many rows as give an operand of `AT_ONCE` numbers, and few: the most frequent sizes first."""
+    """As many rows as give an operand of `OPERAND_ELEMENTS` numbers, and few: the most frequent sizes first."""
     widths = ((64, 64), (32, 32), (128, 128), (256, 64), (64, 256))
     batched_points = [
         TuningPoint(kind, (heads, OPERAND_ELEMENTS // (heads * max(factor_widths)), *factor_widths))

@@ -18,10 +18,10 @@ from .candidates import TimingTable, Tunable, TuningPoint
 
 VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
 TIE_RATIO = 1.1  # candidates closer than this count as equal: the rule decides, so that noise does not
-MAX_CHOICES = 10_000  # cached choices: a growing cache asks at every length
+MAX_CHOICES = 10_000  # cached choices: a growing decode cache needs one for every length
 
-CHOICES: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by contest, threads, kind and sizes
-_TABLES: dict[tuple[str, int], TimingTable] = {}  # by contest and threads
+CHOICES: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by operation, threads, kind and sizes
+_TABLES: dict[tuple[str, int], TimingTable] = {}  # by operation and threads
 _LOCK = RLock()
 
 
@@ -40,10 +40,8 @@ def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
 
 
 def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) -> str:
-    """The form that was fastest at the nearest point that was timed; the rule's where none was, or where it is as good.
-
-    Sizes are near each other where their ratios are small.
-    """
+    """The candidate that was fastest at the nearest timed point; the rule's choice if no point was timed, or if it is
+    within `TIE_RATIO` of the fastest. The distance of sizes is that of their logarithms."""
     rule_choice = tunable.rule(point)
     same_kind = [(p, t) for p, t in find_table(tunable, threads).timings if p.kind == point.kind]
     if not same_kind:
@@ -54,7 +52,7 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
 
 
 def find_table(tunable: Tunable, threads: int) -> TimingTable:
-    """The timings of a selection: those in use, else those stored for this machine, else new ones."""
+    """The timings of an operation: those in use, else those stored for this machine, else new ones."""
     key = tunable.name, threads
     with _LOCK:
         if key not in _TABLES:
@@ -72,19 +70,19 @@ def _load_table(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def find_tables(tunables: Iterable[Tunable], threads: int) -> dict[str, TimingTable]:
-    """The tables of these selections by name, measured if there are none."""
+    """The tables of these operations by name, measured if there are none."""
     return {tunable.name: find_table(tunable, threads) for tunable in tunables}
 
 
 def use_tables(tables: Mapping[str, TimingTable], threads: int) -> None:
-    """Decide by these tables from here on, whatever this process or the cache has."""
+    """Use these tables from now on, instead of those of this process or the cache."""
     with _LOCK:
         _TABLES.update({(name, threads): table for name, table in tables.items()})
         CHOICES.clear()
 
 
 def clear_choices() -> None:
-    """Forget all choices, so that they are made again."""
+    """Clear the cached choices."""
     CHOICES.clear()
 
 

@@ -1,4 +1,4 @@
-"""Timings shared by processes: a file for each selection, machine, torch version and number of threads.
+"""Timings shared by processes: a file for each operation, machine, torch version and number of threads.
 
 In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A damaged file, or one of another machine, is ignored.
 Nothing here fails: where a file cannot be written, timings last as long as the process.
@@ -42,7 +42,7 @@ def folder() -> Path:
 
 
 def find_file(tunable: Tunable, threads: int) -> Path:
-    """The file of a contest."""
+    """The file with the timings of an operation."""
     environment = describe_environment()
     key = hashlib.sha256(json.dumps([environment, tunable.version, tunable.points]).encode()).hexdigest()[:12]
     machine = "".join(c if c.isalnum() or c in "-." else "_" for c in environment["machine"].partition("#")[0])
@@ -74,7 +74,7 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
 def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
     """Store a table, and describe the outcome in its source; if another process was first, use its table.
 
-    before: the result of `read` for the file that this replaces.
+    previous: the result of `read` for the file that this replaces.
     """
     concurrent = read(tunable, threads)
     if concurrent.timings:

@@ -1,4 +1,4 @@
-"""A selection: candidates that give the same result, of which shape and machine determine the fastest."""
+"""An operation with several implementations, of which shape and machine determine the fastest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Candidates = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tunable:
-    """forms: names of the candidates; compiled code uses the first.
+    """An operation and its candidates.
 
-    points: where calibration times all candidates. prepare: the calls to time there, by candidate; a missing one does
-    not support that point. rule: the candidate without timings, from processor features. version: increased when older
-    timings no longer apply.
+    implementations: names of the candidates; compiled code uses the first. points: where calibration times all
+    candidates. make_candidates: the calls to time at a point; a candidate that does not support it is missing. rule:
+    the candidate without timings, from processor features. version: increased when older timings no longer apply.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Tunable:
 
 @dataclass(frozen=True)
 class TimingTable:
-    """Seconds of each candidate at the points of a selection. source: where they come from, or why there are none.
-    seconds: of timing. kept: whether they are stored in a file."""
+    """Seconds of each candidate at the points of an operation. source: where they come from, or why there are none.
+    seconds: of timing. cached: whether they are stored in a file."""
 
     timings: tuple[tuple[TuningPoint, Mapping[str, float]], ...] = ()
     source: str = ""

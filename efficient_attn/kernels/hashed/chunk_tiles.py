@@ -56,9 +56,9 @@ class Slab(NamedTuple):
 class Layout:
     """The tiles of a round. R rows, C chunks of m slots; keys have one more chunk of empty slots, before the first.
 
-    at: ``[R, (C + 1) m]``, the slots as indices into all rows together, arbitrary for empty slots. real: the number of
-    positions in a row. limit, position: ``[R, C, m]`` and ``[R, C, 2m]``, the last position visible to a query, and the
-    keys' positions. before: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair.
+    indices: ``[R, (C + 1) m]``, the slots as indices into all rows together, arbitrary for empty slots. length: the
+    number of positions in a row. last_visible: ``[R, C, m]``, the last position that a query sees. key_position:
+    ``[R, C, 2m]``. earlier_chunks: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair.
     """
 
     indices: Tensor
@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def is_first(self) -> bool:
-        """Whether no round is before this one."""
+        """Whether this is the first round."""
         return not self.earlier_chunks
 
     @property

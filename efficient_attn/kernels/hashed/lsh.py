@@ -123,7 +123,8 @@ def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
 
 
 def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) -> Tensor:
-    """The bucket of every position ``[rounds, B, H, N]``, int32: 2^`hash_bits` of them for each row's length."""
+    """The bucket of every position ``[rounds, B, H, N]``, int32: 2^bits of them (`choose_hash_bits`) for each row's
+    length."""
     batch, heads, n, width = x.shape
     codes = torch.zeros(rotations.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
     first = 0

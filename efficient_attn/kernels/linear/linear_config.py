@@ -67,8 +67,8 @@ class LinearConfig:
     """The arguments of a call besides its tensors.
 
     divisor: of outputs, a function of the sum of a row's weights; None without division. decays: keys decay with
-    distance, at a rate of their head. start, first: positions of the first query and the first key. parameters: of the
-    feature map. native: whether causal stretches run in C++, which does not support key weights.
+    distance, at a rate of their head. start, first_key: positions of the first query and the first key. parameters: of
+    the feature map. native: whether causal stretches run in C++, which does not support key weights.
     """
 
     phi: FeatureMap
@@ -85,7 +85,7 @@ class LinearConfig:
         return self.decays and not self.phi.scaled
 
     def widen(self, x: Tensor) -> Tensor:
-        """As wide as its sums have to be."""
+        """x in the dtype in which sums over it are accumulated."""
         return x.double() if self.phi.exact else widen(x)
 
     def queries(self, q: Tensor, rows: slice) -> Features:
@@ -114,7 +114,7 @@ class LinearConfig:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
 
     def fit(self, size: int, lanes: int, width: int) -> int:
-        """The number of positions to process together: this one, or fewer if there are many features."""
+        """The number of positions to process together: ``size``, or fewer if there are many features."""
         while size > MIN_STRETCH and self._count_features(lanes, width) * size > MAX_FEATURE_ELEMENTS:
             size //= 2
         return size
@@ -129,7 +129,7 @@ class LinearConfig:
         return [slice(a, min(a + size, length)) for a in range(0, length, size)]
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Divisors of all rows, and how much they follow the sums of weights."""
+        """Divisors of all rows, and their slopes by the sums of weights."""
         if self.divisor is None or totals is None:
             return None, None
         with torch.enable_grad():

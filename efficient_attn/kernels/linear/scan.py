@@ -89,7 +89,7 @@ class _ScanFunction(KernelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_kv, grad_z, *_ = grads
-        saved = ctx.saved_tensors  # read once: checkpoints insist on it
+        saved = ctx.saved_tensors  # read once: checkpointing allows no second read
         *_, out, _ = saved
         _, _, *needs = ctx.needs_input_grad
         gradients = partial(_gradients, ctx.config, bool(split_arguments(needs)[1].kv))
@@ -141,7 +141,8 @@ def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
 def _backward_queries(
     call: _BackwardCall, tape: FeatureTape, state: ScanState
 ) -> tuple[Tensor, list[list[Tensor | None]]]:
-    """Forwards, with the state as it was. Returns the gradient, and for each stretch references before chunks."""
+    """First to last stretch, recomputing the state. Returns the gradient, and each stretch's references before its
+    chunks."""
     grad_q, stretch_references = torch.empty_like(call.q), []
     for rows in call.cut():
         _, backward = tape.record_queries(call.q, rows)
@@ -155,7 +156,7 @@ def _backward_queries(
 def _backward_keys(
     call: _BackwardCall, tape: FeatureTape, stretch_references: list[list[Tensor | None]], grad_state: ScanState
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Backwards, with the gradient by the state after each chunk."""
+    """Last to first stretch, accumulating the gradient by the state."""
     grad_k, grad_v = torch.empty_like(call.keys.k), torch.empty_like(call.keys.v)
     grad_logs = None if call.keys.logs is None else torch.empty_like(call.keys.logs)
     for rows, references in zip(reversed(call.cut()), reversed(stretch_references), strict=True):

@@ -42,7 +42,7 @@ class ScanState:
         self._steady_weights: dict[tuple[int, int], ChunkWeights] = {}
 
     def compute_weights(self, a: Tensor | None, count: int) -> ChunkWeights | None:
-        """The weights in so many chunks of equal length."""
+        """The weights in ``count`` chunks of equal length."""
         if a is None or self.reference is None:
             return None
         length = a.shape[1]
@@ -122,7 +122,7 @@ class ScanState:
             self.z += _key_sum_gradient(x, grad_totals, weights)
 
     def _apply_carry(self, weights: ChunkWeights) -> None:
-        """The past of a chunk as the next one weighs it."""
+        """Multiply the sums by their weight in the next chunk."""
         self.kv.mul_(weights.carry[:, -1:])
         self.z.mul_(weights.carry[:, -1])
 
@@ -156,7 +156,7 @@ def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | No
 
 
 def _chunks_before(like: Tensor, heads: int, count: int) -> Tensor:
-    """Which chunks' sums are there before each chunk, and after the last, ``[Bh, C + 1, C]``: all weigh the same."""
+    """The chunks before each chunk, and before the end, as ones in ``[Bh, C + 1, C]``."""
     return like.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1)
 
 
@@ -193,7 +193,8 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
 
 
 def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """The same if logarithms rise by equal amounts at each position, so that chunks do not differ."""
+    """As `compute_chunk_weights`, if logarithms rise by equal amounts at each position: all chunks have equal
+    weights."""
     size = a.shape[1] // count
     rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
     position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
@@ -213,7 +214,7 @@ def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWe
 
 
 def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """The weights of the past for rows ``[Bh C, G c, .]`` of chunks."""
+    """Rows ``[Bh C, G c, .]`` of chunks, multiplied by their weights of the past."""
     if weights is None:
         return x
     size, width = weights.past.shape[3], x.shape[2]
@@ -221,7 +222,8 @@ def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
 
 
 def weigh_sums(x: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """Rows ``[Bh C, c, .]`` of chunks' keys as their sums weigh them: values' mostly, which are narrower than keys'."""
+    """Keys' or values' rows ``[Bh C, c, .]``, multiplied by the keys' weights in their chunk's sums. Values are usually
+    the narrower ones."""
     if weights is None:
         return x
     return (x.reshape(len(weights.keys), -1, *x.shape[1:]) * weights.keys).reshape(x.shape)

@@ -169,7 +169,7 @@ def _lane_gradients(
 
 
 def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:
-    """Products ``[Bh, G N, M]`` of rows and keys as their weights have it, 0 for later keys."""
+    """Products ``[Bh, G N, M]`` of rows and keys, multiplied by their weights; 0 for later keys."""
     square = products.view(len(products), group, -1, products.shape[2])
     return (square.tril_(start) if weights is None else square.mul_(weights)).flatten(1, 2)
 

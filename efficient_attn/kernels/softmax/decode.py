@@ -32,12 +32,12 @@ from .merge import FusedInputs, FusedOptions, attend, join_parts
 MAX_ROWS = 32  # above this its products are no longer small
 MIN_KEY_ELEMENTS = (
     2**15
-)  # numbers in a head's keys: with fewer, all forms are bound by their calls, and one call is least
+)  # numbers in a head's keys: with fewer, the overhead of calls decides, and one call has the least
 LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 CPP_DTYPES = (torch.float32, torch.float64)
 TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes were not timed
-IDLE = "idle"  # kinds of calls that leave threads idle end with it
+IDLE = "idle"  # suffix of kinds of calls that leave threads idle
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
@@ -171,8 +171,8 @@ def _list_points() -> tuple[TuningPoint, ...]:
 
 
 def _format_kind(dtype: str, rows: int, idle: bool) -> str:
-    """One row is another kind of call than several: its products are another routine, with other rates. So are calls
-    in which torch's fused kernel would leave threads idle."""
+    """The kind of a call. One row is a kind of its own, because BLAS uses another routine for it; so are calls in which
+    torch's fused kernel would leave threads idle."""
     return f"{dtype} {'row' if rows == 1 else 'rows'}{f' {IDLE}' if idle else ''}"
 
 
@@ -187,7 +187,7 @@ DECODE = Tunable(
 
 
 def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend_in_one_pass` supports such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
+    """Whether `attend_in_one_pass` supports rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in CPP_DTYPES and q.device.type == "cpu"
     return supported and k.stride(3) == v.stride(3) == 1 and not wants_gradient(q, k, v)
 

@@ -29,7 +29,7 @@ def attend(
     without dropout only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU.
     """
     if native and dropout:
-        raise UnsupportedError("the kernel in C++ drops no weights")
+        raise UnsupportedError("the C++ kernel does not support dropout")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query aligned with the last key sees all of them
@@ -65,8 +65,10 @@ def _attend_causal_rows(
 
 
 def causal_key_mask(first: int, count: int, last: int, valid: Tensor | None, device: torch.device) -> Tensor:
-    """Which of the keys before ``last`` each of some queries sees, ``[1 or B, 1, count, last]``. first: the position of
-    the first query. valid: bool, ``[B, M]``."""
+    """Which of the keys before ``last`` each of ``count`` queries sees, ``[1 or B, 1, count, last]``.
+
+    first: the position of the first query. valid: bool, ``[B, M]``.
+    """
     i = torch.arange(count, device=device) + first
     allowed = (torch.arange(last, device=device) <= i[:, None])[None, None]
     return allowed if valid is None else allowed & valid[:, None, None, :last]

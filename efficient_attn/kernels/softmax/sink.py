@@ -80,7 +80,7 @@ def split_groups(x: Tensor, kv_heads: int) -> Tensor:
 
 
 class _RowBlock(NamedTuple):
-    """Rows of one kernel call, over the keys before ``last``. added: an additive mask."""
+    """Rows of one kernel call, over the keys before ``last``. mask: an additive one."""
 
     rows: slice
     last: int

@@ -69,7 +69,7 @@ class _SoftcapTiles:
                 yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
 
     def make_buffers(self, count: int) -> Tensor:
-        """Buffers for so many tiles."""
+        """Buffers for ``count`` tiles."""
         size = self.heads * self.q.shape[1] * self.rows * min(self.keys, self.k.shape[1])
         return self.q.new_empty(count, size)
 

@@ -43,7 +43,10 @@ class PlanConfig:
     scale: float
 
     def cast(self, operation: str, q: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the dtype that the kernel is fastest in on most of the plan's pairs. part: see `fused_dtype`."""
+        """Tensors in the dtype in which the kernel is fastest on the plan's largest tiles.
+
+        operation: see `fused_dtype`.
+        """
         largest = max((t for tiling in self.plan for t in tiling.tiles), key=lambda t: t.pairs, default=None)
         if largest is None:
             return q, *tensors

@@ -292,5 +292,5 @@ def replace_zero_by_one(total: Tensor) -> Tensor:
 
 
 def away_from_zero(total: Tensor) -> Tensor:
-    """A sum of weights of either sign, moved away from zero to `FLOOR` where it is closer than that."""
+    """A sum of weights of either sign, moved away from zero to `MIN_DIVISOR` where it is closer than that."""
     return torch.where(total.abs() < MIN_DIVISOR, torch.full_like(total, MIN_DIVISOR).copysign(total.detach()), total)
