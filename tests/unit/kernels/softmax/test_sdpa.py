@@ -125,7 +125,7 @@ def test_dropout_is_torchs_on_every_path(
 
 
 def test_native_code_refuses_to_drop() -> None:
-    with pytest.raises(UnsupportedError, match="drops no weights"):
+    with pytest.raises(UnsupportedError, match="does not support dropout"):
         sdpa.attend(*tensors(1, 9), Mask(), native=True, dropout=0.5)
 
 
