@@ -215,7 +215,7 @@ def _make_front_figure(
     ranked = classify_points(list_points(table, length, against))
     panel = tradeoffs.make_pareto_panel(table, against, ranked, Scene(looks, config_text=plot_rows.format_config()))
     exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
-    status_texts = {"front": "on the front", "dominated": "dominated by ", "untold": "not distinguishable from "}
+    status_texts = {"front": "on the front", "dominated": "dominated by ", "unclear": "not distinguishable from "}
     body = tuple(
         (
             TableCell(p.point.label),

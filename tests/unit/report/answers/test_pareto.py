@@ -37,9 +37,9 @@ def test_what_is_slower_and_loses_more_is_dominated() -> None:
 
 def test_overlapping_intervals_cannot_be_distinguished() -> None:
     a, b = point("a", 1, 1, cost_wide=0.6), point("b", 2, 2, cost_wide=0.6)
-    assert classify_points([a, b])[1] == RankedPoint(b, "untold", ("a",))
+    assert classify_points([a, b])[1] == RankedPoint(b, "unclear", ("a",))
     assert standings(a, point("b", 2, 2, cost_wide=0.3))["b"] == "dominated"
-    assert standings(a, point("b", 2, 1.1, cost_wide=0.3, loss_wide=0.2))["b"] == "untold"
+    assert standings(a, point("b", 2, 1.1, cost_wide=0.3, loss_wide=0.2))["b"] == "unclear"
 
 
 def test_exact_and_equal_in_one_the_better_in_the_other_dominates() -> None:
@@ -71,7 +71,7 @@ def test_nothing_beats_what_is_on_a_front(points: list[ParetoPoint]) -> None:
 @given(drawn)
 def test_where_nothing_is_uncertain_everything_is_reported(points: list[ParetoPoint]) -> None:
     sharp = [ParetoPoint(p.label, Estimate(p.cost.value), Estimate(p.error.value)) for p in points]
-    assert all(placed.status != "untold" for placed in classify_points(sharp))
+    assert all(placed.status != "unclear" for placed in classify_points(sharp))
 
 
 def test_a_boards_points_stand_beside_its_baseline(tmp_path: Path) -> None:
