@@ -240,9 +240,8 @@ def _rank_by_error(plot_rows: PlotRows) -> list[str]:
 
 def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
-    rows = plot_rows.rows[
-        plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)
-    ]  # exact ones are named, not drawn
+    # mechanisms that are exact up to rounding are named in the caption, not drawn
+    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
     panel = approximation.make_dot_panel(piece, Scene(looks, config_text=plot_rows.format_config()))

@@ -47,7 +47,7 @@ def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.00
 
 def _pick(lengths: tuple[int, ...], curves: list[CostCurve], **place: Any) -> tuple[dict[int, list[Any]], list[str]]:
     made = make_picker([_cell(n) for n in lengths], [(PLACE | place, curves)], {"full": "m/full.html"}, {})
-    return {cell[3]: cell for cell in made["cells"]}, made["texts"]
+    return {cell[3]: cell for cell in made["answers"]}, made["texts"]
 
 
 def test_only_powers_of_two_between_measured_lengths_are_interpolated_and_each_says_so() -> None:
