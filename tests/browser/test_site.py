@@ -83,7 +83,7 @@ def test_the_picker_tells_what_is_measured_from_what_is_not(browser: sync_api.Br
         assert {row.get_attribute("class") for row in rows.all()} == {how}
         assert all(how in row.inner_text() for row in rows.all())
         assert ("\u2248" in rows.first.inner_text()) == (how == "interpolated")
-        assert ("8K was not measured here" in page.locator("#asked").inner_text()) == (how == "interpolated")
+        assert ("8K was not measured here" in page.locator("#summary").inner_text()) == (how == "interpolated")
     page.close()
 
 

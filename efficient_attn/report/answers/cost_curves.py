@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -91,21 +91,18 @@ class CostCurve:
         measured_point = next((point for point in timed_points if point.length == length), None)
         if measured_point is not None and measured_point.latency is not None:
             memory, state = (None if x is None else Estimate(x) for x in (measured_point.memory, measured_point.state))
-            half_width = Z_95 * measured_point.standard_error
+            times, sources = (measured_point.speedup, measured_point.latency), measured_point.sources
             return CostAtLength(
-                "measured",
-                measured_point.speedup,
-                measured_point.latency,
-                memory,
-                state,
-                None,
-                measured_point.sources,
-                half_width,
+                "measured", *times, memory, state, None, sources, half_width=Z_95 * measured_point.standard_error
             )
         below = [point for point in timed_points if point.length < length]
         above = [point for point in timed_points if point.length > length]
         if not below or not above:
             return f"timed only at {', '.join(units.short_length(point.length) for point in timed_points)}"
+        return self._interpolate(below[-2:], above[:2], length)
+
+    def _interpolate(self, below: Sequence[CostPoint], above: Sequence[CostPoint], length: int) -> CostAtLength | str:
+        """Interpolate between the last point below and the first above; one more point on each side bounds bytes."""
         low, high = below[-1], above[0]
         if high.length > MAX_LENGTH_RATIO * low.length:
             return f"not timed between {units.short_length(low.length)} and {units.short_length(high.length)}"
@@ -115,8 +112,8 @@ class CostCurve:
             "interpolated",
             interpolate((low.length, low.speedup), (high.length, high.speedup), length, SPEEDUP_BEND),
             latency,
-            interpolate_bytes([(p.length, p.memory) for p in (*below[-2:], *above[:2])], length),
-            interpolate_bytes([(p.length, p.state) for p in (*below[-2:], *above[:2])], length),
+            interpolate_bytes([(p.length, p.memory) for p in (*below, *above)], length),
+            interpolate_bytes([(p.length, p.state) for p in (*below, *above)], length),
             (low.length, high.length),
             (*low.sources, *high.sources),
             math.hypot(
@@ -130,7 +127,7 @@ _LengthEstimate: TypeAlias = tuple[int, Estimate | None]
 
 
 def _compute_gap(low: int, high: int, length: int) -> float:
-    """Product of the log distances from a length to the two measured ones."""
+    """Product of the log distances from a length to two measured lengths."""
     return math.log(length / low) * math.log(high / length)
 
 
@@ -190,12 +187,12 @@ def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]
     and errors (`select.add_labels`, `approximation_errors.add_errors`)."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
-    rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = {}
+    rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = defaultdict(list)
     records: list[dict[str, Any]] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
     for record in records:
         row: _RowDict = {name: value if units.is_present(value) else None for name, value in record.items()}
         if (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1):
-            rows_by_config.setdefault(tuple(row[name] for name in CONFIG_COLUMNS), []).append(row)
+            rows_by_config[tuple(row[name] for name in CONFIG_COLUMNS)].append(row)
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
         for values, config_rows in rows_by_config.items()
@@ -205,19 +202,20 @@ def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]
 def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict[str, Any], list[CostCurve]]:
     baseline_counts = Counter(make_mechanism_key(baseline) for baseline, _ in _split_groups(rows) if baseline)
     baseline = baseline_counts.most_common(1)[0][0] if baseline_counts else None
-    rows_by_length: dict[int, list[_RowDict]] = {}
-    points: dict[_MechanismKey, list[CostPoint]] = {}
+    rows_by_length: dict[int, list[_RowDict]] = defaultdict(list)
+    points: dict[_MechanismKey, list[CostPoint]] = defaultdict(list)
     last: dict[_MechanismKey, _RowDict] = {}
     for row in rows:
-        rows_by_length.setdefault(int(row["seq_len"]), []).append(row)
-    for length in sorted(rows_by_length):
-        pooled, rows_by_mechanism = pool_times(list(_list_timings(rows_by_length[length]))), {}
-        for row in rows_by_length[length]:
-            rows_by_mechanism.setdefault(make_mechanism_key(row), []).append(row)
+        rows_by_length[int(row["seq_len"])].append(row)
+    for length, length_rows in sorted(rows_by_length.items()):
+        pooled = pool_times(list(_list_timings(length_rows)))
+        rows_by_mechanism: dict[_MechanismKey, list[_RowDict]] = defaultdict(list)
+        for row in length_rows:
+            rows_by_mechanism[make_mechanism_key(row)].append(row)
         for name, mechanism_rows in rows_by_mechanism.items():
-            points.setdefault(name, []).append(_make_point(length, mechanism_rows, pooled, name, baseline))
+            points[name].append(_make_point(length, mechanism_rows, pooled, name, baseline))
             last[name] = mechanism_rows[-1]
-    curves = [CostCurve(*name, last[name], tuple(rows_by_mechanism)) for name, rows_by_mechanism in points.items()]
+    curves = [CostCurve(*name, last[name], tuple(curve_points)) for name, curve_points in points.items()]
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
 
 
@@ -247,27 +245,21 @@ def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
 
 def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, list[_RowDict]]]:
     """Yield groups of rows timed together, each with its baseline: the row paired with itself, if there is one."""
-    groups: dict[tuple[Any, ...], list[_RowDict]] = {}
+    groups: dict[tuple[Any, ...], list[_RowDict]] = defaultdict(list)
     for row in rows:
-        groups.setdefault((row["run_id"], row["part"], row["seq_len"]), []).append(row)
+        groups[row["run_id"], row["part"], row["seq_len"]].append(row)
     for group_rows in groups.values():
         self_paired = [row for row in group_rows if row["speedup"] == row["speedup_low"] == row["speedup_high"] == 1]
         yield next(iter(self_paired or [row for row in group_rows if row["is_baseline"]]), None), group_rows
-
-
-def _widen_interval(time: Estimate, rows: Sequence[_RowDict]) -> Estimate:
-    """Widen the interval of a time to contain the value of each row."""
-    times = [float(row["latency_ms"]) for row in rows]
-    ends = [*times, *(end for end in (time.low, time.high) if end is not None)]
-    return Estimate(time.value, min(ends), max(ends))
 
 
 def _make_point(
     length: int, rows: Sequence[_RowDict], pooled: PooledTimes, name: _MechanismKey, baseline: _MechanismKey | None
 ) -> CostPoint:
     speedup = Estimate(1.0, 1.0, 1.0) if name == baseline else pooled.speedup(baseline, name)
+    time = pooled.time(name)
+    ends = [*(float(row["latency_ms"]) for row in rows), *(end for end in (time.low, time.high) if end is not None)]
+    latency = Estimate(time.value, min(ends), max(ends))  # widened to contain the time of each row
     sources = tuple(RowReference(str(row["run_id"]), str(row["case_key"]), length) for row in rows)
     memory, state = (max((row[c] for row in rows if row[c] is not None), default=None) for c in BYTE_COLUMNS)
-    return CostPoint(
-        length, speedup, _widen_interval(pooled.time(name), rows), memory, state, sources, pooled.standard_error(name)
-    )
+    return CostPoint(length, speedup, latency, memory, state, sources, pooled.standard_error(name))

@@ -45,7 +45,7 @@ class Crossover:
 
 
 def split_curves(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame]]:
-    """Split timed rows into comparable sets. Yields the configuration, the baseline's name, and the rows."""
+    """Split timed rows by configuration; yield each with its baseline's name and its rows."""
     for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
         for piece in setting.slices:
             yield setting.key | {"mode": piece.mode, "causal": piece.causal}, setting.baseline, piece.rows
@@ -67,10 +67,13 @@ def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
     not_faster = [length for length, _, low, _ in curve if low <= 1]
     first_faster = next((length for length in lengths if not not_faster or length > not_faster[-1]), None)
     slower = [length for length, _, _, high in curve if high < 1]
+    kind: CrossoverKind = "never" if not faster and curve[-1][3] < 1 else "undecided"
+    if first_faster is not None:
+        kind = "from" if not_faster else "always"
     # the upper end of the speedup's interval crosses 1 first
     low, estimate, high = (find_last_rise(lengths, [point[i] for point in curve]) for i in (3, 1, 2))
     return Crossover(
-        kind=_choose_kind(bool(not_faster), first_faster, faster, curve[-1][3]),
+        kind=kind,
         last_slower=max(slower, default=None) if first_faster is not None else None,
         first_faster=first_faster,
         low=low,
@@ -79,14 +82,6 @@ def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
         faster_lengths=faster,
         longest=lengths[-1],
     )
-
-
-def _choose_kind(
-    any_not_faster: bool, first_faster: int | None, faster: Sequence[int], last_high: float
-) -> CrossoverKind:
-    if first_faster is not None:
-        return "from" if any_not_faster else "always"
-    return "never" if not faster and last_high < 1 else "undecided"
 
 
 def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -102,23 +97,17 @@ def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float |
 def format_crossover(crossover: Crossover) -> str:
     """``<=256``; ``at 512`` (the only length); ``512-1K``, ``by 1K``, ``none up to 4K``, ``unclear up to
     4K``, ``only at 512``."""
-    first_faster, last_slower, longest = (
-        crossover.first_faster,
-        crossover.last_slower,
-        units.short_length(crossover.longest),
-    )
-    if first_faster is not None:
-        if crossover.kind == "always" and first_faster == crossover.longest:
-            return f"at {units.short_length(first_faster)}"
+    last_slower, longest = crossover.last_slower, units.short_length(crossover.longest)
+    if crossover.first_faster is not None:
+        first_faster = units.short_length(crossover.first_faster)
         if crossover.kind == "always":
-            return f"<={units.short_length(first_faster)}"
+            return f"at {first_faster}" if crossover.first_faster == crossover.longest else f"<={first_faster}"
         start = f"{units.short_length(last_slower)}{units.INTERVAL_DASH}" if last_slower is not None else "by "
-        return start + units.short_length(first_faster)
+        return start + first_faster
     if crossover.kind == "never":
         return f"none up to {longest}"
-    lengths = list(map(units.short_length, crossover.faster_lengths[:3])) + (
-        ["more"] if len(crossover.faster_lengths) > 3 else []
-    )
+    lengths = list(map(units.short_length, crossover.faster_lengths[:3]))
+    lengths += ["more"] if len(crossover.faster_lengths) > 3 else []
     return f"only at {formatting.join_words(lengths)}" if lengths else f"unclear up to {longest}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,24 +79,23 @@ def make_decision_tables(rows: Frame) -> list[DecisionTable]:
             {name: curve_rows[name].to_numpy()[is_baseline] for name in ("seq_len", "peak_memory_bytes")}
         )
         mechanism_rows = curve_rows[~is_baseline]
-        first_rows = _list_first_rows(mechanism_rows)
+        # one row per label, for the columns that its rows share
+        first_rows = {row["label"]: row for row in mechanism_rows[_SHARED_COLUMNS].iloc[::-1].to_dict("records")}
         decisions = [
-            _make_decision(first_rows[label], curve_rows, baseline_memory, states)
-            for label, curve_rows in select.split_variants(mechanism_rows).items()
+            _make_decision(first_rows[label], columns, baseline_memory, states)
+            for label, columns in select.split_variants(mechanism_rows).items()
         ]
         decisions = [decision for decision in decisions if decision.speedups]
         if decisions:
             lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
-            run_ids = frozenset(map(str, curve_rows["run_id"].dropna().unique()))
-            tables.append(
-                DecisionTable(
-                    config=config,
-                    baseline=baseline,
-                    lengths=lengths,
-                    decisions=_sort_decisions(decisions, lengths[-1]),
-                    run_ids=run_ids,
-                )
+            table = DecisionTable(
+                config=config,
+                baseline=baseline,
+                lengths=lengths,
+                decisions=_sort_decisions(decisions, lengths[-1]),
+                run_ids=frozenset(map(str, curve_rows["run_id"].dropna().unique())),
             )
+            tables.append(table)
     return tables
 
 
@@ -121,13 +121,6 @@ def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decisi
     return tuple(sorted(decisions, key=sort_key))
 
 
-def _list_first_rows(rows: Frame) -> dict[str, dict[str, Any]]:
-    """Return one row per label, for what its rows share. Reads columns: thousands of small frames take seconds."""
-    names = ["label", "variant", "family", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
-    lines = zip(*(rows[name].tolist() for name in names), strict=True)
-    return {line[0]: dict(zip(names, line, strict=True)) for line in reversed(list(lines))}
-
-
 def _make_decision(
     row: Mapping[str, Any],
     columns: select.ColumnArrays,
@@ -139,15 +132,16 @@ def _make_decision(
     }
     longest = max(memory_ratios, default=None)
     state_bytes, state_share, state_length = _find_state(row, states)
+    error, error_on = read_error(row)
     return Decision(
         label=str(row["label"]),
         variant=str(row["variant"]),
         family=row["family"],
         crossover=find_crossover(columns),
-        speedups={int(n): Estimate(value, low, high) for n, value, low, high in _list_speedups(columns)},
+        speedups=_read_speedups(columns),
         error_text=approximation_errors.describe_error(row),
-        error=_read_error(row),
-        error_on=row["error_on"] if units.is_present(row["error_on"]) else None,
+        error=error,
+        error_on=error_on,
         error_interval=(row["error_low"], row["error_high"]) if units.is_present(row["error_low"]) else None,
         null_error=row["error_of_mean"] if units.is_present(row["error_of_mean"]) else None,
         memory_ratio=memory_ratios.get(longest) if longest is not None else None,
@@ -158,17 +152,21 @@ def _make_decision(
     )
 
 
-def _read_error(row: Mapping[str, Any]) -> float | None:
+def read_error(row: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """A row's approximation error, 0 for full attention and None if unknown, and the inputs it was measured on."""
+    on = str(row["error_on"]) if units.is_present(row["error_on"]) else None
     if units.is_present(row["error"]):
-        return float(row["error"])
-    return 0.0 if approximation_errors.is_exact(row) else None
+        return float(row["error"]), on
+    return 0.0 if approximation_errors.is_exact(row) else None, on
 
 
-def _list_speedups(columns: select.ColumnArrays) -> Iterable[tuple[float, float, float | None, float | None]]:
+def _read_speedups(columns: select.ColumnArrays) -> dict[int, Estimate]:
+    """Speedups by length, with intervals where these were measured."""
     ordered = select.sort_series(columns, "speedup", "speedup_low", "speedup_high")
-    for length, value, low, high in zip(*ordered, strict=True):
-        has_interval = low > 0 and high > 0
-        yield length, value, low if has_interval else None, high if has_interval else None
+    return {
+        int(length): Estimate(value, low, high) if low > 0 and high > 0 else Estimate(value)
+        for length, value, low, high in zip(*ordered, strict=True)
+    }
 
 
 def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
@@ -179,7 +177,8 @@ def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
 
 # -- decoding states -----------------------------------------------------------------------------------------------
 
-_STATE_COLUMNS = ("dtype", "batch", "heads", "head_dim", "kv_heads")  # what a state's bytes depend on
+_STATE_COLUMNS = ("dtype", "batch", "heads", "head_dim", "kv_heads")  # determine the bytes of a state
+_SHARED_COLUMNS = ["label", "variant", "family", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,8 @@ class _StateSize:
 def _find_state(
     row: Mapping[str, Any], states: Mapping[str, Sequence[_StateSize]]
 ) -> tuple[int | None, float | None, int | None]:
-    """The state after the longest context, preferably at the row's own shape; at other shapes only its share."""
+    """Bytes, share and length of the state after the longest context, preferably at the row's own shape; at other
+    shapes without the bytes."""
     shape = _read_shape(row)
     best = max(states.get(row["label"], ()), key=lambda state: (state.shape == shape, state.context), default=None)
     if best is None or (best.share is None and best.shape != shape):
@@ -212,17 +212,16 @@ def _list_states(rows: Frame) -> Mapping[str, Sequence[_StateSize]]:
     decode_rows = rows[(rows["status"] == "ok") & (rows["mode"] == "decode") & (rows["state_bytes"] > 0)]
     decode_rows = decode_rows[decode_rows["seq_len"].notna()]
     columns = ["label", "is_baseline", "seq_len", "state_bytes", "machine", *_STATE_COLUMNS]
-    lines = [
-        dict(zip(columns, line, strict=True)) for line in zip(*(decode_rows[n].tolist() for n in columns), strict=True)
-    ]
+    records: list[dict[str, Any]] = decode_rows[columns].to_dict("records")
     # without key-value heads, whose number may differ in the baseline
-    baselines = {
-        (line["machine"], *_read_shape(line)[:-1], line["seq_len"]): line for line in lines if line["is_baseline"]
+    baseline_bytes = {
+        (row["machine"], *_read_shape(row)[:-1], row["seq_len"]): row["state_bytes"]
+        for row in records
+        if row["is_baseline"]
     }
-    states: dict[str, list[_StateSize]] = {}
-    for line in lines:
-        shape, size = _read_shape(line), line["state_bytes"]
-        base = baselines.get((line["machine"], *shape[:-1], line["seq_len"]))
-        share = size / base["state_bytes"] if base else None
-        states.setdefault(line["label"], []).append(_StateSize(shape, int(line["seq_len"]), int(size), share))
+    states: dict[str, list[_StateSize]] = defaultdict(list)
+    for row in records:
+        shape, size = _read_shape(row), row["state_bytes"]
+        base = baseline_bytes.get((row["machine"], *shape[:-1], row["seq_len"]))
+        states[row["label"]].append(_StateSize(shape, int(row["seq_len"]), int(size), size / base if base else None))
     return states

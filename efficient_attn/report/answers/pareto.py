@@ -1,7 +1,7 @@
 """Pareto fronts of points with confidence intervals.
 
 A point is *dominated* if another is significantly better in cost or error, and in the other significantly better or
-exactly equal. If another's estimates are better but an interval overlaps, its status is *untold* (undecided).
+exactly equal. If another's estimates are better but an interval overlaps, its status is *unclear*.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 from ...results.stats import Estimate
 from .decision_table import Decision, DecisionTable
 
-ParetoStatus = Literal["front", "dominated", "untold"]
+ParetoStatus = Literal["front", "dominated", "unclear"]
 
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """Cost and approximation error of a mechanism; lower is better. A value without an interval is exact."""
+    """Cost and approximation error of a mechanism. Lower is better; a value without an interval is exact."""
 
     label: str
     cost: Estimate
@@ -44,7 +44,7 @@ def _classify(point: ParetoPoint, points: Sequence[ParetoPoint]) -> RankedPoint:
     if dominating:
         return RankedPoint(point, "dominated", dominating)
     possibly_dominating = tuple(other.label for other in points if _seems_better(other, point))
-    return RankedPoint(point, "untold" if possibly_dominating else "front", possibly_dominating)
+    return RankedPoint(point, "unclear" if possibly_dominating else "front", possibly_dominating)
 
 
 def dominates(point: ParetoPoint, other: ParetoPoint) -> bool:

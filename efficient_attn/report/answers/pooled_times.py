@@ -80,7 +80,8 @@ def estimate_log_error(low: float | None, high: float | None) -> float | None:
 
 def pool_times(timings: Sequence[Timing]) -> PooledTimes:
     """Pool the timings of one configuration and length. Timings outside the largest group get the drift of ratios
-    between groups as additional noise; mechanisms that vary more between groups than modeled get a wider error."""
+    between groups as additional noise. The error of a mechanism that varies more between groups than modeled is
+    widened."""
     names = tuple(dict.fromkeys(timing.name for timing in timings))
     group_sizes = Counter(timing.group for timing in timings)
     reference_group = max(reversed(group_sizes), key=group_sizes.__getitem__)  # of equally large ones the latest
@@ -88,20 +89,14 @@ def pool_times(timings: Sequence[Timing]) -> PooledTimes:
     mechanism_matrix, group_matrix = np.zeros((len(timings), len(names))), np.zeros((len(timings), len(groups)))
     mechanism_matrix[indices, [names.index(timing.name) for timing in timings]] = 1
     group_matrix[indices, [groups.index(timing.group) for timing in timings]] = 1
-    noise = np.array(
-        [
-            max(MIN_ERROR, timing.error) ** 2 + (2 * DRIFT**2 if timing.group != reference_group else 0)
-            for timing in timings
-        ]
-    )
+    noise = np.maximum(MIN_ERROR, [timing.error for timing in timings]) ** 2
+    noise += [0.0 if timing.group == reference_group else 2 * DRIFT**2 for timing in timings]
     times = np.array([timing.log_ms for timing in timings])
     inverse = np.linalg.inv(np.diag(noise) + GROUP_SPREAD**2 * group_matrix @ group_matrix.T)
     covariance = np.linalg.inv(mechanism_matrix.T @ inverse @ mechanism_matrix)
     means = covariance @ mechanism_matrix.T @ inverse @ times
     residuals = times - mechanism_matrix @ means
-    residuals = residuals - group_matrix @ (
-        GROUP_SPREAD**2 * group_matrix.T @ inverse @ residuals
-    )  # without the group's effect
+    residuals -= group_matrix @ (GROUP_SPREAD**2 * group_matrix.T @ inverse @ residuals)  # without the group's effect
     counts = mechanism_matrix.sum(axis=0)
     spread = np.sqrt(np.maximum(1.0, np.where(counts > 1, mechanism_matrix.T @ (residuals**2 / noise) / counts, 1.0)))
     reference_names = frozenset(timing.name for timing in timings if timing.group == reference_group)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ... import units
-from ...errors import make_unknown_error
+from ...errors import make_deprecated_alias, make_unknown_error
 from ...results.stats import Estimate, estimate_geometric_mean, estimate_mean
 from .. import approximation_errors, formatting, select
 from ..gather import Frame
@@ -24,11 +25,12 @@ UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contai
 
 @dataclass(frozen=True)
 class QualityFigure:
-    """A measured quality. what: the quantity. on: the inputs. runs: the runs that hold it. length, causal: of the calls
-    that it was measured on. low, high: its 95% interval, over seeds, text segments or questions, if there is one. sure:
-    whether the whole interval lies on the value's side of the bound; None without an interval or a bound."""
+    """A measured quality. metric: ``error``, ``perplexity``, or the task of an accuracy. on: the inputs. runs: the runs
+    with its rows. length, causal: of the measured calls. low, high: its 95% interval, over seeds, text segments or
+    questions, if there is one. sure: whether the whole interval lies on the value's side of the bound; None without an
+    interval or a bound."""
 
-    what: str
+    metric: str
     value: float
     on: str
     text: str
@@ -39,8 +41,10 @@ class QualityFigure:
     high: float | None = None
     sure: bool | None = None
 
+    what = make_deprecated_alias("what", "metric")
+
     def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
-        """Return a copy whose ``sure`` says whether the whole interval agrees with the value about a bound."""
+        """Return a copy with ``sure`` set for this bound."""
         if self.low is None or self.high is None:
             return self
         return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
@@ -49,17 +53,21 @@ class QualityFigure:
         """``uncertain: 82.4%-100%``; empty if certain or unknown."""
         if self.sure is not False:
             return ""
-        format_value = units.ratio if self.what == "perplexity" else units.percent
+        format_value = units.ratio if self.metric == "perplexity" else units.percent
         return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
 
     def format_differences(self, requirements: Requirements) -> str:
-        """Differences of the measured calls: ``not measured at 16,384, not causal``; empty if they do not."""
-        differences = (
-            [f"not measured at {requirements.seq_len:,}"] if self.length not in (None, requirements.seq_len) else []
-        )
+        """How the measured calls differ from the required ones: ``not measured at 16,384, not causal``; else empty."""
+        differences = []
+        if self.length not in (None, requirements.seq_len):
+            differences.append(f"not measured at {requirements.seq_len:,}")
         if None not in (self.causal, requirements.resolved_causal) and self.causal != requirements.resolved_causal:
             differences.append("not causal" if requirements.resolved_causal else "not bidirectional")
         return ", ".join(differences)
+
+    def list_caveats(self, requirements: Requirements) -> list[str]:
+        """The differences and the uncertainty, as far as there are any."""
+        return list(filter(None, (self.format_differences(requirements), self.format_uncertainty())))
 
 
 @dataclass(frozen=True)
@@ -96,59 +104,49 @@ class Quality:
                 return figures, f"{metric} not measured"
             figures.append(figure.with_certainty(meets_bound))
             if not meets_bound(figure.value):
-                return figures, _format_failure(figures[-1], requirements)
+                caveats = figures[-1].list_caveats(requirements)
+                return figures, "; ".join([f"{figure.text} on {figure.on}", *caveats])
         return figures, ""
 
     def _list_bounds(
         self, curve: CostCurve, requirements: Requirements
     ) -> Iterator[tuple[str, QualityFigure | None, Callable[[float], bool]]]:
         """Yield for each bound its quantity, the measured quality or None, and the predicate to satisfy."""
-        spec, worst, ratio = _name_spec(curve), requirements.max_error, requirements.max_ppl_ratio
-        if worst is not None:
-            yield "error", find_error(curve, requirements), lambda value: value <= worst
-        if ratio is not None:
+        spec, max_error, max_ratio = _name_spec(curve), requirements.max_error, requirements.max_ppl_ratio
+        if max_error is not None:
+            yield "error", find_error(curve, requirements), lambda value: value <= max_error
+        if max_ratio is not None:
             figure = EXACT_RATIO if is_exact(curve, requirements) else self.perplexity_ratios.get(spec)
-            yield "perplexity in a model", figure, lambda value: value <= ratio
+            yield "perplexity in a model", figure, lambda value: value <= max_ratio
         for task, least in requirements.min_accuracy.items():
             yield task, self.accuracies[task].get(spec), lambda value, least=least: value >= least
-
-
-def _format_failure(figure: QualityFigure, requirements: Requirements) -> str:
-    return "; ".join(
-        filter(
-            None,
-            (f"{figure.text} on {figure.on}", figure.format_differences(requirements), figure.format_uncertainty()),
-        )
-    )
 
 
 EXACT_RATIO = QualityFigure("perplexity", 1.0, "any model", "the model's own perplexity")
 
 
 def is_exact(curve: CostCurve, requirements: Requirements) -> bool:
-    """Whether it computes the exact attention of the required model."""
+    """Whether a mechanism computes the exact attention of the required model."""
     if approximation_errors.is_exact(curve.row):
         return True
-    name = _name_spec(curve).partition(":")[0]
-    return (
-        name in SHARED_KV_MECHANISMS and requirements.kv_heads is not None and curve.kv_heads == requirements.kv_heads
-    )
+    shares_heads = _name_spec(curve).partition(":")[0] in SHARED_KV_MECHANISMS
+    return shares_heads and requirements.kv_heads is not None and curve.kv_heads == requirements.kv_heads
 
 
 def find_error(curve: CostCurve, requirements: Requirements) -> QualityFigure | None:
     """Relative error of the output against exact attention on a model's activations, mean over layers."""
     if is_exact(curve, requirements):
         return QualityFigure("error", 0.0, "anything", "exact")
-    error = curve.row["error"]
+    error, length = curve.row["error"], curve.row["error_length"]
     if not units.is_present(error):
         return None
-    on = f"{curve.row['error_on']}, {curve.row['error_how']}"
-    length, causal = curve.row["error_length"], curve.row["error_causal"]
-    error_length = int(length) if units.is_present(length) else None
-    text = f"error {units.number(error)}"
-    return QualityFigure(
-        "error", float(error), on, text, length=error_length, causal=bool(causal) if units.is_present(causal) else None
-    )
+    on, text = f"{curve.row['error_on']}, {curve.row['error_how']}", f"error {units.number(error)}"
+    error_length, causal = int(length) if units.is_present(length) else None, _as_bool(curve.row["error_causal"])
+    return QualityFigure("error", float(error), on, text, length=error_length, causal=causal)
+
+
+def _as_bool(value: Any) -> bool | None:
+    return bool(value) if units.is_present(value) else None
 
 
 def _name_spec(curve: CostCurve) -> str:
@@ -169,15 +167,11 @@ def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
             continue
         for variant, variant_rows in part.groupby("variant", sort=False):
             ratio = math.exp(float(variant_rows["swap.loss"].mean()) - float(base))
-            on = f"{inputs}, {int(length):,} tokens"
-            runs = tuple(dict.fromkeys(variant_rows["run_id"]))
-            causal = variant_rows["causal"].iloc[0]
-            low, high = _estimate_segment_interval(variant_rows, part[part["is_baseline"]])
-            text = f"{units.ratio(ratio)} perplexity"
-            figure = QualityFigure("perplexity", ratio, on, text, runs, int(length), low=low, high=high)
-            figures[approximation_errors.canonicalise_spec(str(variant))] = replace(
-                figure, causal=bool(causal) if units.is_present(causal) else None
-            )
+            on, text = f"{inputs}, {int(length):,} tokens", f"{units.ratio(ratio)} perplexity"
+            runs, causal = tuple(dict.fromkeys(variant_rows["run_id"])), _as_bool(variant_rows["causal"].iloc[0])
+            ends = _estimate_segment_interval(variant_rows, part[part["is_baseline"]])
+            figure = QualityFigure("perplexity", ratio, on, text, runs, int(length), causal, *ends)
+            figures[approximation_errors.canonicalise_spec(str(variant))] = figure
     return figures
 
 
@@ -191,32 +185,29 @@ def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tup
 
 
 def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
-    """By task and spec: mean over seeds at the best learning rate; and ``retrieval`` accuracy of pretrained models."""
-    figures: dict[str, dict[str, QualityFigure]] = {}
+    """Accuracies by task and spec: of small models, mean over seeds at the best learning rate, and of ``retrieval``."""
+    figures: dict[str, dict[str, QualityFigure]] = defaultdict(dict)
     for test in sorted(list_tests(filter_trained(rows)), key=lambda test: test.length):
         if test.metric not in ACCURACY_METRICS:
             continue
         task = test.name.split(",")[0]
         for trained in test.scored_results:
-            score = trained.score
-            if score is not None:
-                text = f"{units.percent(score.value)} of {task}"
+            if trained.score is not None:
                 seeds = formatting.format_count(len(trained.best_attempts), "seed")
                 on = f"small models trained at length {test.length}, {seeds}"
-                runs = tuple(dict.fromkeys(trained.best_attempts["run_id"]))
                 spec = approximation_errors.canonicalise_spec(str(trained.rows.iloc[0]["variant"]))
-                figure = QualityFigure(task, score.value, on, text, runs, test.length, low=score.low, high=score.high)
-                figures.setdefault(task, {})[spec] = figure
+                figures[task][spec] = _make_accuracy(task, trained.score, on, trained.best_attempts, test.length)
     retrieval_rows: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
-    for (inputs, length, variant), part in retrieval_rows.groupby(
-        ["inputs", "seq_len", "variant"], sort=True, dropna=False
-    ):
-        value, low, high = _estimate_accuracy(part)
-        on = f"{inputs}, {int(length):,} tokens"
-        text, runs = f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
-        figure = QualityFigure("retrieval", value, on, text, runs, int(length), low=low, high=high)
-        figures.setdefault("retrieval", {})[approximation_errors.canonicalise_spec(str(variant))] = figure
+    key_columns = ["inputs", "seq_len", "variant"]
+    for (inputs, length, variant), part in retrieval_rows.groupby(key_columns, sort=True, dropna=False):
+        spec, on = approximation_errors.canonicalise_spec(str(variant)), f"{inputs}, {int(length):,} tokens"
+        figures["retrieval"][spec] = _make_accuracy("retrieval", _estimate_accuracy(part), on, part, int(length))
     return figures
+
+
+def _make_accuracy(task: str, score: Estimate, on: str, rows: Frame, length: int) -> QualityFigure:
+    text, runs = f"{units.percent(score.value)} of {task}", tuple(dict.fromkeys(rows["run_id"]))
+    return QualityFigure(task, score.value, on, text, runs, length, low=score.low, high=score.high)
 
 
 def _estimate_accuracy(rows: Frame) -> Estimate:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ... import units
 from ...errors import UsageError, make_deprecated_alias, make_unknown_error
 from ...results.differences import MAX_DISTURBED_SHARE
-from ...results.stats import Estimate
 from .. import approximation_errors, select
 from ..gather import Frame
 from .cost_curves import CostAtLength, CostCurve, split_by_config
@@ -41,10 +40,10 @@ class RankedMechanism:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A ranking at one configuration. config: None where no matching configuration was timed. left_out: the reason by
-    mechanism. machines: those with timings at matching configurations. timed_count, measured_count: mechanisms with
-    a time at this length, and with a row at exactly this length, whatever their quality. local_machine: this machine's
-    name, if given."""
+    """A ranking at one configuration. config: None if no matching configuration was timed. left_out: the reason by
+    mechanism. machines: those with timings at matching configurations. timed_count, measured_count: number of
+    mechanisms with a time at this length, and with one measured at exactly this length, whatever their quality.
+    local_machine: this machine's name, if given."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -101,18 +100,17 @@ def recommend(
         raise make_unknown_error("machine", requirements.machine, machine_names)
     matching = [(config, curves) for config, curves in data.curves_by_config if _matches(config, requirements)]
     machines = tuple(dict.fromkeys(str(config["machine"]) for config, _ in matching))
-    answers = [_make_recommendation(data, requirements, config, curves, machines) for config, curves in matching]
-    answers = [a for a in answers if a.config and (requirements.machine or "") in str(a.config["machine"])]
+    answers = [
+        _make_recommendation(data, requirements, config, curves, machines)
+        for config, curves in matching
+        if (requirements.machine or "") in str(config["machine"])
+    ]
     local_answers = [
         a for a in answers if a.config and a.config["machine"] == local_machine and a.timed_count >= MIN_MECHANISMS
     ]
     # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
-    return (
-        replace(best, local_machine=local_machine)
-        if best
-        else Recommendation(requirements, None, (), {}, machines, local_machine=local_machine)
-    )
+    return replace(best or Recommendation(requirements, None, (), {}, machines), local_machine=local_machine)
 
 
 def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
@@ -126,6 +124,9 @@ def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
     return all(getattr(requirements, name) in (None, config[name]) for name in SHAPE)
 
 
+_Candidate: TypeAlias = tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]
+
+
 def _make_recommendation(
     data: RecommendationData,
     requirements: Requirements,
@@ -133,75 +134,57 @@ def _make_recommendation(
     curves: Sequence[CostCurve],
     machines: tuple[str, ...],
 ) -> Recommendation:
-    candidates: list[tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]] = []
+    candidates: list[_Candidate] = []
     left_out: dict[str, str] = {}
     timed_count = measured_count = 0
     for curve in curves:
-        if not _has_requested_heads(curve, config, requirements):
+        if not _has_required_heads(curve, config, requirements):
             continue
         cost = curve.estimate(requirements.seq_len)
-        timed_count += not isinstance(cost, str)
-        measured_count += not isinstance(cost, str) and cost.basis == "measured"
         figures, reason = data.quality.evaluate(curve, requirements)
         if isinstance(cost, str):
-            reason = reason or cost
-        elif not reason:
-            reason = _describe_exceeded_bound(cost, requirements)
-        if reason or isinstance(cost, str):
+            left_out[curve.label] = reason or cost
+            continue
+        timed_count += 1
+        measured_count += cost.basis == "measured"
+        reason = reason or _describe_exceeded_bound(cost, requirements)
+        if reason:
             left_out[curve.label] = reason
         else:
             candidates.append((curve, cost, tuple(figures)))
-    return Recommendation(
-        requirements,
-        config,
-        tuple(_rank_candidates(candidates, requirements)),
-        left_out,
-        machines,
-        timed_count,
-        measured_count,
-    )
+    choices = tuple(_rank_candidates(candidates, requirements))
+    return Recommendation(requirements, config, choices, left_out, machines, timed_count, measured_count)
 
 
-def _has_requested_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
-    """Whether its number of key-value heads is the required one; by default the number of heads."""
+def _has_required_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
+    """Whether a mechanism has the required number of key-value heads. By default any number is accepted for a model
+    that is yet to be trained, and the number of query heads for a pretrained one."""
     if requirements.kv_heads is not None:
         return curve.kv_heads == requirements.kv_heads
-    trained = (
-        bool(requirements.min_accuracy) or not requirements.has_quality_bounds
-    )  # a model that is yet to be trained may share heads
-    return trained or curve.kv_heads in (None, config["heads"])
+    is_pretrained = requirements.has_quality_bounds and not requirements.min_accuracy
+    return not is_pretrained or curve.kv_heads in (None, config["heads"])
 
 
 def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> str:
     """Describe the first bound on memory or time that part of the interval exceeds; "" if there is none."""
-    size = cost.state if requirements.mode == "decode" else cost.memory
-    for quantity, bound, estimate, format_value in (
-        ("memory" if requirements.mode != "decode" else "state", requirements.memory, size, units.size),
+    quantity, size = ("state", cost.state) if requirements.mode == "decode" else ("memory", cost.memory)
+    for name, bound, estimate, format_value in (
+        (quantity, requirements.memory, size, units.size),
         ("time", requirements.latency_ms, cost.latency, units.duration),
     ):
         if bound is None:
             continue
         if estimate is None:
-            return f"{quantity} not measured"
+            return f"{name} not measured"
         if (estimate.high if estimate.high is not None else estimate.value) > bound:
-            return f"{quantity} {_format_range(estimate, format_value)}" + (
-                ", interpolated" if cost.basis == "interpolated" else ""
-            )
+            text = f"{name} {format_value(estimate.value)}"
+            if estimate.high is not None:
+                text += f" ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"
+            return text + (", interpolated" if cost.basis == "interpolated" else "")
     return ""
 
 
-def _format_range(estimate: Estimate, format_value: Any) -> str:
-    text = format_value(estimate.value)
-    return (
-        text
-        if estimate.high is None
-        else f"{text} ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"
-    )
-
-
-def _rank_candidates(
-    candidates: Sequence[tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]], requirements: Requirements
-) -> list[RankedMechanism]:
+def _rank_candidates(candidates: Sequence[_Candidate], requirements: Requirements) -> list[RankedMechanism]:
     """Rank by latency. Mechanisms not significantly slower than the first of a rank share that rank."""
     choices: list[RankedMechanism] = []
     first: CostAtLength | None = None
@@ -214,17 +197,15 @@ def _rank_candidates(
         error = find_error(curve, requirements)
         error_text = "error not measured" if error is None else error.text
         if error is not None and error.value:
-            error_text = "; ".join(
-                filter(None, (f"{error_text}, on {error.on}", error.format_differences(requirements)))
-            )
+            error_text = "; ".join([f"{error_text}, on {error.on}", *error.list_caveats(requirements)])
         choices.append(RankedMechanism(rank, curve.label, cost, quality, error_text))
     return choices
 
 
 def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
-    """Whether it is significantly slower: the 95% interval of the ratio of their times excludes 1.
+    """Whether a mechanism is significantly slower: the 95% interval of the ratio of both times excludes 1.
 
-    Times from the same lengths share the drift of the machine, so that their ratio is more precise than each of them.
+    Times from the same lengths share the drift of the machine, so that their ratio is more precise than either time.
     """
     half_width = math.hypot(cost.half_width, other.half_width)
     if cost.between != other.between:  # not measured together: add the spread between groups
@@ -235,7 +216,7 @@ def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
 def check_rows(data: RecommendationData) -> None:
     """Raise `UsageError` if no row has a usable time."""
     if not data.curves_by_config:
-        reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on an idle machine"
-        if not data.disturbed:
-            reason = "these runs contain no timings; pass runs of suites such as quickstart, promises or decode"
+        reason = "these runs contain no timings; pass runs of suites such as quickstart, promises or decode"
+        if data.disturbed:
+            reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on an idle machine"
         raise UsageError(f"recommend: {reason}")

@@ -17,15 +17,15 @@ SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # optional: by defau
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """Where attention runs, and what it may cost.
+    """A configuration, and bounds on quality and cost.
 
     seq_len: tokens of a call; for ``decode``, tokens in the state. causal: None for either; decoding is always causal.
     kv_heads: of the model, by default the number of heads. dtype, batch, heads, head_dim, threads, machine (a part of
-    its name): None for those with most timings.
+    its name): by default those with most timings.
 
     max_error: relative error of the output against exact attention, on a model's activations. max_ppl_ratio: perplexity
-    of a trained model with swapped attention over its own. min_accuracy: by task, of models trained with the mechanism.
-    memory: peak bytes of a call (of the state for ``decode``). latency_ms: of a call.
+    of a trained model with swapped attention over its original one. min_accuracy: by task, of models trained with the
+    mechanism. memory: peak bytes of a call (of the state for ``decode``). latency_ms: of a call.
     """
 
     seq_len: int

@@ -21,12 +21,10 @@ def as_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
 def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
     claim, decisive = claim_verdict.entry.claim, claim_verdict.decisive_machine
     measured = format_measured(claim.rule, decisive) if decisive else units.EMPTY
-    notes = [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
-    parts = [
-        claim_verdict.verdict + OLDER_MARK * (RULE_IS_NEWER in claim_verdict.notes),
-        *(_format_needed(decisive) if decisive else ()),
-        *notes,
-    ]
+    parts = [claim_verdict.verdict + OLDER_MARK * (RULE_IS_NEWER in claim_verdict.notes)]
+    if decisive and decisive.needed_half_width is not None:
+        parts.append(_format_needed(decisive))
+    parts += [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
     if claim_verdict.verdict in ("not measured", "out of regime"):
         parts.append(claim.run)
     claimed = f"{claim.says} (tested as {format_rule(claim.rule)})"
@@ -46,13 +44,9 @@ def format_rule(rule: ClaimRule) -> str:
 def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
     """The value and interval of the test nearest to failing, and the number of tests."""
     text = _format_value(rule, machine_verdict.decisive.plain)
-    if (
-        machine_verdict.low is not None
-        and machine_verdict.high is not None
-        and machine_verdict.low != machine_verdict.high
-    ):
-        low, high = _format_value(rule, machine_verdict.low), _format_value(rule, machine_verdict.high)
-        text += f" ({low}{units.INTERVAL_DASH}{high})"
+    low, high = machine_verdict.low, machine_verdict.high
+    if low is not None and high is not None and low != high:
+        text += f" ({_format_value(rule, low)}{units.INTERVAL_DASH}{_format_value(rule, high)})"
     return f"{text}, worst of {machine_verdict.tests} tests" if machine_verdict.tests > 1 else text
 
 
@@ -66,22 +60,19 @@ def _format_value(rule: ClaimRule, value: float) -> str:
     return units.size(value) if rule.value.endswith("_bytes") else units.number(value)
 
 
-def _format_needed(machine_verdict: MachineVerdict) -> tuple[str, ...]:
-    if machine_verdict.needed_half_width is None:
-        return ()
+def _format_needed(machine_verdict: MachineVerdict) -> str:
     format_value = units.percent if machine_verdict.decisive.log_scale else units.number
     half_width = format_value(machine_verdict.half_width) if machine_verdict.half_width is not None else "none"
-    return (f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}",)
+    return f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}"
 
 
 def summarise(verdicts: LedgerVerdicts) -> list[str]:
     """Summarize all verdicts in a few sentences."""
-    entries = [claim_verdict.entry for claim_verdict in verdicts.claims]
-    counting = sum(entry.counts for entry in entries)
+    counted = sum(claim_verdict.entry.counts for claim_verdict in verdicts.claims)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.counts.items() if count)
     older = sum(RULE_IS_NEWER in claim_verdict.notes for claim_verdict in verdicts.claims)
     return [
-        f"{len(entries)} claims ({counting} counted, at most three per mechanism and source): {counts}.",
+        f"{len(verdicts.claims)} claims ({counted} counted, at most three per mechanism and source): {counts}.",
         f"Family-wise confidence of all verdicts: {1 - RISK:.0%} "
         f"(Holm correction over {verdicts.tests} tests with an error).",
         *([f"* {RULE_IS_NEWER}: {older}."] if older else []),
@@ -95,14 +86,11 @@ def as_json(verdicts: LedgerVerdicts) -> list[dict[str, Any]]:
 
 def _claim_as_json(claim_verdict: ClaimVerdict) -> dict[str, Any]:
     entry, decisive = claim_verdict.entry, claim_verdict.decisive_machine
-    source = entry.source.model_dump(mode="json", exclude={"claim"}) | {"file": entry.file}
-    document = entry.claim.model_dump(mode="json", exclude_defaults=True)
-    measured = _machine_as_json(decisive) if decisive else None
-    return document | {
-        "source": source,
+    return entry.claim.model_dump(mode="json", exclude_defaults=True) | {
+        "source": entry.source.model_dump(mode="json", exclude={"claim"}) | {"file": entry.file},
         "counts": entry.counts,
         "verdict": claim_verdict.verdict,
-        "measured": measured,
+        "measured": _machine_as_json(decisive) if decisive else None,
         "machines": [_machine_as_json(machine) for machine in claim_verdict.machines],
         "notes": list(claim_verdict.notes),
     }

@@ -26,55 +26,20 @@ from .ledger import Claim, ClaimRule
 from .measurement import BASIS_ROUNDS, BASIS_SINGLE, Measurement, average_measurements, fit_power
 from .row_query import Query, matches
 
-TIME_COLUMNS = (
-    "latency_ms",
-    "speedup",
-    "tokens_per_s",
-    "tflops_per_s",
-    "roofline_share",
-    "bandwidth_share",
-    "swap.step_ms",
-)
+TIME_COLUMNS = ("latency_ms", "speedup", "tokens_per_s", "tflops_per_s", "roofline_share", "bandwidth_share")
+TIME_COLUMNS += ("swap.step_ms",)
 # columns that two rows must share to form a ratio or a series
-PAIRING_COLUMNS = (
-    "run_id",
-    "suite",
-    "part",
-    "task",
-    "case",
-    "device",
-    "dtype",
-    "threads",
-    "batch",
-    "heads",
-    "head_dim",
-)
-PAIRING_COLUMNS += (
-    "seq_len",
-    "causal",
-    "mode",
-    "inputs",
-    "layer",
-    "cache",
-    "fill",
-    "compiled",
-    "machine",
-    "seed",
-    "budget",
-)
-MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # columns that identify a mechanism
-DEPENDENT_COLUMNS = {
-    "seq_len": ("budget",),
-    "mode": ("case",),
-    "inputs": ("case",),
-    "layer": ("case",),
-}  # columns that vary with another
+PAIRING_COLUMNS = ("run_id", "suite", "part", "task", "case", "device", "dtype", "threads", "batch", "heads")
+PAIRING_COLUMNS += ("head_dim", "seq_len", "causal", "mode", "inputs", "layer", "cache", "fill", "compiled")
+PAIRING_COLUMNS += ("machine", "seed", "budget")
+MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # identify a mechanism
+DEPENDENT_COLUMNS = {"seq_len": "budget", "mode": "case", "inputs": "case", "layer": "case"}  # vary with the first ones
 
 
 @dataclass(frozen=True)
 class EvidenceRow:
-    """A row of a run. values: its columns, with those of tasks, and ``case``, the configuration part of the case key.
-    baseline: the baseline timed together with it. started: its session's start, if known."""
+    """A row of a run. values: its columns, those of tasks, and ``case``, the third part of the case key.
+    baseline: the baseline timed together with it. started: the start of its session, if known."""
 
     record: Record
     values: Mapping[str, Any]
@@ -130,7 +95,7 @@ def make_evidence_row(
     row = record.row
     values = {name: value for name, value in vars(row).items() if name != "extra"}
     values |= {frames.name_column(row, name): value for name, value in row.extra.items()}
-    return EvidenceRow(record, values | {"case": ("/".join(row.case_key.split("/")[2:3]))}, baseline, started)
+    return EvidenceRow(record, values | {"case": "".join(row.case_key.split("/")[2:3])}, baseline, started)
 
 
 def _read_time(text: Any) -> dt.datetime | None:
@@ -150,7 +115,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class ClaimTests:
-    """The tests of a claim, by machine. out_of_regime, disturbed: numbers of rows left out."""
+    """The tests of a claim and their rows, by machine. out_of_regime, disturbed: numbers of rows left out."""
 
     tests: Mapping[str, Sequence[Measurement]]
     rows: Mapping[str, Sequence[EvidenceRow]]
@@ -165,49 +130,37 @@ def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
     in_regime = [row for row in matching if matches(row.values, claim.regime)]
     timed = rule.value in TIME_COLUMNS
     undisturbed = [row for row in in_regime if not (timed and row.disturbed)]
-    partner_rows = evidence.find({**claim.rows, **rule.against}, rule.value) if rule.against else []
-    partner_rows = [row for row in partner_rows if not (timed and row.disturbed)]
-    partners = _group_partners(partner_rows, rule) if partner_rows else {}
+    partners: dict[tuple[Any, ...], list[EvidenceRow]] = defaultdict(list)
+    for partner in evidence.find({**claim.rows, **rule.against}, rule.value) if rule.against else ():
+        if partner.values[rule.value] > 0 and not (timed and partner.disturbed):
+            partners[_make_pairing_key(partner, rule)].append(partner)
     rows: dict[str, list[EvidenceRow]] = defaultdict(list)
-    measurements: dict[str, list[Measurement]] = defaultdict(list)
     measured_rows: dict[str, list[tuple[EvidenceRow, Measurement]]] = defaultdict(list)
     for row in undisturbed:
-        machine = str(row.record.row.machine or "unknown")
-        paired_rows = [
-            partner
-            for partner in partners.get(_make_pairing_key(row, rule), ())
-            if _has_ratio(row, partner, rule) and not (timed and partner.disturbed)
-        ]
-        measured = (
-            [_compute_ratio(row, partner, rule) for partner in paired_rows] if rule.against else [_measure(row, rule)]
-        )
-        measured_rows[machine] += [(row, measurement) for measurement in measured]
+        has_ratio = rule.against and row.values[rule.value] > 0
+        paired_rows = partners.get(_make_pairing_key(row, rule), []) if has_ratio else []
+        measured = [_compute_ratio(row, partner, rule) for partner in paired_rows]
+        measured = measured if rule.against else [_measure(row, rule)]
         if measured:
+            machine = str(row.record.row.machine or "unknown")
+            measured_rows[machine] += [(row, measurement) for measurement in measured]
             rows[machine] += [row, *paired_rows]
-    for machine, pairs in measured_rows.items():
-        tests = list(_fit_series(pairs, rule)) if rule.over else [measurement for _, measurement in pairs]
-        measurements[machine] = [average_measurements(tests)] if rule.how == "typical" and tests else tests
-    tests_by_machine = {machine: tests for machine, tests in measurements.items() if tests}
-    return ClaimTests(
-        tests_by_machine,
-        {m: rows[m] for m in tests_by_machine},
-        len(matching) - len(in_regime),
-        len(in_regime) - len(undisturbed),
-    )
+    tests = {machine: _make_tests(pairs, rule) for machine, pairs in measured_rows.items()}
+    tests = {machine: machine_tests for machine, machine_tests in tests.items() if machine_tests}
+    counts = len(matching) - len(in_regime), len(in_regime) - len(undisturbed)
+    return ClaimTests(tests, {machine: rows[machine] for machine in tests}, *counts)
 
 
-def _group_partners(rows: Iterable[EvidenceRow], rule: ClaimRule) -> dict[tuple[Any, ...], list[EvidenceRow]]:
-    groups: dict[tuple[Any, ...], list[EvidenceRow]] = defaultdict(list)
-    for row in rows:
-        groups[_make_pairing_key(row, rule)].append(row)
-    return groups
+def _make_tests(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRule) -> list[Measurement]:
+    tests = list(_fit_series(pairs, rule)) if rule.over else [measurement for _, measurement in pairs]
+    return [average_measurements(tests)] if rule.how == "typical" and tests else tests
 
 
 def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable[str] = ()) -> tuple[Any, ...]:
     """Values that a row shares with its partner: all columns but those of ``against`` and their dependents."""
     free_columns = {*rule.against, *extra_columns}
     free_columns |= set(MECHANISM_COLUMNS) if "variant" in free_columns else set()
-    free_columns |= {column for name in free_columns for column in DEPENDENT_COLUMNS.get(name, ())}
+    free_columns |= {DEPENDENT_COLUMNS[name] for name in free_columns if name in DEPENDENT_COLUMNS}
     return tuple(row.values.get(name) for name in (*PAIRING_COLUMNS, *MECHANISM_COLUMNS) if name not in free_columns)
 
 
@@ -234,24 +187,18 @@ def _measure(row: EvidenceRow, rule: ClaimRule) -> Measurement:
         mean = estimate_log_ratio(row.record, row.baseline)
         if mean.degrees:
             return Measurement.of_mean(mean._replace(value=-mean.value), case_keys, log_scale=True, basis=BASIS_ROUNDS)
-    names = rule.interval or (f"{rule.value}_low", f"{rule.value}_high")
-    task = row.record.row.task
-    for low, high in (names, tuple(f"{task}.{name}" for name in names)):
-        bottom, top = row.values.get(low), row.values.get(high)
-        if _is_number(bottom) and _is_number(top):
-            return Measurement.of_interval(value, bottom, top, case_keys)
+    low_name, high_name = rule.interval or (f"{rule.value}_low", f"{rule.value}_high")
+    for prefix in ("", f"{row.record.row.task}."):
+        low, high = row.values.get(f"{prefix}{low_name}"), row.values.get(f"{prefix}{high_name}")
+        if _is_number(low) and _is_number(high):
+            return Measurement.of_interval(value, low, high, case_keys)
     if rule.value in TIME_COLUMNS:
         return Measurement.of_mean(Mean(math.log(value), math.inf, 0), case_keys, log_scale=True, basis=BASIS_SINGLE)
     return Measurement.of_count(value, case_keys)
 
 
-def _has_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> bool:
-    """Whether both values are positive, so that they have a ratio."""
-    return min(row.values[rule.value], other.values[rule.value]) > 0
-
-
 def _compute_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> Measurement:
-    """The ratio of two rows' values, paired by round if they were timed in the same group."""
+    """The ratio of two rows' values, which are positive; paired by round if they were timed in the same group."""
     case_keys = row.record.row.case_key, other.record.row.case_key
     if rule.value == "latency_ms" and list_round_values(row.record) and list_round_values(other.record):
         if name_group(row.record) == name_group(other.record):
@@ -259,7 +206,6 @@ def _compute_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> Mea
         else:
             mean = subtract_means(estimate_mean_log(row.record), estimate_mean_log(other.record), drift=DRIFT)
         return Measurement.of_mean(mean, case_keys, log_scale=True, basis=BASIS_ROUNDS)
-    top, bottom = _measure(row, rule), _measure(other, rule)
-    return Measurement.of_mean(
-        subtract_means(top.to_log_mean(), bottom.to_log_mean()), case_keys, log_scale=True, basis=top.basis
-    )
+    measured, partner = _measure(row, rule), _measure(other, rule)
+    mean = subtract_means(measured.to_log_mean(), partner.to_log_mean())
+    return Measurement.of_mean(mean, case_keys, log_scale=True, basis=measured.basis)

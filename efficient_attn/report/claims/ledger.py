@@ -29,10 +29,10 @@ class _LedgerModel(BaseModel):
 
 
 class ClaimRule(_LedgerModel):
-    """The test of a claim. value: a column. against: the value is divided by that of rows with these other values, and
+    """The test of a claim. value: a column. against: the value is divided by that of rows with these values and
     otherwise equal columns. over: a column; the exponent of the value's growth along it is tested. across: further
     columns that may vary along it. interval: the two columns of the value's 95% interval, if not named after the value.
-    how: ``every`` row must satisfy the bounds, or the ``typical`` one, their geometric mean.
+    how: whether ``every`` row must satisfy the bounds, or the ``typical`` one, their geometric mean.
     """
 
     value: str
@@ -63,11 +63,11 @@ class ClaimRule(_LedgerModel):
         least, most = self.bounds
         if least > most:
             raise ValueError(f"the rule can never hold: nothing is at least {least:g} and at most {most:g}")
-        description = f"{'what is compared' if self.over or self.against else self.value} lies from {low:g} to {high:g}"
+        quantity = "the exponent" if self.over else "the ratio" if self.against else self.value
         if least <= low and high <= most:
-            raise ValueError(f"the rule can never fail: {description} in any case")
+            raise ValueError(f"the rule can never fail: {quantity} always lies between {low:g} and {high:g}")
         if most < low or high < least:
-            raise ValueError(f"the rule can never hold: {description} in any case")
+            raise ValueError(f"the rule can never hold: {quantity} always lies between {low:g} and {high:g}")
         return self
 
 
@@ -75,8 +75,7 @@ class Claim(_LedgerModel):
     """A claim of a source, in our own words, and its test.
 
     says: the figures as published. rows: the rows that test it. regime: conditions under which it applies. run: the
-    command that measures such rows. date: when the rule was created; a date without time means its end. hash: of id,
-    date, rows, regime and rule.
+    command that measures such rows. date: when the rule was created. hash: of id, date, rows, regime and rule.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -97,7 +96,7 @@ class Claim(_LedgerModel):
             check_conditions(query)
         check_columns(self.columns)
         if not self.rows:
-            raise ValueError("rows must name at least one column, otherwise every row matches")
+            raise ValueError("rows must have at least one condition, otherwise every row matches")
         return self
 
     @property
@@ -109,22 +108,22 @@ class Claim(_LedgerModel):
 
     @property
     def created_at(self) -> dt.datetime:
-        """When the claim was made; a date without a time ends with its day, UTC."""
+        """When the rule was created; for a date without a time, the end of that day (UTC)."""
         if isinstance(self.date, dt.datetime):
             return self.date if self.date.tzinfo else self.date.replace(tzinfo=dt.UTC)
         return dt.datetime.combine(self.date + dt.timedelta(days=1), dt.time(), dt.UTC)
 
     @property
     def expected_hash(self) -> str:
-        """The hash that a claim's file must contain: of what it asserts, not of its prose."""
+        """The hash that the file must contain: of the rule and the rows, not of the prose."""
         payload = {"id": self.id, "date": self.date.isoformat()}
         payload |= self.model_dump(mode="json", include={"rows", "regime", "rule"}, exclude_defaults=True)
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class ClaimSource(_LedgerModel):
-    """A paper, textbook or library, and its claims. cite: short citation. checked: result of checking its figures, and
-    what they refer to."""
+    """A paper, textbook or library, and its claims. cite: short citation. checked: where in the source the figures were
+    found, and what they refer to."""
 
     title: str
     cite: str
@@ -136,7 +135,7 @@ class ClaimSource(_LedgerModel):
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A claim with its source. counts: whether it is one of the first three of its mechanism and source."""
+    """A claim with its source. counts: whether it is one of the first `MAX_COUNTED` of its mechanism and source."""
 
     file: str
     source: ClaimSource
@@ -152,10 +151,10 @@ def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
     for file, source in sources.items():
         if wrong_claims := list_wrong_hashes(source):
             raise UsageError(f"{file}: {format_wrong_hash(wrong_claims[0])}")
-        counts = Counter[str]()
+        numbers = Counter[str]()
         for claim in source.claim:
-            counts[claim.mechanism] += 1
-            entries.append(LedgerEntry(Path(file).stem, source, claim, counts[claim.mechanism] <= MAX_COUNTED))
+            numbers[claim.mechanism] += 1
+            entries.append(LedgerEntry(Path(file).stem, source, claim, numbers[claim.mechanism] <= MAX_COUNTED))
     _check_unique((entry.claim.id for entry in entries), "the claims")
     return entries
 
@@ -191,15 +190,16 @@ def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
 
 def format_wrong_hash(claim: Claim) -> str:
     """Describe a wrong hash and how to fix it."""
-    problem = "has no hash" if not claim.hash else "has a rule that does not match its hash"
-    advice = "" if not claim.hash else "give it a new id and date, then "
-    return f"claim {claim.id!r} {problem}; {advice}use the hash that `efficient-attn claims --check` prints"
+    problem = "has no hash; "
+    if claim.hash:
+        problem = "has a rule that does not match its hash; give it a new id and date, then "
+    return f"claim {claim.id!r} {problem}use the hash that `efficient-attn claims --check` prints"
 
 
-def _check_unique(ids: Iterable[str], where: str) -> None:
+def _check_unique(ids: Iterable[str], source: str) -> None:
     repeated = [name for name, count in Counter(ids).items() if count > 1]
     if repeated:
-        raise UsageError(f"{where}: duplicate id {repeated[0]!r}")
+        raise UsageError(f"{source}: duplicate id {repeated[0]!r}")
 
 
 def _list_keys(table: list[int | str]) -> list[str]:

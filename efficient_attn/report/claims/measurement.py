@@ -1,4 +1,4 @@
-"""The measurement of one test of a claim: a value with its errors, on a linear or log scale."""
+"""The measurement of one test of a claim: a value with standard errors, on a linear or log scale."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from ...results.differences import EXACT_DEGREES
 from ...results.stats import Mean, estimate_mean, t_cdf, t_quantile
 
 BASIS_ROUNDS, BASIS_INTERVALS = "raw rounds", "the rows' own 95% intervals, widened"
-BASIS_SPREAD, BASIS_NO_ERROR, BASIS_SINGLE = (
-    "spread over rows",
-    "counted or computed, without an error",
-    "a single measurement",
-)
+BASIS_SPREAD, BASIS_NO_ERROR = "spread over rows", "counted or computed, without an error"
+BASIS_SINGLE = "a single measurement"
+MAX_EXPONENT = 700.0  # larger ones overflow a float
 IntervalSide = Literal["inside", "outside", "open"]
 
 
@@ -36,50 +34,29 @@ class Measurement:
     @classmethod
     def of_mean(cls, mean: Mean, cases: Sequence[str], *, log_scale: bool, basis: str) -> Self:
         """From a mean with its standard error."""
-        return cls(
-            mean.value,
-            mean.error,
-            mean.error,
-            mean.degrees,
-            log_scale,
-            basis if mean.degrees else BASIS_SINGLE,
-            (*cases,),
-        )
+        basis = basis if mean.degrees else BASIS_SINGLE
+        return cls(mean.value, mean.error, mean.error, mean.degrees, log_scale, basis, tuple(cases))
 
     @classmethod
-    def of_interval(
-        cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = EXACT_DEGREES
-    ) -> Self:
+    def of_interval(cls, value: float, low: float, high: float, cases: Sequence[str]) -> Self:
         """From a 95% interval, on the log scale if it is positive."""
         log_scale = min(value, low) > 0
-        center, bottom, top = map(math.log, (value, low, high)) if log_scale else (value, low, high)
-        scale = t_quantile(0.975, degrees)
-        return cls(
-            center,
-            max(0.0, center - bottom) / scale,
-            max(0.0, top - center) / scale,
-            degrees,
-            log_scale,
-            BASIS_INTERVALS,
-            tuple(cases),
-        )
+        value, low, high = map(math.log, (value, low, high)) if log_scale else (value, low, high)
+        below, above = (max(0.0, half) / t_quantile(0.975, EXACT_DEGREES) for half in (value - low, high - value))
+        return cls(value, below, above, EXACT_DEGREES, log_scale, BASIS_INTERVALS, tuple(cases))
 
     @classmethod
     def of_count(cls, value: float, cases: Sequence[str]) -> Self:
         """From a count, which has no error."""
-        log_scale = value > 0
-        return cls(
-            math.log(value) if log_scale else value, 0.0, 0.0, EXACT_DEGREES, log_scale, BASIS_NO_ERROR, tuple(cases)
-        )
+        log_value = math.log(value) if value > 0 else value
+        return cls(log_value, 0.0, 0.0, EXACT_DEGREES, value > 0, BASIS_NO_ERROR, tuple(cases))
 
     def to_log_mean(self) -> Mean:
         """The logarithm of a positive value, with the mean of both errors."""
         error = (self.error_below + self.error_above) / 2
-        return (
-            Mean(self.value, error, self.degrees)
-            if self.log_scale
-            else Mean(math.log(self.value), error / self.value, self.degrees)
-        )
+        if self.log_scale:
+            return Mean(self.value, error, self.degrees)
+        return Mean(math.log(self.value), error / self.value, self.degrees)
 
     @property
     def plain(self) -> float:
@@ -91,16 +68,15 @@ class Measurement:
         if not self.degrees:
             return None
         scale = t_quantile(1 - risk / 2, self.degrees)
-        return self._from_scale(self.value - scale * self.error_below), self._from_scale(
-            self.value + scale * self.error_above
-        )
+        low, high = self.value - scale * self.error_below, self.value + scale * self.error_above
+        return self._from_scale(low), self._from_scale(high)
 
     def margin(self, least: float, most: float) -> float:
         """Distance of the value to the nearer bound, on its own scale; negative outside the bounds."""
         return min(self.value - self._to_scale(least), self._to_scale(most) - self.value)
 
     def side(self, least: float, most: float, risk: float) -> IntervalSide:
-        """Where the interval lies relative to the bounds, which are inclusive."""
+        """Whether the interval lies inside the bounds, which are inclusive, outside of them, or is open."""
         ends = self.interval(risk)
         if ends is None:
             return "open"
@@ -125,13 +101,14 @@ class Measurement:
 
     def half_widths(self, least: float, most: float, risk: float) -> tuple[float | None, float]:
         """The interval's half-width and the one that would decide; relative on the log scale."""
-        half_width = (
-            t_quantile(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above) if self.degrees else None
-        )
-        convert = math.expm1 if self.log_scale else float
-        return half_width if half_width is None else convert(min(half_width, 700.0)), convert(
-            min(abs(self.margin(least, most)), 700.0)
-        )
+
+        def convert(width: float) -> float:
+            return math.expm1(min(width, MAX_EXPONENT)) if self.log_scale else width
+
+        needed = convert(abs(self.margin(least, most)))
+        if not self.degrees:
+            return None, needed
+        return convert(t_quantile(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above)), needed
 
     def _to_scale(self, end: float) -> float:
         if not self.log_scale or (math.isinf(end) and end > 0):
@@ -139,7 +116,7 @@ class Measurement:
         return math.log(end) if end > 0 else -math.inf
 
     def _from_scale(self, value: float) -> float:
-        return math.exp(max(-700.0, min(700.0, value))) if self.log_scale else value
+        return math.exp(max(-MAX_EXPONENT, min(MAX_EXPONENT, value))) if self.log_scale else value
 
 
 def average_measurements(measurements: Sequence[Measurement]) -> Measurement:
@@ -147,9 +124,8 @@ def average_measurements(measurements: Sequence[Measurement]) -> Measurement:
     if len(measurements) == 1:
         return measurements[0]
     log_scale = all(measurement.log_scale for measurement in measurements)
-    values = sorted(
-        measurement.value if log_scale else measurement.plain for measurement in measurements
-    )  # sorted: the result must not depend on the order of rows
+    # sorted, so that the result does not depend on the order of rows
+    values = sorted(measurement.value if log_scale else measurement.plain for measurement in measurements)
     cases = sorted({case for measurement in measurements for case in measurement.cases})
     return Measurement.of_mean(estimate_mean(values), cases, log_scale=log_scale, basis=BASIS_SPREAD)
 
@@ -158,7 +134,7 @@ def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, 
     """Fit the exponent of growth: the slope of a line through the log values over log lengths.
 
     The error is propagated from those of the values and an additional error of each (drift). Deviations from the line
-    are not counted as error: if growth changes along the way, the exponent is a mean.
+    are not counted as error: if the exponent changes with the length, the result is a mean.
     """
     points = sorted(zip(lengths, (measurement.to_log_mean() for measurement in measurements), strict=True))
     xs, ys = [math.log(length) for length, _ in points], [mean for _, mean in points]
@@ -173,6 +149,5 @@ def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, 
     variance = math.fsum(parts) + math.fsum((w * drift) ** 2 for w in weights)
     of_rounds = math.fsum(part**2 / y.degrees for part, y in zip(parts, ys, strict=True))
     degrees = int(min(EXACT_DEGREES, variance**2 / of_rounds)) if of_rounds else EXACT_DEGREES
-    return Measurement.of_mean(
-        Mean(slope, math.sqrt(variance), degrees), cases, log_scale=False, basis=measurements[0].basis
-    )
+    mean = Mean(slope, math.sqrt(variance), degrees)
+    return Measurement.of_mean(mean, cases, log_scale=False, basis=measurements[0].basis)

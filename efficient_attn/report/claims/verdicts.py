@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,14 +15,20 @@ from .measurement import BASIS_NO_ERROR, IntervalSide, Measurement
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "out of regime", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "inconclusive", "out of regime", "not measured")
 RISK = 0.05  # family-wise error rate of all verdicts
+# by the side of a machine's tests on which any interval lies, in order of precedence
+VERDICT_BY_SIDE: Mapping[IntervalSide, Verdict] = {
+    "outside": "contradicted",
+    "open": "inconclusive",
+    "inside": "reproduced",
+}
 RULE_IS_NEWER = "tested on rows older than the rule"
 
 
 @dataclass(frozen=True)
 class MachineVerdict:
-    """The verdict from the rows of one machine. decisive: the test nearest to failing, or that failed worst. low, high:
-    its interval at its adjusted risk. half_width, needed_half_width: of an inconclusive test, its half-width and the
-    one that would decide; relative on the log scale."""
+    """The verdict from the rows of one machine. decisive: the test with the smallest margin to the bounds. low, high:
+    its interval at its adjusted risk. half_width, needed_half_width: half-width of an inconclusive test, and the one
+    that would decide; relative on the log scale."""
 
     machine: str
     verdict: Verdict
@@ -47,8 +53,8 @@ class ClaimVerdict:
     def decisive_machine(self) -> MachineVerdict | None:
         """Of the machines with the claim's verdict, the one nearest to failing."""
         deciding = [m for m in self.machines if m.verdict == self.verdict]
-        edges = self.entry.claim.rule.bounds
-        return min(deciding, key=lambda m: m.decisive.margin(*edges), default=None)
+        bounds = self.entry.claim.rule.bounds
+        return min(deciding, key=lambda m: m.decisive.margin(*bounds), default=None)
 
 
 @dataclass(frozen=True)
@@ -68,29 +74,21 @@ class LedgerVerdicts:
 def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> LedgerVerdicts:
     """Test every claim against its rows."""
     all_tests = [gather_tests(entry.claim, evidence) for entry in entries]
-    tests = [
-        (index, machine, measurement)
-        for index, claim_tests in enumerate(all_tests)
-        for machine, machine_tests in claim_tests.tests.items()
+    bounded_tests = [
+        (measurement, entry.claim.rule.bounds)
+        for entry, claim_tests in zip(entries, all_tests, strict=True)
+        for machine_tests in claim_tests.tests.values()
         for measurement in machine_tests
-        if measurement.basis != BASIS_NO_ERROR  # tests without an error take no share of the risk
+        if measurement.basis != BASIS_NO_ERROR  # the correction is only for tests with an error
     ]
-    steps = adjust_holm(
-        [measurement.p_value(*entries[index].claim.rule.bounds) for index, _, measurement in tests], RISK
-    )
-    risks = {
-        (index, machine, id(measurement)): risk
-        for (index, machine, measurement), risk in zip(tests, steps, strict=True)
-    }
-    least = RISK / max(1, len(tests))
+    tests = [measurement for measurement, _ in bounded_tests]
+    adjusted = adjust_holm([measurement.p_value(*bounds) for measurement, bounds in bounded_tests], RISK)
+    smallest_risk = RISK / max(1, len(tests))
+    risks = defaultdict(lambda: smallest_risk, zip(map(id, tests), adjusted, strict=True))
     claim_verdicts = []
-    for index, (entry, claim_tests) in enumerate(zip(entries, all_tests, strict=True)):
+    for entry, claim_tests in zip(entries, all_tests, strict=True):
         machines = tuple(
-            _evaluate_machine(
-                entry,
-                machine,
-                [(measurement, risks.get((index, machine, id(measurement)), least)) for measurement in machine_tests],
-            )
+            _evaluate_machine(entry, machine, [(measurement, risks[id(measurement)]) for measurement in machine_tests])
             for machine, machine_tests in sorted(claim_tests.tests.items())
         )
         claim_verdicts.append(_make_claim_verdict(entry, claim_tests, machines))
@@ -98,43 +96,35 @@ def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> Ledge
 
 
 def _evaluate_machine(entry: LedgerEntry, machine: str, tests: Sequence[tuple[Measurement, float]]) -> MachineVerdict:
-    edges = entry.claim.rule.bounds
-    sides: list[IntervalSide] = [measurement.side(*edges, risk) for measurement, risk in tests]
-    verdict: Verdict = "contradicted" if "outside" in sides else "inconclusive" if "open" in sides else "reproduced"
-    deciding: IntervalSide = "outside" if "outside" in sides else "open" if "open" in sides else "inside"
-    candidates = [test for test, side in zip(tests, sides, strict=True) if side == deciding]
-    decisive, risk = min(candidates, key=lambda test: (test[0].margin(*edges), test[0].cases))
+    bounds = entry.claim.rule.bounds
+    sides: list[IntervalSide] = [measurement.side(*bounds, risk) for measurement, risk in tests]
+    deciding_side, verdict = next(pair for pair in VERDICT_BY_SIDE.items() if pair[0] in sides)
+    candidates = [test for test, side in zip(tests, sides, strict=True) if side == deciding_side]
+    decisive, risk = min(candidates, key=lambda test: (test[0].margin(*bounds), test[0].cases))
     low, high = decisive.interval(risk) or (None, None)
-    widths = decisive.half_widths(*edges, risk) if verdict == "inconclusive" else (None, None)
+    widths = decisive.half_widths(*bounds, risk) if verdict == "inconclusive" else (None, None)
     return MachineVerdict(machine, verdict, len(tests), decisive, low, high, *widths)
 
 
 def _make_claim_verdict(
     entry: LedgerEntry, claim_tests: ClaimTests, machines: tuple[MachineVerdict, ...]
 ) -> ClaimVerdict:
-    if machines:
-        verdict = _combine_verdicts([m.verdict for m in machines])
-    elif claim_tests.disturbed:
-        verdict = "inconclusive"
-    else:
+    """A claim is contradicted if any machine contradicts it, and reproduced if all reproduce it."""
+    distinct = {m.verdict for m in machines}
+    verdict: Verdict = "inconclusive"
+    if not machines and not claim_tests.disturbed:
         verdict = "out of regime" if claim_tests.out_of_regime else "not measured"
-    return ClaimVerdict(entry, verdict, machines, tuple(_list_notes(entry, claim_tests, machines, verdict)))
+    elif "contradicted" in distinct:
+        verdict = "contradicted"
+    elif distinct == {"reproduced"}:
+        verdict = "reproduced"
+    return ClaimVerdict(entry, verdict, machines, tuple(_list_notes(entry, claim_tests, machines)))
 
 
-def _combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """Contradicted if any machine contradicts, reproduced if all reproduce, else inconclusive."""
-    distinct = set(verdicts)
-    if "contradicted" in distinct:
-        return "contradicted"
-    return "reproduced" if distinct == {"reproduced"} else "inconclusive"
-
-
-def _list_notes(
-    entry: LedgerEntry, claim_tests: ClaimTests, machines: Sequence[MachineVerdict], verdict: Verdict
-) -> Iterable[str]:
+def _list_notes(entry: LedgerEntry, claim_tests: ClaimTests, machines: Sequence[MachineVerdict]) -> Iterable[str]:
     if len({m.verdict for m in machines}) > 1:
-        on = {v: [m.machine for m in machines if m.verdict == v] for v in VERDICTS}
-        yield "; ".join(f"{v} on {', '.join(names)}" for v, names in on.items() if names)
+        names_by_verdict = {v: [m.machine for m in machines if m.verdict == v] for v in VERDICTS}
+        yield "; ".join(f"{v} on {', '.join(names)}" for v, names in names_by_verdict.items() if names)
     if claim_tests.disturbed:
         yield f"{claim_tests.disturbed} disturbed rows left out"
     created_at = entry.claim.created_at

@@ -29,17 +29,15 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: M
     )
     labels = formatting.join_words(label for label, _ in crossovers)
     baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
-    mode_text = formatting.format_slice(
-        plot_rows.config["mode"], None if plot_rows.config["mode"] == "decode" else plot_rows.config["causal"]
-    )
+    mode, mode_text = plot_rows.config["mode"], plot_rows.format_mode()
     return Panel(
-        name=formatting.make_slug("crossover", plot_rows.config["mode"]),
+        name=formatting.make_slug("crossover", mode),
         kind="crossover",
         title=f"Faster from: {mode_text}",
         caption=f"{CAPTION.format(baseline=baseline)} ({mode_text}).",
         config_text=plot_rows.format_config(),
         alt=f"Shortest length from which {labels} are faster than {baseline}.",
-        xlabel="context length" if plot_rows.config["mode"] == "decode" else "sequence length",
+        xlabel="context length" if mode == "decode" else "sequence length",
         ylabel="",
         unit="count",
         lines=lines,
@@ -51,7 +49,7 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: M
 
 
 def _rank_crossover(crossover: Crossover, lengths: Sequence[int]) -> float:
-    """Sort key: the crossover length; those that are never faster come last."""
+    """Sort key: the crossover length; mechanisms that are never faster come last."""
     if crossover.kind == "always":
         return 0.0
     if crossover.first_faster is None:
@@ -60,12 +58,10 @@ def _rank_crossover(crossover: Crossover, lengths: Sequence[int]) -> float:
 
 
 def _make_line(label: str, crossover: Crossover, y: float, lengths: Sequence[int], look: Look) -> Line:
-    note = format_crossover(crossover)
-    if crossover.first_faster is None:
-        return Line(label, look._replace(marker=">", hollow=True), [float(crossover.longest)], [y], note=note)
-    if crossover.kind == "always":
-        return Line(label, look._replace(marker="<", hollow=True), [float(crossover.first_faster)], [y], note=note)
-    low, high = crossover.low or float(lengths[0]), crossover.high or float(crossover.first_faster)
-    return Line(
-        label, look._replace(hollow=False), [crossover.estimate or high], [y], left=[low], right=[high], note=note
-    )
+    note, first_faster = format_crossover(crossover), crossover.first_faster
+    if first_faster is None or crossover.kind == "always":
+        length, marker = (crossover.longest, ">") if first_faster is None else (first_faster, "<")
+        return Line(label, look._replace(marker=marker, hollow=True), [float(length)], [y], note=note)
+    low, high = crossover.low or float(lengths[0]), crossover.high or float(first_faster)
+    xs, look = [crossover.estimate or high], look._replace(hollow=False)
+    return Line(label, look, xs, [y], left=[low], right=[high], note=note)

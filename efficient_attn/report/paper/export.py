@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,15 +47,15 @@ class FigureRequest(FigureSelection):
 
 @dataclass(frozen=True)
 class FigureFile:
-    """A file's content with its caption. left_out: measured mechanisms that are not shown. alternatives: the options
-    that select other configurations for the same figure."""
+    """A file's content with its caption. labels, left_out: measured mechanisms that are shown, and that are not.
+    alternatives: the command-line options that select other configurations for the same figure."""
 
     data: bytes
     caption: str
     config_text: str
     labels: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    alternatives: tuple[str, ...] = field(default=())
+    alternatives: tuple[str, ...] = ()
 
 
 def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
@@ -69,41 +69,29 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     looks = style.choose_looks(rows["label"])
     figure = choose_figure(request.figure, request.against)
     filtered = selection.filter_rows(rows, request.filters)
-    candidates = (
-        selection.list_compared_rows(filtered) if figure.compares_outputs else selection.list_timed_rows(filtered)
-    )
-    plot_rows, alternatives = selection.choose_plot_rows(candidates, figure.count, request.figure)
-    labels, left_out = selection.choose_labels(
-        figure.rank(plot_rows), request, figure.max_lines, plot_rows.baseline_labels
-    )
-    exhibit = figure.make(plot_rows, labels, looks)
-    shown_labels = [cells[0].text for cells in exhibit.body] + [line.label for line in exhibit.panel.lines]
+    list_rows = selection.list_compared_rows if figure.compares_outputs else selection.list_timed_rows
+    plot_rows, alternatives = selection.choose_plot_rows(list_rows(filtered), figure.count, request.figure)
+    baseline_labels = plot_rows.baseline_labels
+    labels, left_out = selection.choose_labels(figure.rank(plot_rows), request, figure.max_lines, baseline_labels)
+    paper_figure = figure.make(plot_rows, labels, looks)
+    shown_labels = [cells[0].text for cells in paper_figure.body] + [line.label for line in paper_figure.panel.lines]
     shown_labels = list(dict.fromkeys(shown_labels))
-    highlighted = (
-        label
-        for text in request.highlight
-        for label in selection.find_labels(text, [*shown_labels, *plot_rows.baseline_labels])
-    )
-    bold = frozenset(label for label in highlighted if label in shown_labels)
+    valid_labels = [*shown_labels, *baseline_labels]
+    highlighted = {label for text in request.highlight for label in selection.find_labels(text, valid_labels)}
+    bold = frozenset(highlighted.intersection(shown_labels))
     if request.highlight and not bold:
         raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
     names = selection.read_labels(request.labels, shown_labels)
     overridden = any(run in gathered.overrides for run in plot_rows.rows["run_id"])
-    config_text = ", ".join(filter(None, ("with overrides" if overridden else "", plot_rows.format_config())))
-    caption = _replace_labels(f"{exhibit.caption} Measured: {config_text}.", names)
-    data = _render(exhibit, request, names, bold, caption, config_text)
-    return FigureFile(
-        data,
-        caption,
-        config_text,
-        tuple(labels),
-        tuple(left_out),
-        tuple(dict.fromkeys(_format_options(plot_rows, alternative) for alternative in alternatives)),
-    )
+    config_text = ("with overrides, " if overridden else "") + plot_rows.format_config()
+    caption = _replace_labels(f"{paper_figure.caption} Measured: {config_text}.", names)
+    data = _render(paper_figure, request, names, bold, caption, config_text)
+    options = tuple(dict.fromkeys(_format_options(plot_rows, alternative) for alternative in alternatives))
+    return FigureFile(data, caption, config_text, tuple(labels), tuple(left_out), options)
 
 
 def _render(
-    exhibit: PaperFigure,
+    figure: PaperFigure,
     request: FigureRequest,
     names: Mapping[str, str],
     bold: frozenset[str],
@@ -113,14 +101,10 @@ def _render(
     if request.file_format == "tex":
         label = f"tab:{request.figure}"
         head = (f"{MARK}. Needs \\usepackage{{booktabs}} and \\usepackage{{textcomp}}.", config_text)
-        return latex.format_table(exhibit, names=names, caption=caption, label=label, bold=bold, head=head).encode()
-    panel = _apply_names(exhibit.panel, names, bold, config_text)
+        return latex.format_table(figure, names=names, caption=caption, label=label, bold=bold, head=head).encode()
+    panel, bold_names = _apply_names(figure.panel, names, bold, config_text), {names[label] for label in bold}
     return print_figure.render_print_figure(
-        panel,
-        request.file_format,
-        width=request.width,
-        bold={names[label] for label in bold},
-        with_config=request.show_config,
+        panel, request.file_format, width=request.width, bold=bold_names, with_config=request.show_config
     )
 
 
@@ -149,10 +133,8 @@ def _format_options(chosen: PlotRows, other: PlotRows) -> str:
     for column in selection.FILTERS:
         value: Any = other.config.get(column)
         if column in other.config and str(value) != str(chosen.config.get(column)):
-            option = (
-                ("--causal" if value else "--no-causal")
-                if column == "causal"
-                else f"--{column.replace('_', '-')} {value}"
-            )
-            options.append(option)
-    return " ".join(options) if options else other.format_config()
+            if column == "causal":
+                options.append("--causal" if value else "--no-causal")
+            else:
+                options.append(f"--{column.replace('_', '-')} {value}")
+    return " ".join(options) or other.format_config()

@@ -44,30 +44,29 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A kind of figure. count: number of mechanisms that it can show. rank: their labels by priority. make: draw these
-    labels."""
+    """A kind of figure. rank: list the labels that it can show, by priority. make: draw these labels. count: number of
+    mechanisms that decides between configurations. compares_outputs: whether it shows rows of fidelity, not times."""
 
-    count: Callable[[PlotRows], int]
     rank: Callable[[PlotRows], list[str]]
     make: Callable[[PlotRows, Sequence[str], Mapping[str, Look]], PaperFigure]
     max_lines: int = MAX_LINES
-    compares_outputs: bool = False  # shows rows of fidelity, not times
+    compares_outputs: bool = False
+    count_points: Callable[[PlotRows], int] | None = None
+
+    def count(self, plot_rows: PlotRows) -> int:
+        """Number of mechanisms that it can show."""
+        return self.count_points(plot_rows) if self.count_points else len(self.rank(plot_rows))
 
 
 def choose_figure(name: str, against: CostName = "time") -> FigureKind:
-    """The kind of figure by its name; ``against``: the cost axis of quality figures."""
+    """The kind of figure by its name. against: the cost axis of a Pareto front."""
     if name == "front":
-        return FigureKind(
-            partial(_count_inexact, against), _rank_by_speedup, partial(_make_front_figure, against), MAX_POINTS
-        )
+        make, count_points = partial(_make_front_figure, against), partial(_count_inexact_points, against)
+        return FigureKind(_rank_by_speedup, make, MAX_POINTS, count_points=count_points)
     return FIGURES[name]
 
 
 # -- decision tables ------------------------------------------------------------------------------------------------
-
-
-def _count_decisions(plot_rows: PlotRows) -> int:
-    return len(plot_rows.decisions)
 
 
 def _rank_by_speedup(plot_rows: PlotRows) -> list[str]:
@@ -80,7 +79,7 @@ def _list_decisions(plot_rows: PlotRows, labels: Sequence[str]) -> list[Decision
 
 
 def _make_error_cell(decision: Decision) -> TableCell:
-    """The error with its interval over layers, or a text for exact and unmeasured ones."""
+    """The error with its interval over layers, or that it is exact or not measured."""
     if decision.error is None:
         return TableCell(NOT_MEASURED_TEXT)
     if decision.error < ROUNDING_ERROR:
@@ -94,30 +93,22 @@ def _describe_errors(decisions: Sequence[Decision]) -> str:
     measured = [f"{label} {cell.text}" for label, cell in error_cells if cell.text != NOT_MEASURED_TEXT]
     unmeasured = [label for label, cell in error_cells if cell.text == NOT_MEASURED_TEXT]
     inputs = formatting.join_words(dict.fromkeys(decision.error_on for decision in decisions if decision.error_on))
-    text = (
-        f" Error against exact attention{f' ({inputs})' if inputs else ''}: {formatting.join_words(measured)}."
-        if measured
-        else ""
-    )
-    return text + (f" Error not measured: {formatting.join_words(unmeasured)}." if unmeasured else "")
+    text = f" Error against exact attention{f' ({inputs})' if inputs else ''}: {formatting.join_words(measured)}."
+    unmeasured_text = f" Error not measured: {formatting.join_words(unmeasured)}."
+    return (text if measured else "") + (unmeasured_text if unmeasured else "")
 
 
 def _format_interval(ends: tuple[float, float] | None) -> str:
     return f"{units.number(ends[0])}{units.INTERVAL_DASH}{units.number(ends[1])}" if ends else ""
 
 
-def _make_ratio_cell(estimate: Estimate | None) -> TableCell:
+def _make_estimate_cell(
+    estimate: Estimate | None, format_value: Callable[[float], str] = units.number, suffix: str = ""
+) -> TableCell:
     if estimate is None:
         return TableCell(units.EMPTY)
     ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
-    return TableCell(units.ratio(estimate.value), _format_interval(ends))
-
-
-def _make_length_heads(plot_rows: PlotRows) -> list[str]:
-    return [
-        f"{'After' if plot_rows.config['mode'] == 'decode' else 'At'} {units.short_length(n)}"
-        for n in plot_rows.lengths
-    ]
+    return TableCell(format_value(estimate.value) + suffix, _format_interval(ends))
 
 
 # -- speed and memory -----------------------------------------------------------------------------------------------
@@ -126,10 +117,8 @@ def _make_length_heads(plot_rows: PlotRows) -> list[str]:
 def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> Panel:
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
-    max_lines = MAX_LINES + 1  # with the baseline
-    (planned,) = plan_length_plots(
-        setting, (kind._replace(max_lines=max_lines),), Scene(looks, config_text=plot_rows.format_config())
-    )
+    kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
+    (planned,) = plan_length_plots(setting, (kind,), Scene(looks, config_text=plot_rows.format_config()))
     panel = planned.make_picture()
     assert isinstance(panel, Panel)
     return panel
@@ -141,12 +130,13 @@ def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
     body = [
         (
             TableCell(decision.label),
-            *(_make_ratio_cell(decision.speedups.get(n)) for n in plot_rows.lengths),
+            *(_make_estimate_cell(decision.speedups.get(n), units.ratio) for n in plot_rows.lengths),
             _make_error_cell(decision),
         )
         for decision in decisions
     ]
-    head = ("Mechanism", *_make_length_heads(plot_rows), "Error")
+    preposition = "After" if plot_rows.config["mode"] == "decode" else "At"
+    head = ("Mechanism", *(f"{preposition} {units.short_length(n)}" for n in plot_rows.lengths), "Error")
     return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
 
 
@@ -160,45 +150,34 @@ def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
     column = _choose_memory_kind(plot_rows).column
     measured_rows = plot_rows.rows[(plot_rows.rows[column] > 0) & ~plot_rows.rows["is_baseline"].astype(bool)]
     last = measured_rows.sort_values("seq_len", kind="stable").groupby("label", sort=False).tail(1)
-    ranked = sorted(zip(*(last[n].tolist() for n in ("seq_len", column, "label")), strict=True), key=_make_sort_key)
-    return [label for _, _, label in ranked]
-
-
-def _make_sort_key(line: tuple[float, float, str]) -> tuple[float, float, str]:
-    length, value, label = line
-    return -length, value, label
+    return last.sort_values(["seq_len", column, "label"], ascending=[False, True, True])["label"].tolist()
 
 
 def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     kind = _choose_memory_kind(plot_rows)
     panel = _draw_over_length(kind, plot_rows, labels, looks)
     groups = select.split_variants(plot_rows.rows)
-    baseline_labels = {str(label) for label in plot_rows.rows.loc[plot_rows.rows["is_baseline"].astype(bool), "label"]}
+    baseline_labels = plot_rows.baseline_labels
     decisions = {decision.label: decision for decision in plot_rows.decisions}
-    bytes_by_label = {
-        label: dict(zip(*select.sort_series(groups[label], kind.column), strict=True)) for label in groups
-    }
-    lengths = choose_lengths({int(n) for label in labels for n in bytes_by_label[label]})
+    groups = {label: dict(zip(*select.sort_series(a, kind.column), strict=True)) for label, a in groups.items()}
+    lengths = choose_lengths({int(n) for label in labels for n in groups[label]})
     body = []
-    for label in [*sorted(label for label in baseline_labels if bytes_by_label[label]), *labels]:
-        bytes_by_length = bytes_by_label[label]
-        error_cell = (
-            TableCell(EXACT_TEXT) if label in baseline_labels and label == "full" else TableCell(NOT_MEASURED_TEXT)
-        )
+    for label in [*sorted(label for label in baseline_labels if groups[label]), *labels]:
+        is_exact = label == "full" and label in baseline_labels
+        error_cell = TableCell(EXACT_TEXT if is_exact else NOT_MEASURED_TEXT)
         error_cell = _make_error_cell(decisions[label]) if label in decisions else error_cell
-        body.append(
-            (TableCell(label), *(TableCell(units.size(bytes_by_length.get(float(n)))) for n in lengths), error_cell)
-        )
-    head = ("Mechanism", *(units.short_length(n) for n in lengths), "Error")
-    return PaperFigure(
-        panel, panel.caption + _describe_errors([decisions[n] for n in labels if n in decisions]), head, tuple(body)
-    )
+        sizes = (TableCell(units.size(groups[label].get(float(n)))) for n in lengths)
+        body.append((TableCell(label), *sizes, error_cell))
+    head = ("Mechanism", *map(units.short_length, lengths), "Error")
+    caption = panel.caption + _describe_errors([decisions[label] for label in labels if label in decisions])
+    return PaperFigure(panel, caption, head, tuple(body))
 
 
 # -- fronts, crossovers, errors -------------------------------------------------------------------------------------
 
 
-def _count_inexact(against: CostName, plot_rows: PlotRows) -> int:
+def _count_inexact_points(against: CostName, plot_rows: PlotRows) -> int:
+    """Number of mechanisms with an approximation error; 0 for a single one, which makes no front."""
     if plot_rows.decision_table is None:
         return 0
     points = list_points(plot_rows.decision_table, plot_rows.decision_table.lengths[-1], against)
@@ -215,11 +194,11 @@ def _make_front_figure(
     ranked = classify_points(list_points(table, length, against))
     panel = tradeoffs.make_pareto_panel(table, against, ranked, Scene(looks, config_text=plot_rows.format_config()))
     exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
-    status_texts = {"front": "on the front", "dominated": "dominated by ", "untold": "not distinguishable from "}
+    status_texts = {"front": "on the front", "dominated": "dominated by ", "unclear": "not distinguishable from "}
     body = tuple(
         (
             TableCell(p.point.label),
-            _make_ratio_cell(p.point.cost),
+            _make_estimate_cell(p.point.cost, units.ratio),
             TableCell(EXACT_TEXT) if p.point.label in exact else _make_estimate_cell(p.point.error),
             TableCell(status_texts[p.status] + (p.beaten_by[0] if p.beaten_by else "")),
         )
@@ -230,39 +209,27 @@ def _make_front_figure(
     return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
 
 
-def _make_estimate_cell(estimate: Estimate) -> TableCell:
-    ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
-    return TableCell(units.number(estimate.value), _format_interval(ends))
-
-
 def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
     panel = draw_crossovers(plot_rows, decisions, looks)
     body = []
     for decision in decisions:
         assert decision.crossover is not None
-        estimate, ends = decision.crossover.estimate, (decision.crossover.low, decision.crossover.high)
-        has_estimate = decision.crossover.kind == "from" and estimate is not None
-        interval = "" if None in ends else f"{ends[0]:.0f}{units.INTERVAL_DASH}{ends[1]:.0f}"
-        estimate_cell = TableCell(f"{estimate:.0f}", interval) if has_estimate else TableCell(units.EMPTY)
-        length, last = decision.longest_speedup or (0, None)
-        longest = _make_ratio_cell(last)
-        longest = longest._replace(text=f"{longest.text} at {units.short_length(length)}") if last else longest
-        body.append(
-            (
-                TableCell(decision.label),
-                TableCell(format_crossover(decision.crossover)),
-                estimate_cell,
-                longest,
-                _make_error_cell(decision),
+        estimate, low, high = decision.crossover.estimate, decision.crossover.low, decision.crossover.high
+        estimate_cell = TableCell(units.EMPTY)
+        if decision.crossover.kind == "from" and estimate is not None:
+            has_interval = low is not None and high is not None
+            estimate_cell = TableCell(
+                f"{estimate:.0f}", f"{low:.0f}{units.INTERVAL_DASH}{high:.0f}" if has_interval else ""
             )
+        length, longest = decision.longest_speedup or (0, None)
+        longest_cell = _make_estimate_cell(longest, units.ratio, f" at {units.short_length(length)}")
+        crossover_cell = TableCell(format_crossover(decision.crossover))
+        body.append(
+            (TableCell(decision.label), crossover_cell, estimate_cell, longest_cell, _make_error_cell(decision))
         )
     head = ("Mechanism", "Faster from", "Interpolated", "Speedup at the longest", "Error")
     return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
-
-
-def _count_inexact_outputs(plot_rows: PlotRows) -> int:
-    return int((plot_rows.rows.groupby("label")["relative_error"].mean() >= ROUNDING_ERROR).sum())
 
 
 def _rank_by_error(plot_rows: PlotRows) -> list[str]:
@@ -273,7 +240,8 @@ def _rank_by_error(plot_rows: PlotRows) -> list[str]:
 
 def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
-    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]  # these are named, not drawn
+    # mechanisms that are exact up to rounding are named in the caption, not drawn
+    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
     panel = approximation.make_dot_panel(piece, Scene(looks, config_text=plot_rows.format_config()))
@@ -281,18 +249,16 @@ def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
     errors = rows.groupby("label")["relative_error"].apply(list)
     body = []
     for label in labels:
-        mean, (low, high) = (sum(errors[label]) / len(errors[label]), compute_error_interval(errors[label]))
-        body.append(
-            (TableCell(label), _make_estimate_cell(Estimate(mean, low, high) if low == low else Estimate(mean)))
-        )
-    nulls = [float(x) for x in rows["mean_value_error"].tolist() if units.is_present(x)]
-    body.append((TableCell("mean of v (null)"), TableCell(units.number(sum(nulls) / len(nulls) if nulls else None))))
+        mean, (low, high) = sum(errors[label]) / len(errors[label]), compute_error_interval(errors[label])
+        estimate = Estimate(mean, low, high) if units.is_present(low) else Estimate(mean)
+        body.append((TableCell(label), _make_estimate_cell(estimate)))
+    body.append((TableCell("mean of v (null)"), TableCell(units.number(rows["mean_value_error"].mean()))))
     return PaperFigure(panel, panel.caption, ("Mechanism", "Error against exact attention"), tuple(body))
 
 
 FIGURES: Mapping[str, FigureKind] = {
-    "speed": FigureKind(_count_decisions, _rank_by_speedup, _make_speed_figure),
-    "memory": FigureKind(lambda place: len(_rank_by_memory(place)), _rank_by_memory, _make_memory_figure),
-    "crossover": FigureKind(_count_decisions, _rank_by_speedup, _make_crossover_figure, MAX_POINTS),
-    "loss": FigureKind(_count_inexact_outputs, _rank_by_error, _make_error_figure, MAX_POINTS, compares_outputs=True),
+    "speed": FigureKind(_rank_by_speedup, _make_speed_figure),
+    "memory": FigureKind(_rank_by_memory, _make_memory_figure),
+    "crossover": FigureKind(_rank_by_speedup, _make_crossover_figure, MAX_POINTS),
+    "loss": FigureKind(_rank_by_error, _make_error_figure, MAX_POINTS, compares_outputs=True),
 }

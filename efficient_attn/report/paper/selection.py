@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +21,8 @@ FILTERS += ("mode", "causal", "inputs")
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSelection:
-    """Mechanisms and rows of a figure. only: specs or names, by default as many as fit. highlight: those that are
-    emphasized. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its name.
+    """Mechanisms and rows of a figure. only: specs or names, by default as many as fit. highlight: specs or names to
+    emphasize. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its name.
     """
 
     only: tuple[str, ...] = ()
@@ -34,7 +35,8 @@ class FigureSelection:
 class PlotRows:
     """Comparable rows of one configuration, and its decision table, if any.
 
-    config: the setting's columns with ``mode`` and ``causal``; for fidelity with ``inputs`` and ``seq_len``.
+    config: the columns of a setting and ``causal``, with ``mode`` for timed rows, and ``inputs`` and ``seq_len`` for
+    rows of fidelity.
     """
 
     config: Mapping[str, Any]
@@ -44,31 +46,32 @@ class PlotRows:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The decisions of the figure's setting."""
-        return tuple(self.decision_table.decisions) if self.decision_table else ()
+        """The decisions of its table."""
+        return self.decision_table.decisions if self.decision_table else ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of the figure's setting."""
-        return tuple(self.decision_table.lengths) if self.decision_table else ()
+        """The lengths of its table."""
+        return self.decision_table.lengths if self.decision_table else ()
 
     @property
     def baseline_labels(self) -> frozenset[str]:
-        """The baseline's labels; figures of time and memory always show it."""
-        return (
-            frozenset(self.rows.loc[self.rows["is_baseline"].astype(bool), "label"]) if self.baseline else frozenset()
-        )
+        """The labels of the baseline, which figures of time and memory always show; empty for fidelity."""
+        is_baseline = self.rows["is_baseline"].astype(bool) & bool(self.baseline)
+        return frozenset(self.rows.loc[is_baseline, "label"])
+
+    def format_mode(self) -> str:
+        """Mode and direction: ``forward, causal``; decoding is always causal."""
+        mode, causal = self.config.get("mode"), self.config.get("causal")
+        return formatting.format_slice(mode, None if mode == "decode" else causal)
 
     def format_config(self) -> str:
         """``forward, causal, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
-        get = self.config.get
-        config_text = (
-            formatting.format_inputs(get("inputs"), get("causal"), get("seq_len")) if "inputs" in self.config else ""
-        )
-        config_text = config_text or formatting.format_slice(
-            get("mode"), None if get("mode") == "decode" else get("causal")
-        )
-        return ", ".join(filter(None, (config_text, formatting.format_config(dict(self.config), {}))))
+        get, inputs_text = self.config.get, ""
+        if "inputs" in self.config:
+            inputs_text = formatting.format_inputs(get("inputs"), get("causal"), get("seq_len"))
+        parts = (inputs_text or self.format_mode(), formatting.format_config(dict(self.config), {}))
+        return ", ".join(filter(None, parts))
 
 
 def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
@@ -77,10 +80,8 @@ def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
         values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.is_present(cell)]
         matching = [cell for cell in values if (str(value) in str(cell) if column == "machine" else cell == value)]
         if not matching:
-            option = column.replace("_", "-")
-            raise UsageError(
-                f"plot: no row has {option} {value}; the rows have {formatting.join_words(map(str, values)) or 'none'}"
-            )
+            valid_values = formatting.join_words(map(str, values)) or "none"
+            raise UsageError(f"plot: no row has {column.replace('_', '-')} {value}; the rows have {valid_values}")
         rows = rows[rows[column].isin(matching)]
     return rows
 
@@ -132,36 +133,38 @@ MISSING_DATA_HINTS = {
 
 
 def find_labels(text: str, labels: Iterable[str]) -> list[str]:
-    """Return the labels equal to a spec, or else all of a mechanism's name."""
+    """Return the labels that are equal to a spec, or else those with a mechanism's name."""
     valid_labels = list(labels)
-    exact = [label for label in valid_labels if label == text or _is_spec(label, text)]
-    matching = exact or [label for label in valid_labels if _matches_name(label, text)]
+    matching = _filter_labels(text, valid_labels)
     if not matching:
         raise make_unknown_error("mechanism", text, valid_labels, where="plot")
     return matching
 
 
+def _filter_labels(text: str, labels: Sequence[str]) -> list[str]:
+    exact = [label for label in labels if label == text or _is_spec(label, text)]
+    return exact or [label for label in labels if _matches_name(label, text)]
+
+
 def _is_spec(label: str, text: str) -> bool:
-    try:
+    with suppress(UsageError):
         return str(parse(label)) == str(parse(text))
-    except UsageError:
-        return False
+    return False
 
 
 def _matches_name(label: str, text: str) -> bool:
-    try:
+    with suppress(UsageError):
         return parse(label.partition(" (")[0]).matches(text)
-    except UsageError:
-        return False
+    return False
 
 
 def choose_labels(
     ranked: Sequence[str], selection: FigureSelection, max_lines: int, baseline_labels: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the labels to show and those left out, in their order.
+    """Return the labels to show and those left out, both as ranked.
 
-    Without ``only``, the highlighted and the first ones up to max_lines. baseline_labels are always shown, so that
-    naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
+    Without ``only``, the highlighted ones are shown, and the first others up to max_lines. baseline_labels are always
+    shown, so that naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
     """
     valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
     requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
@@ -171,39 +174,29 @@ def choose_labels(
         )
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
-    highlighted = {
-        label
-        for text in selection.highlight
-        for label in find_labels(text, requested.union(baseline_labels) if requested else valid_labels)
-    }
+    highlightable = requested.union(baseline_labels) if requested else valid_labels
+    highlighted = {label for text in selection.highlight for label in find_labels(text, highlightable)}
     chosen = highlighted.intersection(ranked)
-    selected = requested or chosen.union(
-        [label for label in ranked if label not in chosen][: max(0, max_lines - len(chosen))]
-    )
+    others = [label for label in ranked if label not in chosen]
+    selected = requested or chosen.union(others[: max(0, max_lines - len(chosen))])
     return [label for label in ranked if label in selected], [label for label in ranked if label not in selected]
 
 
 def read_labels(options: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
     """Return the name of each label from options ``SPEC=Ours``, where the spec may contain ``=``."""
-    names = {label: label for label in labels}
-    for text in options:
-        (chosen_label, name) = _split_label_option(text, labels)
-        names[chosen_label] = name
+    names = {label: label for label in labels} | dict(_split_label_option(text, labels) for text in options)
     if repeated := [name for name in names.values() if list(names.values()).count(name) > 1]:
         raise UsageError(f"plot: two mechanisms have the name {repeated[0]!r}; choose another name with --label")
     return names
 
 
 def _split_label_option(text: str, labels: Sequence[str]) -> tuple[str, str]:
-    cuts = [i for i, letter in enumerate(text) if letter == "="]
-    for cut in reversed(cuts):
+    for cut in reversed([i for i, letter in enumerate(text) if letter == "="]):
         spec, name = text[:cut], " ".join(text[cut + 1 :].split())
-        matching = [label for label in labels if label == spec or _is_spec(label, spec)]
-        matching = matching or [label for label in labels if _matches_name(label, spec)]
+        matching = _filter_labels(spec, labels)
         if name and len(matching) == 1:
             return matching[0], name
         if name and matching:
             raise UsageError(f"plot: --label {text}: {spec} is {formatting.join_words(matching)}; name one of them")
-    raise UsageError(
-        f"plot: --label {text}: not SPEC=NAME of a mechanism in the figure: {formatting.join_words(labels)}"
-    )
+    valid_labels = formatting.join_words(labels)
+    raise UsageError(f"plot: --label {text}: not SPEC=NAME of a mechanism in the figure: {valid_labels}")

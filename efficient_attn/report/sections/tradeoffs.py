@@ -165,7 +165,7 @@ def _describe_dominated(points: Sequence[RankedPoint]) -> str:
     if dominated:
         names = formatting.join_words(f"{point.point.label} (by {point.beaten_by[0]})" for point in dominated)
         text += f" Dominated: {names}."
-    unclear = [point for point in points if point.status == "untold"]
+    unclear = [point for point in points if point.status == "unclear"]
     if unclear:
         pairs = (f"{point.point.label} from {point.beaten_by[0]}" for point in unclear)
         text += f" Not significantly different: {formatting.join_words(pairs)}."

@@ -16,18 +16,21 @@ CITATION = re.compile(r"(?P<first>\D+?)(?P<others> et al\.)? (?P<year>\d{4})(?:,
 
 
 def make_bibtex(source: ClaimSource, name: str) -> str:
-    """Return an entry keyed by the name of the source's file; empty if it is no paper, or without author and year."""
+    """Return an entry with the name of the source's file as its key; empty for sources that are not papers, and without
+    an author and a year."""
     citation = CITATION.fullmatch(source.cite)
     if source.kind != "paper" or not citation:
         return ""
-    fields = {"title": f"{{{_escape(source.title)}}}", "author": _escape(citation["first"]), "year": citation["year"]}
-    fields["author"] += " and others" if citation["others"] else ""
-    if arxiv := ARXIV_URL.fullmatch(source.url):
-        fields |= {"eprint": arxiv[1], "archivePrefix": "arXiv"}
-    if source.url:
-        fields["url"] = source.url
-    lines = (f"  {field} = {{{text}}}," for field, text in fields.items())
-    return "\n".join([f"@misc{{{re.sub(r'[^a-z0-9_]', '', name.lower())},", *lines, "}"])
+    author, arxiv = _escape(citation["first"]), ARXIV_URL.fullmatch(source.url)
+    author += " and others" if citation["others"] else ""
+    key = re.sub(r"[^a-z0-9_]", "", name.lower())
+    return _format_entry(key, _escape(source.title), author, citation["year"], arxiv[1] if arxiv else "", source.url)
+
+
+def _format_entry(key: str, title: str, author: str, year: object, arxiv: str, url: str) -> str:
+    fields = {"title": f"{{{title}}}", "author": author, "year": year, "eprint": arxiv}
+    fields |= {"archivePrefix": "arXiv" if arxiv else "", "url": url}
+    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{text}}}," for name, text in fields.items() if text), "}"])
 
 
 class Paper(NamedTuple):
@@ -41,10 +44,9 @@ class Paper(NamedTuple):
 
     @property
     def bibtex(self) -> str:
-        """The entry for BibTeX."""
-        fields = {"title": f"{{{self.title}}}", "author": self.authors, "year": self.year, "eprint": self.arxiv}
-        fields |= {"archivePrefix": "arXiv", "url": f"https://arxiv.org/abs/{self.arxiv}"}
-        return "\n".join([f"@misc{{{self.key},", *(f"  {name} = {{{text}}}," for name, text in fields.items()), "}"])
+        """The BibTeX entry."""
+        url = f"https://arxiv.org/abs/{self.arxiv}"
+        return _format_entry(self.key, self.title, self.authors, self.year, self.arxiv, url)
 
 
 def find_papers(text: str) -> list[Paper]:

@@ -1,4 +1,4 @@
-"""Build a site from runs in memory, then replace the earlier site at once."""
+"""Build a site from runs in memory, then replace the earlier site as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES = 4_950_000  # limit of a site without its file list; plots are droppe
 
 @dataclass(frozen=True)
 class PublishedSite:
-    """A written site. size: in bytes."""
+    """The folder of a written site, its number of runs and pages, and its size in bytes."""
 
     site: Path
     runs: int
@@ -58,7 +58,6 @@ def make_site(data: SiteData) -> dict[str, bytes]:
 
 
 def _make_index(data: SiteData, pages: SitePages) -> site_index.Index:
-    claims = data.verdicts.claims
     tasks = data.rows["task"].value_counts()
     return site_index.Index(
         rows=ROWS_FILE,
@@ -71,22 +70,19 @@ def _make_index(data: SiteData, pages: SitePages) -> site_index.Index:
         ],
         claims=[
             site_index.ListedClaim(
-                id=mechanism.entry.claim.id,
-                mechanism=mechanism.entry.claim.mechanism,
-                source=mechanism.entry.source.cite,
-                verdict=mechanism.verdict,
-                page=pages.link_claim(mechanism),
+                id=claim_verdict.entry.claim.id,
+                mechanism=claim_verdict.entry.claim.mechanism,
+                source=claim_verdict.entry.source.cite,
+                verdict=claim_verdict.verdict,
+                page=pages.link_claim(claim_verdict),
             )
-            for mechanism in claims
+            for claim_verdict in data.verdicts.claims
         ],
         leaderboards=[
             site_index.ListedLeaderboard(
-                suite=mechanism.suite,
-                machine=mechanism.machine,
-                cells=len(mechanism.groups),
-                page=pages.link_leaderboard(mechanism),
+                suite=board.suite, machine=board.machine, cells=len(board.groups), page=pages.link_leaderboard(board)
             )
-            for mechanism in pages.leaderboards
+            for board in pages.leaderboards
         ],
         tasks=[
             site_index.ListedTask(name=task, rows=int(tasks[task]), page=pages.link_task(task)) for task in data.tasks

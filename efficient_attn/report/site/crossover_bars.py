@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ... import units
 from ...results.stats import Estimate
@@ -16,18 +15,17 @@ from ..answers.decision_table import Decision, DecisionTable
 from .group_results import USE_BY_MODE
 from .picker import USE_WORDS
 
-SegmentState = Literal["faster", "slower", "unclear", "unmeasured"]
 MAX_TICKS = 7
 WIDTH = 600  # of a bar in SVG units; the page stretches it
 
 
 @dataclass(frozen=True)
 class BarSegment:
-    """A segment of a bar, in SVG units, and its state."""
+    """A segment of a bar, in SVG units. state: ``faster``, ``slower``, ``unclear`` or ``unmeasured``."""
 
     left: float
     width: float
-    state: SegmentState
+    state: str
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,8 @@ def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) ->
     chosen: dict[str, DecisionTable] = {}
     for table in tables:
         use = USE_BY_MODE.get(str(table.config["mode"]), "")
-        if (
-            use
-            and table.baseline == "full"
-            and (use not in chosen or _compute_priority(table) > _compute_priority(chosen[use]))
-        ):
-            chosen[use] = table
+        if use and table.baseline == "full":
+            chosen[use] = max(chosen.get(use, table), table, key=_compute_priority)
     charts = [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
     return [chart for chart in charts if chart.ticks]
 
@@ -74,20 +68,19 @@ def _compute_priority(table: DecisionTable) -> tuple[int, str]:
 
 
 def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> CrossoverBarChart:
-    lengths = sorted({n for decision in table.decisions for n in decision.speedups})
-    low, high = (math.floor(math.log2(lengths[0])), math.ceil(math.log2(lengths[-1])))
+    lengths = {n for decision in table.decisions for n in decision.speedups}
+    low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
     low, high = (low - 1, high + 1) if low == high else (low, high)
     step = math.ceil((high - low) / (MAX_TICKS - 1))
     high = low + step * math.ceil((high - low) / step)
     config = dict(table.config)
     causal = None if use == "decode" else config["causal"]
+    ticks = (units.short_length(2**exponent) if exponent >= 0 else "" for exponent in range(low, high + 1, step))
     return CrossoverBarChart(
         title=f"{USE_WORDS[use]}: {formatting.format_slice(config['mode'], causal)}",
         config_text=formatting.format_config(config, dict(cpus)),
         baseline=table.baseline,
-        ticks=tuple(
-            units.short_length(2**exponent) if exponent >= 0 else "" for exponent in range(low, high + 1, step)
-        ),
+        ticks=tuple(ticks),
         bars=tuple(_make_bar(decision, low, high) for decision in table.decisions),
         run_ids=table.run_ids,
     )
@@ -96,31 +89,23 @@ def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> Cros
 def _make_bar(decision: Decision, low: float, high: float) -> CrossoverBar:
     speedups = sorted(decision.speedups.items())
     segments = tuple(_split_bar(speedups, low, high))
-    texts = (f"{classify_speedup(speedup)} at {units.short_length(length)}" for length, speedup in speedups)
+    alt_text = formatting.join_words(f"{_classify(speedup)} at {units.short_length(n)}" for n, speedup in speedups)
     faster_from = format_crossover(decision.crossover) if decision.crossover else "no interval"
-    return CrossoverBar(
-        decision.label, decision.variant, decision.error_text, segments, faster_from, formatting.join_words(texts)
-    )
+    return CrossoverBar(decision.label, decision.variant, decision.error_text, segments, faster_from, alt_text)
 
 
-def classify_speedup(speedup: Estimate) -> SegmentState:
-    """Faster, slower or unclear, by the interval."""
-    verdict = formatting.classify_speedup(speedup.low, speedup.high)
-    return "faster" if verdict == "faster" else "slower" if verdict == "slower" else "unclear"
+def _classify(speedup: Estimate) -> str:
+    return formatting.classify_speedup(speedup.low, speedup.high) or "unclear"
 
 
 def _split_bar(speedups: Sequence[tuple[int, Estimate]], low: float, high: float) -> Iterable[BarSegment]:
     """Each measured length covers the range halfway to its neighbors; the rest is unmeasured."""
     log_lengths = [math.log2(length) for length, _ in speedups]
     half = 0.25 if len(log_lengths) < 2 else min(b - a for a, b in itertools.pairwise(log_lengths)) / 2
-    edges = [
-        max(low, log_lengths[0] - half),
-        *((a + b) / 2 for a, b in itertools.pairwise(log_lengths)),
-        min(high, log_lengths[-1] + half),
-    ]
+    middles = ((a + b) / 2 for a, b in itertools.pairwise(log_lengths))
+    cuts = [low, max(low, log_lengths[0] - half), *middles, min(high, log_lengths[-1] + half), high]
     scale = WIDTH / (high - low)
-    cuts = [low, *edges, high]
-    states: list[SegmentState] = ["unmeasured", *(classify_speedup(speedup) for _, speedup in speedups), "unmeasured"]
+    states = ["unmeasured", *(_classify(speedup) for _, speedup in speedups), "unmeasured"]
     for (left, right), state in zip(itertools.pairwise(cuts), states, strict=True):
         if right > left:
             yield BarSegment(round((left - low) * scale, 1), round((right - left) * scale, 1), state)

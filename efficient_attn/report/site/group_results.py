@@ -1,4 +1,4 @@
-"""Benchmark groups: mechanisms timed interleaved, with their ranks and the intervals of these.
+"""Benchmark groups: mechanisms timed interleaved, with their ranks and the intervals of the ranks.
 
 Only mechanisms timed in the same group of one session are ranked; never across machines.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,13 +19,14 @@ from ...results.differences import list_rounds
 from ...results.exchange import name_group
 from ...results.rows import Record, Row
 from ...spec import format_label
-from .. import approximation_errors, formatting
+from .. import approximation_errors, formatting, select
+from ..answers.decision_table import read_error
 from ..claims.evidence import EvidenceRow
 from ..gather import Frame
 
 SEED, RESAMPLES = 0, 1000
 MIN_ROUNDS = 4  # shared rounds needed for an interval
-SETTING_COLUMNS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill")
+SETTING_COLUMNS = tuple(name for name in select.SETTING_COLUMNS if name != "baseline")
 GROUP_COLUMNS = (*SETTING_COLUMNS, "part", "mode", "causal", "cache", "compiled", "cuda_graph", "inputs", "budget")
 USE_BY_MODE = {"forward_backward": "train", "forward": "prompt", "prefill": "prompt", "decode": "decode"}
 
@@ -39,17 +40,14 @@ class Rank:
     high: int
 
     def format_rank(self) -> str:
-        """The rank as text, with its range where it is not certain."""
-        return (
-            str(self.position)
-            if self.low == self.high
-            else f"{self.position} ({self.low}{units.INTERVAL_DASH}{self.high})"
-        )
+        """``3 (2-4)``; without the interval if it contains a single rank."""
+        interval = f" ({self.low}{units.INTERVAL_DASH}{self.high})" if self.low < self.high else ""
+        return f"{self.position}{interval}"
 
 
 @dataclass(frozen=True)
 class TimedMechanism:
-    """A mechanism in a group. rank: None with too few rounds. error: against exact attention, None if unknown."""
+    """A mechanism in a group. error: against exact attention, None if unknown. rank: None with too few rounds."""
 
     label: str
     row: Row
@@ -113,13 +111,9 @@ def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping
 
 def _list_errors(rows: Frame) -> dict[tuple[str, str], dict[str, Any]]:
     """Approximation error columns of each case, by session and case key."""
-    names = ["variant", "error", "error_of_mean", "error_on"]
-    keys = zip(rows["run_id"].tolist(), rows["case_key"].tolist(), strict=True)
-    lines = zip(*(rows[name].tolist() for name in names), strict=True)
-    return {
-        (str(run), str(case)): dict(zip(names, line, strict=True))
-        for (run, case), line in zip(keys, lines, strict=True)
-    }
+    keys = zip(map(str, rows["run_id"]), map(str, rows["case_key"]), strict=True)
+    records = rows[["variant", "error", "error_of_mean", "error_on"]].to_dict("records")
+    return dict(zip(keys, records, strict=True))
 
 
 def _make_group(
@@ -128,40 +122,27 @@ def _make_group(
     first = records[0].row
     key = tuple(getattr(first, name) for name in GROUP_COLUMNS)
     config_text = formatting.format_config({name: getattr(first, name) for name in SETTING_COLUMNS}, dict(cpus))
-    labels = _make_unique_labels([record.row for record in records])
-    ranks = rank_records(records)
+    rows = [record.row for record in records]
     cases = [
-        _make_entry(label, record.row, errors.get((str(record.row.run_id), record.row.case_key)), rank)
-        for label, record, rank in zip(labels, records, ranks, strict=True)
+        _make_entry(label, row, errors.get((str(row.run_id), row.case_key)), rank)
+        for label, row, rank in zip(_make_unique_labels(rows), rows, rank_records(records), strict=True)
     ]
-    return GroupResult(
-        key,
-        int(first.seq_len or 0),
-        config_text,
-        tuple(sorted(cases, key=lambda entry: entry.row.latency_ms or math.inf)),
-    )
+    cases.sort(key=lambda entry: entry.row.latency_ms or math.inf)
+    return GroupResult(key, int(first.seq_len or 0), config_text, tuple(cases))
 
 
 def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, rank: Rank | None) -> TimedMechanism:
     if error_columns is None:
         return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", None, "", rank)
-    error = (
-        float(error_columns["error"])
-        if units.is_present(error_columns["error"])
-        else 0.0
-        if approximation_errors.is_exact(error_columns)
-        else None
-    )
-    on = str(error_columns["error_on"]) if units.is_present(error_columns["error_on"]) else ""
-    return TimedMechanism(label, row, approximation_errors.describe_error(error_columns), error, on, rank)
+    error, on = read_error(error_columns)
+    return TimedMechanism(label, row, approximation_errors.describe_error(error_columns), error, on or "", rank)
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
-    """Labels, with the number of key-value heads where they would repeat."""
+    """Labels; repeated ones get the number of key-value heads."""
     labels = [format_label(row.variant, row.backend) for row in rows]
-    repeated = {label for label in labels if labels.count(label) > 1}
     return [
-        f"{label} (kv_heads={row.kv_heads})" if label in repeated else label
+        f"{label} (kv_heads={row.kv_heads})" if labels.count(label) > 1 else label
         for label, row in zip(labels, rows, strict=True)
     ]
 
@@ -175,16 +156,16 @@ def rank_records(records: Sequence[Record]) -> list[Rank | None]:
     Rounds are resampled jointly for all mechanisms, as disturbances affect a whole round: first processes, then rounds
     within each. All ranks are None with fewer than `MIN_ROUNDS` shared rounds.
     """
-    rounds = [list_rounds(record) for record in records]
-    shared = sorted(set.intersection(*(set(group_rounds) for group_rounds in rounds)))
+    times_by_round = [list_rounds(record) for record in records]
+    shared = sorted(set.intersection(*map(set, times_by_round)))
     if len(shared) < MIN_ROUNDS:
         return [None] * len(records)
-    times = np.log(np.array([[group_rounds[round_id] for round_id in shared] for group_rounds in rounds]))
+    times = np.log(np.array([[times[round_id] for round_id in shared] for times in times_by_round]))
     weights = _draw_weights([process for process, _ in shared])
     resampled_ranks = _compute_ranks(weights @ times.T)
-    low, high = np.quantile(resampled_ranks, (0.025, 0.975), axis=0, method="nearest").astype(int)
-    round_id = _compute_ranks(times.mean(axis=1)[None, :])[0]
-    return [Rank(int(a), int(min(b, a)), int(max(c, a))) for a, b, c in zip(round_id.tolist(), low, high, strict=True)]
+    low, high = np.quantile(resampled_ranks, (0.025, 0.975), axis=0, method="nearest").astype(int).tolist()
+    positions = _compute_ranks(times.mean(axis=1)[None, :])[0].tolist()
+    return [Rank(p, min(a, p), max(b, p)) for p, a, b in zip(positions, low, high, strict=True)]
 
 
 def _draw_weights(processes: Sequence[int]) -> Any:
@@ -217,19 +198,19 @@ class Leaderboard:
 
 
 def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
-    """The leaderboards, one for each suite and machine, with the longest and fullest group of each setting."""
+    """Return one leaderboard for each suite and machine, largest groups first. Of groups that only differ in length, it
+    contains the longest, and of those the one with most mechanisms."""
     groups_by_board: dict[tuple[str, str], dict[tuple[Any, ...], GroupResult]] = defaultdict(dict)
     for group in groups:
         board_groups = groups_by_board[str(group.row.suite), str(group.row.machine)]
         best = board_groups.get(group.key)
         if best is None or (group.length, len(group.cases)) > (best.length, len(best.cases)):
             board_groups[group.key] = group
+
+    def sort_key(group: GroupResult) -> tuple[int, str, str]:
+        return -len(group.cases), group.config_text, group.describe()
+
     return [
-        Leaderboard(suite, machine, tuple(_sort_groups(board_groups)))
+        Leaderboard(suite, machine, tuple(sorted(board_groups.values(), key=sort_key)))
         for (suite, machine), board_groups in sorted(groups_by_board.items())
     ]
-
-
-def _sort_groups(groups: Mapping[tuple[Any, ...], GroupResult]) -> Iterator[GroupResult]:
-    """Sort groups by their number of mechanisms, largest first."""
-    yield from sorted(groups.values(), key=lambda group: (-len(group.cases), group.config_text, group.describe()))

@@ -18,10 +18,11 @@ from .site_data import PEER_PREFIX
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """Our mechanism against one of another library on one machine and device, over all configurations with both.
+    """Our mechanism compared with one of another library on one machine and device.
 
-    speedup: geometric mean over configurations, with the interval from timing errors. min_speedup, max_speedup: of
-    single configurations.
+    speedup: geometric mean over the configurations in which both were timed, with the interval from timing errors.
+    min_speedup, max_speedup: of single configurations. configs, faster, slower: number of all configurations, and of
+    those in which ours is significantly faster and slower.
     """
 
     ours: str
@@ -39,10 +40,10 @@ class LibraryComparison:
         return units.ratio(*self.speedup)
 
     def format_range(self) -> str:
-        """Range over configurations; empty for a single one."""
-        return (
-            f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}" if self.configs > 1 else units.EMPTY
-        )
+        """The range over configurations; a dash for a single one."""
+        if self.configs == 1:
+            return units.EMPTY
+        return f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}"
 
 
 def list_library_comparisons(groups: Iterable[GroupResult], cpus: Mapping[str, str]) -> Iterator[LibraryComparison]:
@@ -66,9 +67,8 @@ def _make_comparison(ours: str, theirs: str, hardware: str, rows: Sequence[Row])
     ratios = [row.speedup for row in rows if row.speedup]
     verdicts = [formatting.classify_speedup(row.speedup_low, row.speedup_high) for row in rows]
     errors = [estimate_log_error(row.speedup_low, row.speedup_high) for row in rows]
-    mean = _estimate_mean(ratios, errors)
-    counts = verdicts.count("faster"), verdicts.count("slower")
-    return LibraryComparison(ours, theirs, hardware, mean, min(ratios), max(ratios), len(rows), *counts)
+    counts = len(rows), verdicts.count("faster"), verdicts.count("slower")
+    return LibraryComparison(ours, theirs, hardware, _estimate_mean(ratios, errors), min(ratios), max(ratios), *counts)
 
 
 def _estimate_mean(ratios: Sequence[float], errors: Sequence[float | None]) -> Estimate:

@@ -16,6 +16,7 @@ from ... import units
 from ...results.stats import Estimate
 from .. import approximation_errors, formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
+from ..answers.decision_table import read_error
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
 from .group_results import USE_BY_MODE, GroupResult, TimedMechanism
 
@@ -29,8 +30,8 @@ APPROXIMATELY = "\u2248 "  # before an interpolated time
 
 @dataclass(frozen=True)
 class PickerCase:
-    """A mechanism in an answer, as texts. half_width: half the 95% interval of log time relative to the others, None if
-    unknown. source_lengths: the lengths between which it is interpolated."""
+    """A mechanism in an answer. half_width: half the 95% interval of log time relative to the others, None if unknown.
+    source_lengths: the lengths between which it is interpolated."""
 
     label: str
     variant: str
@@ -70,36 +71,26 @@ def make_picker(
 ) -> dict[str, Any]:
     """Return the best answer to each question; strings are stored once, in ``texts``.
 
-    curves_by_config: from `cost_curves.split_by_config`. links: pages by mechanism. In the result, ``hours`` is the
+    curves_by_config: from `cost_curves.split_by_config`. links: pages by mechanism. In the result, ``spread`` is the
     additional half-width of the log ratio of two times from different lengths.
     """
     answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
     for group in groups:
         if group.use in USES and len(group.cases) >= MIN_MECHANISMS:
-            _keep_better(
-                answers[group.use, bool(group.row.causal), str(group.row.machine)],
-                group.length,
-                _make_measured_answer(group),
-            )
+            key = group.use, bool(group.row.causal), str(group.row.machine)
+            _keep_better(answers[key], group.length, _make_measured_answer(group))
     _add_interpolated(answers, curves_by_config, cpus)
     texts: dict[str, int] = {}
 
     def intern_text(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    entries = [
-        [
-            use,
-            int(causal),
-            intern_text(machine),
-            length,
-            intern_text(answer.config_text),
-            *_as_lists(answer, intern_text, links),
-        ]
-        for (use, causal, machine), answers_by_length in sorted(answers.items())
-        for length, answer in sorted(answers_by_length.items())
-    ]
-    return {"cells": entries, "texts": list(texts), "hours": round(Z_95 * math.sqrt(2) * GROUP_SPREAD, 4)}
+    entries = []
+    for (use, causal, machine), answers_by_length in sorted(answers.items()):
+        for length, answer in sorted(answers_by_length.items()):
+            key = use, int(causal), intern_text(machine), length, intern_text(answer.config_text)
+            entries.append([*key, *_as_lists(answer, intern_text, links)])
+    return {"answers": entries, "texts": list(texts), "spread": round(Z_95 * math.sqrt(2) * GROUP_SPREAD, 4)}
 
 
 def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAnswer) -> None:
@@ -109,7 +100,7 @@ def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAn
 
 
 def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the number of mechanisms per quality bound, of those without a known error, and the cases to show."""
+    """Yield the number of mechanisms per quality bound, the number without a known error, and the cases to show."""
     qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
     shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
     yield [len(indices) for indices in qualifying]
@@ -125,11 +116,10 @@ def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> li
     """Label, link, time, half-width, texts of time and speedup, error; texts of error, memory and source lengths."""
     error = None if case.error is None else float(f"{case.error:.4g}")
     half_width = None if case.half_width is None else round(case.half_width, 4)
-    name = case.variant.partition(":")[0]
-    start = [intern_text(case.label), intern_text(links.get(name, "")), float(f"{case.ms:.6g}"), half_width]
-    texts = (case.time, case.speedup, case.error_text, case.memory, case.source_lengths)
-    time, speedup, error_text, memory, lengths = map(intern_text, texts)
-    return [*start, time, speedup, error, error_text, memory, lengths]
+    start = map(intern_text, (case.label, links.get(case.variant.partition(":")[0], "")))
+    times = map(intern_text, (case.time, case.speedup))
+    end = map(intern_text, (case.error_text, case.memory, case.source_lengths))
+    return [*start, float(f"{case.ms:.6g}"), half_width, *times, error, *end]
 
 
 # -- measured ------------------------------------------------------------------------------------------------------
@@ -144,15 +134,20 @@ def _make_measured_case(entry: TimedMechanism) -> PickerCase:
     row = entry.row
     ends = row.latency_ms_low, row.latency_ms_high
     half_width = math.log(ends[1] / ends[0]) / 2 if ends[0] and ends[1] else None
-    memory = units.size(entry.memory) if entry.memory is not None else units.EMPTY
-    error_text = _format_error(entry.error_text, entry.error, entry.error_on)
-    texts = entry.format_time(), entry.format_speedup()
     return PickerCase(
-        entry.label, row.variant, row.latency_ms or 0.0, half_width, *texts, entry.error, error_text, memory
+        label=entry.label,
+        variant=row.variant,
+        ms=row.latency_ms or 0.0,
+        half_width=half_width,
+        time=entry.format_time(),
+        speedup=entry.format_speedup(),
+        error=entry.error,
+        error_text=_format_error(entry.error_text, entry.error, entry.error_on),
+        memory=units.size(entry.memory),
     )
 
 
-def _format_error(error_text: str, error: float | None, on: str) -> str:
+def _format_error(error_text: str, error: float | None, on: str | None) -> str:
     return f"{error_text} on {on}" if on and error else error_text
 
 
@@ -165,7 +160,7 @@ def _add_interpolated(
     cpus: Mapping[str, str],
 ) -> None:
     """Add interpolated answers at the powers of two within the measured lengths of each key."""
-    gaps = {key: _list_gaps(group_answers) for key, group_answers in answers.items()}
+    gaps = {key: _list_gaps(answers_by_length) for key, answers_by_length in answers.items()}
     for config, curves in curves_by_config:
         key = USE_BY_MODE.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
         usual = not config["compiled"] and not config["cuda_graph"] and config["cache"] in (None, "warm")
@@ -187,22 +182,16 @@ def _make_interpolated_cases(
 ) -> tuple[PickerCase, ...]:
     """All mechanisms with an estimate at this length, fastest first."""
     estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
-    labels = Counter(curve.label for curve, _ in estimates)
-    cases = (
-        _make_interpolated_case(config, curve, cost, label_is_shared=labels[curve.label] > 1)
-        for curve, cost in estimates
-    )
+    counts = Counter(curve.label for curve, _ in estimates)
+    cases = (_make_interpolated_case(config, curve, cost, counts[curve.label] > 1) for curve, cost in estimates)
     return tuple(sorted(cases, key=lambda case: (case.ms, case.label)))
 
 
 def _make_interpolated_case(
-    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, *, label_is_shared: bool
+    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, label_is_shared: bool
 ) -> PickerCase:
     row, time = curve.row, cost.latency
-    error = (
-        float(row["error"]) if units.is_present(row["error"]) else 0.0 if approximation_errors.is_exact(row) else None
-    )
-    on = str(row["error_on"]) if units.is_present(row["error_on"]) else ""
+    error, on = read_error(row)
     is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
     speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
     prefix = "" if cost.between is None else APPROXIMATELY
@@ -223,9 +212,7 @@ def _make_interpolated_case(
 def _format_bytes(estimate: Estimate | None) -> str:
     if estimate is None:
         return units.EMPTY
-    if estimate.low is None or estimate.high is None:
-        return units.size(estimate.value)
-    low, high = units.size(estimate.low), units.size(estimate.high)
-    return f"{APPROXIMATELY}{units.size(estimate.value)}" + (
-        f" ({low}{units.INTERVAL_DASH}{high})" if low != high else ""
-    )
+    value, low, high = map(units.size, estimate)
+    if estimate.low is None:
+        return value
+    return f"{APPROXIMATELY}{value}" + (f" ({low}{units.INTERVAL_DASH}{high})" if low != high else "")

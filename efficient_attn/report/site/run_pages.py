@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count, zip_longest
@@ -29,14 +30,9 @@ class RunPage:
     content: page.Content
     html: str
 
-    @property
-    def plots(self) -> list[figures.Plot]:
-        """The plots of the page."""
-        return list(self.content.plots)
-
 
 def make_run_page(run: SiteRun) -> RunPage:
-    """The page of a run."""
+    """Render the page of a run."""
     content = page.make_content(run.gathered, draw=draw_top_plots)
     return RunPage(run, content, _render(content))
 
@@ -63,29 +59,20 @@ def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
 def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
     """Drop plots until the pages fit into max_bytes; the first plots of each run are dropped last."""
     size = sum(len(run_page.html.encode()) for run_page in pages)
-    interleaved = [
-        pair
-        for plot_round in zip_longest(*(_pair_plots(run_page) for run_page in pages))
-        for pair in plot_round
-        if pair
-    ]
-    dropped: dict[int, set[str]] = {}
-    for owner, plot in reversed(interleaved):
+    plots_by_page = ([(run_page.run.digest, plot) for plot in run_page.content.plots] for run_page in pages)
+    interleaved = [pair for pairs in zip_longest(*plots_by_page) for pair in pairs if pair]
+    dropped: dict[str, set[str]] = defaultdict(set)
+    for digest, plot in reversed(interleaved):
         if size <= max_bytes:
             break
         size -= len(plot.inline.encode())
-        dropped.setdefault(id(owner), set()).add(plot.panel.name)
+        dropped[digest].add(plot.panel.name)
     for run_page in pages:
-        _drop_plots(run_page, dropped.get(id(run_page), set()))
-
-
-def _pair_plots(run_page: RunPage) -> list[tuple[RunPage, figures.Plot]]:
-    return [(run_page, plot) for plot in run_page.plots]
+        if run_page.run.digest in dropped:
+            _drop_plots(run_page, dropped[run_page.run.digest])
 
 
 def _drop_plots(run_page: RunPage, names: set[str]) -> None:
-    if not names:
-        return
     for block in (block for section in run_page.content.sections for block in section.blocks):
         remaining = [plot for plot in block.plots if plot.panel.name not in names]
         if len(remaining) < len(block.plots):
@@ -94,13 +81,10 @@ def _drop_plots(run_page: RunPage, names: set[str]) -> None:
 
 
 def _render(content: page.Content) -> str:
-    return drop_end_tags(
-        page.as_html(
-            content, site_links=page.SiteLinks(f"{SITE_ROOT}/index.html", ROWS_FILE, f"{SITE_ROOT}/{STYLE_SHEET}")
-        )
-    )
+    site_links = page.SiteLinks(f"{SITE_ROOT}/index.html", ROWS_FILE, f"{SITE_ROOT}/{STYLE_SHEET}")
+    return drop_end_tags(page.as_html(content, site_links=site_links))
 
 
 def pack_rows(rows: Frame) -> bytes:
-    """Rows as gzip-compressed CSV, reproducible byte for byte."""
+    """Rows as CSV, compressed with gzip; equal rows give equal bytes."""
     return gzip.compress(as_csv(rows).encode(), mtime=0)

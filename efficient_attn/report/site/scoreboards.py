@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ... import units
 from ...results.section import Section
@@ -28,7 +28,7 @@ LOWER_IS_BETTER = " (lower is better)"
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """A table of scores. config_text: its configuration. order: describes the order of its lines."""
+    """A table of scores. order: description of how its lines are sorted."""
 
     run: SiteRun
     config_text: str
@@ -40,50 +40,50 @@ def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterat
     """Yield all scoreboards of a task in a run; none if its rows are times."""
     rows = run.gathered.rows[run.gathered.rows["task"] == task]
     sections = {section.name: section for section in (*page.BUILT_IN, *run.gathered.sections)}
-    task_section = next((candidate for candidate in sections.values() if candidate.task == task), None)
-    if not len(rows) or (task_section is not None and task_section.layout in TIME_LAYOUTS):
+    section = next((section for section in sections.values() if section.task == task), None)
+    if not len(rows) or (section is not None and section.layout in TIME_LAYOUTS):
         return
     rows = select.add_labels(rows)
-    material = SectionData(rows, dict(cpus), {}, frozenset(run.gathered.overrides))
+    data = SectionData(rows, dict(cpus), {}, frozenset(run.gathered.overrides))
     trained = trained_scores.filter_trained(rows)
     if len(trained):
         # batch describes timed calls, not training
-        yield from _make_scoreboards(run, material, trained.assign(batch=None), _list_trained)
-    elif task_section is not None and task_section.layout in TABLE_MAKERS:
-        yield from _make_scoreboards(run, material, rows[rows["status"] == "ok"], TABLE_MAKERS[task_section.layout])
-    elif task_section is not None:
-        yield from _list_section_tables(run, task_section, material)
+        yield from _make_scoreboards(run, data, trained.assign(batch=None), _list_trained)
+    elif section is not None and section.layout in TABLE_MAKERS:
+        yield from _make_scoreboards(run, data, rows[rows["status"] == "ok"], TABLE_MAKERS[section.layout])
+    elif section is not None:
+        yield from _list_section_tables(run, section, data)
 
 
 _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
 
 
-def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
-    """Yield a scoreboard per table; repeated captions get the name of the baseline."""
+_Line: TypeAlias = tuple[float, Sequence[ReportCell]]  # a value to sort by, and the cells
+
+
+def _make_scoreboards(run: SiteRun, data: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
+    """Yield a scoreboard per table; the baseline's name is added to repeated captions."""
     settings = select.split_settings(rows)
     tables = [(setting, drop_empty_columns(table)) for setting in settings for table in make(setting.rows)]
-    names = Counter(table.caption for _, table in tables)
+    counts = Counter(table.caption for _, table in tables)
     for setting, table in tables:
-        against = f", baseline {setting.baseline}" if names[table.caption] > 1 else ""
-        table = replace(table, caption=f"{table.caption}{against}")
-        yield Scoreboard(run, material.describe_config(setting), table)
+        suffix = f", baseline {setting.baseline}" if counts[table.caption] > 1 else ""
+        table = replace(table, caption=f"{table.caption}{suffix}")
+        yield Scoreboard(run, data.describe_config(setting), table)
 
 
-def _make_table(
-    where: str, head: Sequence[str], lines: Sequence[tuple[float, Sequence[ReportCell]]], note: str
-) -> ReportTable:
+def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note: str = "") -> ReportTable:
     """Make a table whose lines are sorted by value, lowest first."""
-    body = [line for _, line in sorted(lines, key=lambda line: line[0])]
-    return ReportTable(where, ("Mechanism", *head), body, note=note)
+    body = [cells for _, cells in sorted(lines, key=lambda line: line[0])]
+    return ReportTable(caption, ("Mechanism", *head), body, note=note)
 
 
-def _make_budget_cell(budget: tuple[int, str]) -> ReportCell:
-    """The budget that a mechanism's options were fitted to, if any."""
-    return ReportCell(budget[1], budget[0])
+def _make_label_cell(label: object, mark: Literal["base", "null", ""]) -> ReportCell:
+    return ReportCell(str(label), str(label), mark)
 
 
-def _make_label_cell(label: str, *, base: bool) -> ReportCell:
-    return ReportCell(label, label, "base" if base else "")
+def _mark_baseline(rows: Frame) -> Literal["base", ""]:
+    return "base" if bool(rows["is_baseline"].any()) else ""
 
 
 # -- trained tasks -------------------------------------------------------------------------------------------------
@@ -96,34 +96,28 @@ def _list_trained(rows: Frame) -> Iterator[ReportTable]:
 
 
 def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
-    lines = [_make_score_line(test, trained) for trained in test.scored_results]
-    for name, find in ability.COMPUTED_SCORES:
-        value = find(test)
+    sign = 1 if test.in_bits else -1
+    lines: list[_Line] = []
+    for trained in test.scored_results:
+        sizes = trained.best_attempts["parameters"].dropna()
+        cells = [_make_label_cell(trained.label, "base" if trained.is_baseline else ""), trained.show_score()]
+        cells += [ReportCell(format_count(len(trained.best_attempts), "seed"))]
+        cells += [ReportCell(units.integer(sizes.max()) if len(sizes) else "")]
+        lines.append((sign * trained.score.value if trained.score else 0.0, cells))
+    for name, find_score in ability.COMPUTED_SCORES:
+        value = find_score(test)
         if value is not None:
             score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
-            null = [ReportCell(name, name, "null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
-            lines.append((value if test.in_bits else -value, null))
+            cells = [_make_label_cell(name, "null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
+            lines.append((sign * value, cells))
     unscored = [trained.label for trained in test.results if trained.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""
-    head = (_format_metric(test.metric, less=test.in_bits), "Mean over", "Parameters")
+    head = (_capitalise(test.metric) + (LOWER_IS_BETTER if test.in_bits else ""), "Mean over", "Parameters")
     return _make_table(test.name, head, lines, " ".join(filter(None, (test.describe_ranking(), note))))
 
 
-def _make_score_line(
-    test: trained_scores.LearningTest, trained: trained_scores.MechanismResult
-) -> tuple[float, Sequence[ReportCell]]:
-    value = trained.score.value if trained.score else 0.0
-    size = trained.best_attempts["parameters"].dropna()
-    cells = (
-        trained.show_score(),
-        ReportCell(format_count(len(trained.best_attempts), "seed")),
-        ReportCell(units.integer(size.max()) if len(size) else ""),
-    )
-    return value if test.in_bits else -value, [_make_label_cell(trained.label, base=trained.is_baseline), *cells]
-
-
-def _format_metric(metric: str, *, less: bool) -> str:
-    return f"{metric[:1].upper()}{metric[1:]}" + (LOWER_IS_BETTER if less else "")
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 # -- approximation errors ------------------------------------------------------------------------------------------
@@ -131,37 +125,28 @@ def _format_metric(metric: str, *, less: bool) -> str:
 
 def _list_errors(rows: Frame) -> Iterator[ReportTable]:
     for piece in select.slice_fidelity(select.filter_fidelity(rows)):
-        input_rows, budgets = piece.rows, select.find_budgets(piece.rows)
-        lines = []
-        for label, part in input_rows.groupby("label", sort=False):
+        budgets, lines = select.find_budgets(piece.rows), list[_Line]()
+        for label, part in piece.rows.groupby("label", sort=False):
             errors = part["relative_error"].tolist()
-            mean, (low, high) = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
-            cells = [_make_estimate_cell(Estimate(mean, low, high)), _make_budget_cell(budgets[str(label)])]
-            cells.append(ReportCell(format_count(part["layer"].nunique(), "layer")))
-            lines.append((mean, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
-        nulls = (("null: mean of v", input_rows["mean_value_error"].mean()), ("null: zero", 1.0))
+            mean, ends = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
+            cells = [_make_label_cell(label, _mark_baseline(part)), _make_estimate_cell(Estimate(mean, *ends))]
+            rank, budget = budgets[str(label)]
+            cells += [ReportCell(budget, rank), ReportCell(format_count(part["layer"].nunique(), "layer"))]
+            lines.append((mean, cells))
+        nulls = (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0))
         for name, value in nulls:
             if units.is_present(value):
-                lines.append(
-                    (
-                        value,
-                        [
-                            ReportCell(name, name, "null"),
-                            _make_estimate_cell(Estimate(value)),
-                            ReportCell(units.EMPTY),
-                            ReportCell(units.EMPTY),
-                        ],
-                    )
-                )
-        where = format_inputs(piece.inputs, piece.causal, piece.length)
-        yield _make_table(where, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines, "")
+                cells = [_make_label_cell(name, "null"), _make_estimate_cell(Estimate(value))]
+                lines.append((value, [*cells, ReportCell(units.EMPTY), ReportCell(units.EMPTY)]))
+        caption = format_inputs(piece.inputs, piece.causal, piece.length)
+        yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines)
 
 
 def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str] = units.number) -> ReportCell:
-    ends = [format_value(end) for end in (estimate.low, estimate.high) if units.is_present(end) and end is not None]
-    return ReportCell(
-        format_value(estimate.value) + (f" ({units.INTERVAL_DASH.join(ends)})" if len(ends) > 1 else ""), estimate.value
-    )
+    text, ends = format_value(estimate.value), (estimate.low, estimate.high)
+    if all(map(units.is_present, ends)):
+        text += f" ({units.INTERVAL_DASH.join(format_value(end) for end in ends if end is not None)})"
+    return ReportCell(text, estimate.value)
 
 
 # -- in a trained model --------------------------------------------------------------------------------------------
@@ -169,45 +154,29 @@ def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str]
 
 def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
     for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=True):
-        where = f"{inputs}, {int(length):,} tokens"
+        caption = f"{inputs}, {int(length):,} tokens"
         whole, single = piece[piece["layer"].isna()], piece[piece["layer"].notna()]
         if len(whole):
-            yield _make_swap_table(whole, where)
+            yield _make_swap_table(whole, caption)
         if len(single):
-            yield _make_layer_table(single, f"{where}, one layer at a time")
+            yield _make_layer_table(single, f"{caption}, one layer at a time")
 
 
-def _make_swap_table(rows: Frame, where: str) -> ReportTable:
-    """Sort by perplexity; for encoders, which have none, by the distance of their outputs."""
+def _make_swap_table(rows: Frame, caption: str) -> ReportTable:
+    """Make a table sorted by perplexity; for encoders, which have none, by the distance of their outputs."""
     summaries = list(swap.summarise_segments(rows))
     column, column_title = _choose_distance(rows)
-    sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "divergence"
+    sort_column = "perplexity" if any(summary["perplexity"] for summary in summaries) else "divergence"
     sample_cell = ReportCell(format_count(rows["swap.segment"].nunique(), "segment"))
-    lines = []
-    for line in summaries:
-        score = line[sort_column]
-        cells = [ReportCell(units.ratio(*line["perplexity"]) if line["perplexity"] else units.EMPTY)]
-        cells += [ReportCell(units.number(line[column])), ReportCell(units.ratio(*line["speedup"] or (None,)))]
-        value = score.value if score else float("inf")
-        lines.append(
-            (
-                value,
-                [
-                    _make_label_cell(line["label"], base=line["is_baseline"]),
-                    *cells,
-                    _make_budget_cell(line["budget"]),
-                    sample_cell,
-                ],
-            )
-        )
-    head = (
-        f"Perplexity, over the model's own{LOWER_IS_BETTER}",
-        f"{column_title}{LOWER_IS_BETTER}",
-        "Speedup over the model's own",
-        "Budget",
-        "Mean over",
-    )
-    return _make_table(where, head, lines, "")
+    lines: list[_Line] = []
+    for summary in summaries:
+        score, (rank, budget) = summary[sort_column], summary["budget"]
+        perplexity, speedup = (ReportCell(units.ratio(*summary[n] or (None,))) for n in ("perplexity", "speedup"))
+        cells = [_make_label_cell(summary["label"], "base" if summary["is_baseline"] else ""), perplexity]
+        cells += [ReportCell(units.number(summary[column])), speedup, ReportCell(budget, rank), sample_cell]
+        lines.append((score.value if score else math.inf, cells))
+    head = (f"Perplexity, over the model's own{LOWER_IS_BETTER}", f"{column_title}{LOWER_IS_BETTER}")
+    return _make_table(caption, (*head, "Speedup over the model's own", "Budget", "Mean over"), lines)
 
 
 def _choose_distance(rows: Frame) -> tuple[str, str]:
@@ -216,37 +185,37 @@ def _choose_distance(rows: Frame) -> tuple[str, str]:
     return (first, "KL per token") if decoder else (second, "Error of hidden states")
 
 
-def _make_layer_table(rows: Frame, where: str) -> ReportTable:
+def _make_layer_table(rows: Frame, caption: str) -> ReportTable:
     column, column_title = _choose_distance(rows)
-    lines = []
+    lines: list[_Line] = []
     for label, part in rows.groupby("label", sort=False):
         layers = part.groupby("layer")[column].mean().dropna().tolist()
         if layers:
             mean = estimate_mean(layers)
-            ends = mean.interval() or (None, None)
-            cells = [_make_estimate_cell(Estimate(mean.value, *ends)), ReportCell(format_count(len(layers), "layer"))]
-            lines.append((mean.value, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
-    return _make_table(where, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines, "")
+            estimate = Estimate(mean.value, *(mean.interval() or (None, None)))
+            cells = [_make_label_cell(label, _mark_baseline(part)), _make_estimate_cell(estimate)]
+            lines.append((mean.value, [*cells, ReportCell(format_count(len(layers), "layer"))]))
+    return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines)
 
 
 def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
     for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=False):
         last = piece[piece["accuracy"].notna()].drop_duplicates("label", keep="last")
-        lines = []
+        lines: list[_Line] = []
         for row in last.to_dict("records"):
             ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
-            cells = [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
-            question_count = row.get("retrieval.questions")
-            asked = units.is_present(question_count)
-            cells.append(ReportCell(format_count(int(question_count), "question") if asked else units.EMPTY))
-            lines.append((-row["accuracy"], [_make_label_cell(row["label"], base=row["is_baseline"]), *cells]))
-        if "retrieval.chance" in last and len(chance := last["retrieval.chance"].dropna()):
-            value = _make_estimate_cell(Estimate(chance.iloc[0]), units.percent)
-            lines.append((-chance.iloc[0], [ReportCell("chance", "chance", "null"), value, ReportCell("computed")]))
+            count = row.get("retrieval.questions")
+            cells = [_make_label_cell(row["label"], "base" if row["is_baseline"] else "")]
+            cells += [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
+            cells += [ReportCell(format_count(int(count), "question") if units.is_present(count) else units.EMPTY)]
+            lines.append((-row["accuracy"], cells))
+        if "retrieval.chance" in last and len(chances := last["retrieval.chance"].dropna()):
+            chance = float(chances.iloc[0])
+            cells = [_make_label_cell("chance", "null"), _make_estimate_cell(Estimate(chance), units.percent)]
+            lines.append((-chance, [*cells, ReportCell("computed")]))
         if len(last):
-            metric = last["metric"].dropna()
-            head = (_format_metric(str(metric.iloc[0]) if len(metric) else "accuracy", less=False), "Mean over")
-            yield _make_table(f"{inputs}, {int(length):,} tokens", head, lines, "")
+            metric = next(iter(last["metric"].dropna()), "accuracy")
+            yield _make_table(f"{inputs}, {int(length):,} tokens", (_capitalise(str(metric)), "Mean over"), lines)
 
 
 TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _list_swaps, "retrieval": _list_retrieval}
@@ -255,24 +224,24 @@ TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _li
 # -- other sections ------------------------------------------------------------------------------------------------
 
 
-def _list_section_tables(run: SiteRun, section: Section, material: SectionData) -> Iterator[Scoreboard]:
+def _list_section_tables(run: SiteRun, section: Section, data: SectionData) -> Iterator[Scoreboard]:
     """Yield the tables of the report's section. Growth is sorted by exponent; other tables keep their order, as it is
     unknown whether higher or lower is better."""
     if section.layout == "complexity":
-        for block in growth_exponents.make_chapter(section, material).blocks:
+        for block in growth_exponents.make_chapter(section, data).blocks:
             tables = (_order_by_growth(table) for table in block.tables)
             yield from (Scoreboard(run, block.config_text, table, "slowest growth first") for table in tables)
         return
     layout = page.SECTION_MODULES.get(section.layout, generic)
-    for part_text, rows in _split_ambiguous(material.rows, section.x):
-        for block in layout.make_chapter(section, replace(material, rows=rows)).blocks:
+    for part_text, rows in _split_ambiguous(data.rows, section.x):
+        for block in layout.make_chapter(section, replace(data, rows=rows)).blocks:
             for table in block.tables:
                 caption = f"{table.caption}: {part_text}" if part_text else table.caption
                 yield Scoreboard(run, block.config_text, replace(table, caption=caption), "in the order of the report")
 
 
 def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
-    """Split rows by the columns (part, inputs) that distinguish rows of one mechanism; yields descriptions too."""
+    """Split rows by part and inputs, where a mechanism has several rows otherwise; yield each with a description."""
     key_columns = ["label", x] if x in rows else ["label"]
     columns: list[str] = []
     for name in ("part", "inputs"):
@@ -286,9 +255,9 @@ def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
 
 
 def _order_by_growth(table: ReportTable) -> ReportTable:
-    column = table.head.index("Time") if "Time" in table.head else None
-    if column is None:
+    if "Time" not in table.head:
         return table
+    column = table.head.index("Time")
 
     def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
         value = row[column].sort

@@ -17,7 +17,7 @@ from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
 from ..answers.cost_curves import CostCurve, split_by_config
 from ..answers.decision_table import DecisionTable, make_decision_tables
-from ..claims.evidence import Evidence, read_evidence
+from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
 from ..gather import Frame, ReportData, gather
@@ -32,7 +32,7 @@ PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
 class MechanismDetails:
     """Details of an instantiated mechanism: options with defaults, growth of time and memory, supported features.
 
-    limits: traits that it does not have. summary: first paragraph of its docstring. patterns: its pattern, if any.
+    limits: features that it does not support. summary: first paragraph of its docstring. patterns: its pattern, if any.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class MechanismDetails:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """A run. digest: of its rows as written, independent of the folder's location."""
+    """A run. digest: of its rows, independent of where the folder is."""
 
     name: str
     digest: str
@@ -111,7 +111,7 @@ class SiteMechanism:
 
     @property
     def is_listed(self) -> bool:
-        """Whether its family's card lists it: not for other libraries' mechanisms and those without a family."""
+        """Whether it is on the card of its family; mechanisms of other libraries are not."""
         return self.family in FAMILIES and not self.name.startswith(PEER_PREFIX)
 
     @property
@@ -166,17 +166,13 @@ def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails
         rows=rows,
         decision_tables=tuple(make_decision_tables(rows)),
         groups=tuple(list_groups(evidence.rows, rows, gathered.cpus)),
-        verdicts=_evaluate_claims(evidence),
+        verdicts=evaluate_claims(load_ledger(), evidence),
         mechanisms=list_mechanisms(catalogue(), rows, details),
     )
 
 
-def _evaluate_claims(evidence: Evidence) -> LedgerVerdicts:
-    return evaluate_claims(load_ledger(), evidence)
-
-
 def _digest_rows(path: Path) -> str:
-    """Digest of a run's lines, which does not change when its files are packed."""
+    """Digest of a run's lines, which does not change if its files are compressed."""
     hasher = hashlib.sha256()
     files = list_shards(path)
     if not files:
@@ -190,17 +186,13 @@ def _digest_rows(path: Path) -> str:
 def list_mechanisms(
     entries: Iterable[Entry], rows: Frame, details: Mapping[str, MechanismDetails]
 ) -> dict[str, SiteMechanism]:
-    """Return the mechanisms of the catalogue, then those that only rows name, such as other libraries'."""
-    listed = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
+    """Return the mechanisms of the catalogue, then those that only occur in rows, such as other libraries'."""
+    mechanisms = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
     variants = zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True)
     families = {
         name: str(family or "") for variant, family in dict.fromkeys(variants) for name in list_names(str(variant))
     }
-    unlisted = {
-        name: SiteMechanism(name, family, _describe_unlisted(name)) for name, family in sorted(families.items())
-    }
-    return listed | {name: mechanism for name, mechanism in unlisted.items() if name not in listed}
-
-
-def _describe_unlisted(name: str) -> str:
-    return "From another library." if name.startswith(PEER_PREFIX) else "From a plug-in or another version."
+    for name, family in sorted(families.items()):
+        origin = "another library" if name.startswith(PEER_PREFIX) else "a plug-in or another version"
+        mechanisms.setdefault(name, SiteMechanism(name, family, f"From {origin}."))
+    return mechanisms

@@ -1,4 +1,5 @@
-"""The site's folder: checked for foreign files and replaced atomically, so that a kill leaves the old or new site."""
+"""The site's folder: checked for foreign files and replaced atomically, so that a killed process leaves the old or the
+new site."""
 
 from __future__ import annotations
 
@@ -18,16 +19,12 @@ from ...results import file_marks
 from .page_names import digest
 
 FILE_LIST = "files.json"  # list of the site's files with digests; any other file is foreign
-LOCK_NAME, NEW_NAME, OLD_NAME = (
-    "lock",
-    "site",
-    "old",
-)  # entries of the temporary folder next to the site
+LOCK_NAME, NEW_NAME, OLD_NAME = "lock", "site", "old"  # entries of the temporary folder next to the site
 RENAME_EXCHANGE, AT_FDCWD = 2, -100  # constants of renameat2
 
 
 def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
-    """Replace an earlier site by these files at once. Raises `UsageError` if its folder contains foreign files."""
+    """Replace an earlier site by these files as a whole. Raises `UsageError` if its folder contains foreign files."""
     check_site(site)
     try:
         site.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +51,8 @@ def check_site(site: Path) -> None:
         digests = _read_file_list(site)
         for path in sorted(site.rglob("*")):
             name = path.relative_to(site).as_posix()
-            if (
-                name != FILE_LIST
-                and not (path.is_dir() and not path.is_symlink())
-                and not _is_unchanged(path, digests.get(name))
-            ):
+            is_folder = path.is_dir() and not path.is_symlink()
+            if name != FILE_LIST and not is_folder and not _is_unchanged(path, digests.get(name)):
                 reason = "changed since it was published" if name in digests else "not written by efficient-attn"
                 raise UsageError(f"{site}: holds {name}, {reason}; move it away, or choose another --site")
     except OSError as error:
@@ -98,25 +92,25 @@ def _replace_folder(new: Path, site: Path) -> None:
     if not site.exists():
         os.rename(new, site)
     elif not _exchange(new, site):
-        # no atomic exchange on this system: a kill between the renames leaves the old site in the work folder
+        # no atomic exchange: if the process is killed between the renames, the old site is left in the work folder
         old = new.with_name(OLD_NAME)
         try:
             os.rename(site, old)
             os.rename(new, site)
-        except BaseException:  # also on interrupts: otherwise the old site would be removed with the work folder
+        except BaseException:  # also on interrupts, as otherwise the old site would be removed with the work folder
             if old.is_dir() and not site.exists():
                 os.rename(old, site)
             raise
 
 
 def _exchange(first: Path, other: Path) -> bool:
-    """Exchange two names in one step. False where the system, or this file system, knows no such thing."""
+    """Exchange two folders atomically. Returns False if the system or the file system does not support it."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
     return call is not None and call(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
 
 
 def _make_work_folder(site: Path) -> tuple[Path, FileLock]:
-    """A folder of one's own beside the site, held by its lock for as long as one lives."""
+    """Create a work folder next to the site, with a lock that is held as long as this process lives."""
     while True:
         work = site.with_name(f".{site.name}.{secrets.token_hex(8)}.tmp")
         work.mkdir()
@@ -129,7 +123,7 @@ def _make_work_folder(site: Path) -> tuple[Path, FileLock]:
 
 
 def _remove_work_folder(work: Path, lock: FileLock) -> None:
-    """Remove the lock last, so that leftovers of a kill are recognized as abandoned."""
+    """Remove a work folder, its lock last, so that other processes recognize what a killed process leaves."""
     for name in (NEW_NAME, OLD_NAME):
         if (work / name).exists():
             shutil.rmtree(work / name)
@@ -140,11 +134,9 @@ def _remove_work_folder(work: Path, lock: FileLock) -> None:
 def _remove_leftovers(site: Path) -> None:
     """Remove unlocked work folders of killed processes next to the site; restore an old site found in them."""
     for leftover in site.parent.glob(f".{glob.escape(site.name)}.{'[0-9a-f]' * 16}.tmp"):
-        if (
-            leftover.is_symlink()
-            or not leftover.is_dir()
-            or {path.name for path in leftover.iterdir()} - {LOCK_NAME, NEW_NAME, OLD_NAME}
-        ):
+        if leftover.is_symlink() or not leftover.is_dir():
+            continue
+        if {path.name for path in leftover.iterdir()} - {LOCK_NAME, NEW_NAME, OLD_NAME}:
             continue
         lock = FileLock(leftover / LOCK_NAME, fallback_to_soft=False)
         try:

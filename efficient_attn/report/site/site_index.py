@@ -18,7 +18,7 @@ class _IndexModel(BaseModel):
 
 
 class ListedRun(_IndexModel):
-    """A run. page, rows: addresses within the site; ok: how many of its cases gave a result."""
+    """A run. page, rows: addresses within the site; ok: number of its cases with a result."""
 
     name: str
     digest: str
@@ -54,7 +54,7 @@ class ListedClaim(_IndexModel):
 
 
 class ListedLeaderboard(_IndexModel):
-    """A leaderboard in the index."""
+    """A leaderboard in the index. cells: number of its groups."""
 
     suite: str
     machine: str
@@ -71,7 +71,7 @@ class ListedTask(_IndexModel):
 
 
 class Index(_IndexModel):
-    """What a site holds. version: of this form; rows: the file with the rows of all runs."""
+    """The contents of a site. version: of this format; rows: the file with the rows of all runs."""
 
     schema_: str = Field(default=SCHEMA_FILE, alias="$schema")
     note: str = MARK
@@ -85,11 +85,11 @@ class Index(_IndexModel):
 
 
 def format_index(index: Index) -> str:
-    """The index as JSON."""
+    """Format the index as JSON."""
     return index.model_dump_json(indent=1, by_alias=True) + "\n"
 
 
 def format_schema() -> str:
-    """The JSON schema of the index."""
+    """Format the JSON schema of the index."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": MARK}
     return json.dumps(schema | Index.model_json_schema(by_alias=True), indent=1) + "\n"

@@ -41,14 +41,9 @@ class SitePages:
     def __init__(self, data: SiteData) -> None:
         self.data = data
         self.leaderboards = list_leaderboards(data.groups)
-        loader = jinja2.ChoiceLoader(
-            [
-                jinja2.PackageLoader("efficient_attn.report.site", "templates"),
-                jinja2.PackageLoader("efficient_attn.report", "templates"),
-            ]
-        )
+        packages = ("efficient_attn.report.site", "efficient_attn.report")
         self.env = jinja2.Environment(
-            loader=loader,
+            loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in packages]),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -111,22 +106,22 @@ class SitePages:
     # -- the front page --------------------------------------------------------------------------------------------
 
     def _render_front(self) -> str:
-        links = {name: mechanism.link for name, mechanism in self.data.mechanisms.items()}
+        data, cpus = self.data, self.data.gathered.cpus
+        links = {name: mechanism.link for name, mechanism in data.mechanisms.items()}
         script = self._read_template("picker.js")
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        data = self.data
+        verdicts = data.verdicts.claims
         variables = {
-            "picker": picker.make_picker(self.data.groups, data.curves_by_config, links, data.gathered.cpus),
+            "picker": picker.make_picker(data.groups, data.curves_by_config, links, cpus),
             "uses": picker.USE_WORDS,
             "qualities": picker.QUALITIES,
             "front": self._draw_front(),
-            "charts": crossover_bars.list_bar_charts(self.data.decision_tables, self.data.gathered.cpus),
+            "charts": crossover_bars.list_bar_charts(data.decision_tables, cpus),
             "families": self._group_by_family(),
-            "others": [mechanism for mechanism in self.data.mechanisms.values() if not mechanism.is_listed],
-            "comparisons": list(library_comparison.list_library_comparisons(self.data.groups, self.data.gathered.cpus)),
-            "verdicts": self._group_by_verdict(),
+            "others": [mechanism for mechanism in data.mechanisms.values() if not mechanism.is_listed],
+            "comparisons": list(library_comparison.list_library_comparisons(data.groups, cpus)),
+            "verdicts": [(verdict, [v for v in verdicts if v.verdict == verdict]) for verdict in VERDICTS],
             "script": Markup(script),
-            "digest": digest,
+            "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         }
         return self._render_template("front", 0, **variables)
 
@@ -135,10 +130,8 @@ class SitePages:
         data = self.data
         looks = style.choose_looks(data.rows["label"])
         section_data = SectionData(data.rows, data.gathered.cpus, looks, frozenset(data.gathered.overrides))
-        tables = [
-            table for table in data.decision_tables if table.baseline == "full" and table.config["mode"] != "decode"
-        ]
-        chapter = tradeoffs.make_chapter(tables, section_data)
+        tables = (table for table in data.decision_tables if table.baseline == "full")
+        chapter = tradeoffs.make_chapter([t for t in tables if t.config["mode"] != "decode"], section_data)
         panels = sorted((panel for block in chapter.blocks for panel in block.plans), key=length_plots.rank_plan)
         if not panels:
             return None
@@ -152,39 +145,18 @@ class SitePages:
                 mechanisms[mechanism.family].append(mechanism)
         return [(family, mechanisms[family.name]) for family in families.FAMILY_CARDS]
 
-    def _group_by_verdict(self) -> list[tuple[str, list[ClaimVerdict]]]:
-        claims = self.data.verdicts.claims
-        return [
-            (verdict, [claim_verdict for claim_verdict in claims if claim_verdict.verdict == verdict])
-            for verdict in VERDICTS
-        ]
-
     # -- other pages -----------------------------------------------------------------------------------------------
 
     def _render_mechanism(self, mechanism: SiteMechanism) -> str:
-        claims = [j for j in self.data.verdicts.claims if j.entry.claim.mechanism == mechanism.name]
-        sources = {j.entry.file: j.entry.source for j in claims}
-        mechanism_papers = bibliography.find_papers(mechanism.details.summary if mechanism.details else "")
-        unlisted_sources = [
-            s for s in sources.items() if not any(s[1].url.endswith(paper.arxiv) for paper in mechanism_papers)
-        ]
-        bibtex = [
-            text for text in (bibliography.make_bibtex(source, name) for name, source in unlisted_sources) if text
-        ]
-        bibtex = [*(paper.bibtex for paper in mechanism_papers), *bibtex]
-        lines = self._list_timings(mechanism.name)
-        return self._render_template(
-            "mechanism",
-            1,
-            mechanism=mechanism,
-            claims=claims,
-            bibtex=bibtex,
-            lines=lines[:MAX_LINES],
-            count_lines=len(lines),
-        )
-
-    def _list_timings(self, name: str) -> list[tuple[GroupResult, TimedMechanism]]:
-        return self._timings_by_mechanism.get(name, [])
+        claims = [verdict for verdict in self.data.verdicts.claims if verdict.entry.claim.mechanism == mechanism.name]
+        papers = bibliography.find_papers(mechanism.details.summary if mechanism.details else "")
+        bibtex = [paper.bibtex for paper in papers]
+        for name, source in {verdict.entry.file: verdict.entry.source for verdict in claims}.items():
+            if not any(source.url.endswith(paper.arxiv) for paper in papers):
+                bibtex.append(bibliography.make_bibtex(source, name))
+        timings = self._timings_by_mechanism.get(mechanism.name, [])
+        variables = {"claims": claims, "bibtex": list(filter(None, bibtex)), "count_lines": len(timings)}
+        return self._render_template("mechanism", 1, mechanism=mechanism, lines=timings[:MAX_LINES], **variables)
 
     @cached_property
     def _timings_by_mechanism(self) -> Mapping[str, list[tuple[GroupResult, TimedMechanism]]]:
@@ -196,21 +168,18 @@ class SitePages:
         return timings
 
     def _render_claim(self, claim_verdict: ClaimVerdict) -> str:
-        claim = claim_verdict.entry.claim
-        case_keys = {key for machine in claim_verdict.machines for key in machine.decisive.cases}
-        runs = self._find_runs(case_keys)
-        measured = [(m.machine, m.verdict, claims_text.format_measured(claim.rule, m)) for m in claim_verdict.machines]
-        bibtex = bibliography.make_bibtex(claim_verdict.entry.source, claim_verdict.entry.file)
-        rule = claims_text.format_rule(claim.rule)
-        return self._render_template(
-            "claim", 1, claim_verdict=claim_verdict, rule=rule, measured=measured, runs=runs, bibtex=bibtex
-        )
+        entry, machines = claim_verdict.entry, claim_verdict.machines
+        variables = {
+            "rule": claims_text.format_rule(entry.claim.rule),
+            "measured": [(m.machine, m.verdict, claims_text.format_measured(entry.claim.rule, m)) for m in machines],
+            "runs": self._find_runs({key for machine in machines for key in machine.decisive.cases}),
+            "bibtex": bibliography.make_bibtex(entry.source, entry.file),
+        }
+        return self._render_template("claim", 1, claim_verdict=claim_verdict, **variables)
 
     def _find_runs(self, keys: set[str]) -> list[SiteRun]:
-        sessions = {str(self._session_by_case[key]) for key in keys if key in self._session_by_case}
-        return [
-            run for run in self.data.runs if any(self.data.run_by_session.get(session) is run for session in sessions)
-        ]
+        runs = [self.find_run(self._session_by_case[key]) for key in keys if key in self._session_by_case]
+        return [run for run in self.data.runs if any(run is other for other in runs)]
 
     @cached_property
     def _session_by_case(self) -> Mapping[str, Any]:
@@ -218,15 +187,13 @@ class SitePages:
         return dict(zip(rows["case_key"].tolist(), rows["run_id"].tolist(), strict=True))
 
     def _render_task(self, task: str) -> str:
-        rows = self.data.rows[self.data.rows["task"] == task]
-        sections = [section for section in self.data.gathered.sections if section.task == task]
-        cpus = self.data.gathered.cpus
-        lines = self._count_runs(rows)
-        score_tables = [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)]
-        timed = any(group.row.task == task for group in self.data.groups)
-        return self._render_template(
-            "task", 1, task=task, sections=sections, lines=lines, scoreboards=score_tables, timed=timed
-        )
+        cpus, lines = self.data.gathered.cpus, self._count_runs(self.data.rows[self.data.rows["task"] == task])
+        variables = {
+            "sections": [section for section in self.data.gathered.sections if section.task == task],
+            "scoreboards": [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)],
+            "timed": any(group.row.task == task for group in self.data.groups),
+        }
+        return self._render_template("task", 1, task=task, lines=lines, **variables)
 
     def _count_runs(self, rows: Frame) -> list[tuple[SiteRun, int, int, Sequence[str]]]:
         """For each run: the number of its rows, of rows with a result, and the variants with a result."""

@@ -1,4 +1,4 @@
-"""Times between lengths: laws of interpolation, what is not said, and curves out of rows."""
+"""Interpolation of costs between measured lengths, and curves from rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_power_is_interpolated_exactly(power: float, factor: float, length: in
 
 
 @given(st.floats(0.1, 10), st.floats(1e-6, 1e-2), st.integers(513, 4095))
-def test_a_fixed_cost_and_one_that_grows_lie_within(start: float, slope: float, length: int) -> None:
+def test_a_sum_of_fixed_and_growing_cost_lies_in_the_interval(start: float, slope: float, length: int) -> None:
     """As short calls have it."""
     found = interpolate((512, _around(start + slope * 512)), (4096, _around(start + slope * 4096)), length, TIME_BEND)
     assert found is not None
@@ -63,13 +63,13 @@ def test_intervals_widen_with_the_distance_from_what_was_measured() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(513, 4095))
-def test_bytes_that_grow_alike_are_interpolated_exactly(start: int, slope: int, length: int) -> None:
+def test_linear_bytes_are_interpolated_exactly(start: int, slope: int, length: int) -> None:
     found = interpolate_bytes([(n, float(start + slope * n)) for n in (256, 512, 4096, 8192)], length)
     assert found is not None
     assert found.value == found.low == found.high == pytest.approx(start + slope * length)
 
 
-def test_bytes_that_grow_in_steps_stay_between_those_that_were_counted() -> None:
+def test_stepwise_bytes_are_bounded_by_both_ends() -> None:
     found = interpolate_bytes([(512, 100.0), (1024, 110.0), (4096, 200.0), (8192, 900.0)], 2048)
     assert found == Estimate(140.0, 112.0, 175.0)
     assert interpolate_bytes([(1024, 190.0), (4096, 200.0)], 2048) == Estimate(pytest.approx(193.3, 1e-3), 190.0, 200.0)
@@ -77,7 +77,7 @@ def test_bytes_that_grow_in_steps_stay_between_those_that_were_counted() -> None
     assert interpolate_bytes([(512, 1.0), (4096, None)], 2048) is None
 
 
-def test_what_one_end_lacks_is_not_interpolated() -> None:
+def test_values_missing_at_one_end_are_not_interpolated() -> None:
     assert interpolate((512, None), (4096, _around(1.0)), 1024, TIME_BEND) is None
 
 
@@ -87,13 +87,13 @@ def _curve(lengths: tuple[int, ...], *, paired: bool = True) -> CostCurve:
     return CostCurve("linear", 4, {}, tuple(points))
 
 
-def test_what_was_measured_is_taken_as_it_is() -> None:
+def test_measured_costs_are_returned_unchanged() -> None:
     taken = _curve((512, 1024)).estimate(1024)
     assert isinstance(taken, CostAtLength)
     assert (taken.basis, taken.between, taken.latency.value) == ("measured", None, 10.24)
 
 
-def test_what_lies_between_says_between_what() -> None:
+def test_interpolated_costs_name_both_lengths() -> None:
     taken = _curve((512, 2048)).estimate(1024)
     assert isinstance(taken, CostAtLength)
     assert (taken.basis, taken.between) == ("interpolated", (512, 2048))
@@ -103,7 +103,7 @@ def test_what_lies_between_says_between_what() -> None:
     assert taken.latency.low < taken.latency.value
 
 
-def test_without_the_baseline_there_is_a_time_and_no_speedup() -> None:
+def test_without_a_baseline_there_is_no_speedup() -> None:
     taken = _curve((512, 2048), paired=False).estimate(1024)
     assert isinstance(taken, CostAtLength)
     assert taken.speedup is None
@@ -113,11 +113,11 @@ def test_without_the_baseline_there_is_a_time_and_no_speedup() -> None:
 @pytest.mark.parametrize(
     ("lengths", "says"), [((512, 1024), "timed only at 512, 1K"), ((128, 65536), "not timed between 128 and 64K")]
 )
-def test_where_nothing_is_known_it_is_said_why(lengths: tuple[int, ...], says: str) -> None:
+def test_lengths_without_an_estimate_have_a_reason(lengths: tuple[int, ...], says: str) -> None:
     assert _curve(lengths).estimate(4096 if 65536 in lengths else 2048) == says
 
 
-def test_rows_of_a_mechanism_at_a_place_are_a_curve(tmp_path: Path) -> None:
+def test_rows_of_one_configuration_form_a_curve_per_mechanism(tmp_path: Path) -> None:
     again = runs.write_run(tmp_path / "again", runs.speed(lengths=(1024,), run_id="quickstart-2"))
     records = [*runs.speed(lengths=(512, 1024)), *runs.speed(causal=True, lengths=(512,))]
     found = gather.gather([runs.write_run(tmp_path / "run", records), again])

@@ -44,7 +44,7 @@ def read(lengths: list[int], lows: list[float], highs: list[float]) -> Crossover
         ([1.5, 1.6, 0.9], [1.6, 1.7, 0.95], "undecided", "only at 512 and 1K"),
     ],
 )
-def test_what_a_curve_shows_in_words(lows: list[float], highs: list[float], kind: str, said: str) -> None:
+def test_crossovers_as_text(lows: list[float], highs: list[float], kind: str, said: str) -> None:
     found = read([512, 1024, 2048], lows, highs)
     assert found
     assert (found.kind, format_crossover(found)) == (kind, said)
@@ -58,7 +58,7 @@ def test_the_crossover_is_interpolated_in_logarithms() -> None:
     assert format_interpolation(found) == f"about 1448 (1381{INTERVAL_DASH}1519)"
 
 
-def test_where_the_interval_leaves_the_measured_lengths_it_says_so() -> None:
+def test_open_ends_of_an_interval_are_described() -> None:
     found = read([512, 1024], [0.9, 1.5], [1.05, 1.6])
     assert found
     assert found.low is None
@@ -66,7 +66,7 @@ def test_where_the_interval_leaves_the_measured_lengths_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("lows", [[], [NAN, NAN]])
-def test_nothing_is_said_without_an_interval(lows: list[float]) -> None:
+def test_speedups_without_intervals_have_no_crossover(lows: list[float]) -> None:
     assert read([512, 1024][: len(lows)], lows, lows) is None
 
 
@@ -98,7 +98,7 @@ def test_a_crossover_lies_in_its_bracket(curve: list[tuple[float, float, float]]
 
 
 @given(st.floats(0.2, 5), st.floats(0.2, 3))
-def test_a_power_law_crosses_where_it_does(middle: float, slope: float) -> None:
+def test_the_crossover_of_a_power_law_is_exact(middle: float, slope: float) -> None:
     lengths, at = [128.0 * 2**i for i in range(8)], 1024 * middle
     values = [(length / at) ** slope for length in lengths]
     assert find_last_rise(lengths, values) == pytest.approx(at)

@@ -1,4 +1,4 @@
-"""The table of what to use: each line's lengths, losses, memory and states are the rows' own."""
+"""Decision tables: lengths, errors, memory and states of each mechanism come from its rows."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def boards(tmp_path: Path, *records: Any) -> list[DecisionTable]:
         ([1536, 6000, 10**6], (1536, 6000, 10**6)),
     ],
 )
-def test_the_lengths_that_everybody_asks_for(measured: list[int], shown: tuple[int, ...]) -> None:
+def test_usual_lengths_are_represented_by_the_nearest_ones(measured: list[int], shown: tuple[int, ...]) -> None:
     assert choose_lengths(measured) == shown
 
 
-def test_a_board_a_place_with_the_fastest_first(tmp_path: Path) -> None:
+def test_each_configuration_has_a_table_with_the_fastest_first(tmp_path: Path) -> None:
     found, steps = boards(tmp_path, runs.speed(), runs.decode(), runs.fidelity())
     assert (found.config["mode"], found.config["causal"], found.baseline) == ("forward", False, "full")
     assert found.lengths == (1024, 8192)
@@ -54,7 +54,7 @@ def test_states_are_of_the_longest_context_at_the_same_shape(tmp_path: Path) -> 
     assert mqa.state_share == 1 / 8
 
 
-def test_at_other_shapes_the_share_alone_is_reported(tmp_path: Path) -> None:
+def test_states_of_other_shapes_only_have_a_share(tmp_path: Path) -> None:
     wide = [record for record in runs.speed() if record.row.variant in ("full", "linear")]
     steps = list(runs.decode((4096,)))
     for record in steps:
@@ -66,6 +66,6 @@ def test_at_other_shapes_the_share_alone_is_reported(tmp_path: Path) -> None:
     assert linear.state_share == 4096 / (2 * 8 * 64 * 4 * 4096)
 
 
-def test_what_was_never_compared_makes_no_board(tmp_path: Path) -> None:
+def test_rows_without_a_baseline_make_no_table(tmp_path: Path) -> None:
     alone = [record for record in runs.speed() if record.row.variant == "full"]
     assert boards(tmp_path, alone, runs.fidelity(), runs.failures()) == []

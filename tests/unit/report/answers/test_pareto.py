@@ -1,4 +1,4 @@
-"""Fronts: what is on one is beaten by nothing, and nothing is called beaten that an interval leaves open."""
+"""Pareto fronts: which points are dominated, and which cannot be decided within their intervals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def standings(*points: ParetoPoint) -> dict[str, str]:
     return {placed.point.label: placed.status for placed in classify_points(points)}
 
 
-def test_what_is_slower_and_loses_more_is_dominated() -> None:
+def test_slower_points_with_a_larger_error_are_dominated() -> None:
     assert standings(point("a", 1, 1), point("b", 2, 2), point("c", 3, 0.5)) == {
         "a": "front",
         "b": "dominated",
@@ -35,14 +35,14 @@ def test_what_is_slower_and_loses_more_is_dominated() -> None:
     }
 
 
-def test_overlapping_intervals_cannot_be_distinguished() -> None:
+def test_overlapping_intervals_are_unclear() -> None:
     a, b = point("a", 1, 1, cost_wide=0.6), point("b", 2, 2, cost_wide=0.6)
-    assert classify_points([a, b])[1] == RankedPoint(b, "untold", ("a",))
+    assert classify_points([a, b])[1] == RankedPoint(b, "unclear", ("a",))
     assert standings(a, point("b", 2, 2, cost_wide=0.3))["b"] == "dominated"
-    assert standings(a, point("b", 2, 1.1, cost_wide=0.3, loss_wide=0.2))["b"] == "untold"
+    assert standings(a, point("b", 2, 1.1, cost_wide=0.3, loss_wide=0.2))["b"] == "unclear"
 
 
-def test_exact_and_equal_in_one_the_better_in_the_other_dominates() -> None:
+def test_equal_exact_costs_are_decided_by_the_error() -> None:
     assert standings(point("a", 1, 0), point("b", 2, 0)) == {"a": "front", "b": "dominated"}
     assert standings(point("a", 1, 0), point("b", 1, 0)) == {"a": "front", "b": "front"}
 
@@ -54,7 +54,7 @@ drawn = st.lists(st.tuples(numbers, numbers, widths, widths), min_size=1, max_si
 
 
 @given(drawn)
-def test_nothing_beats_what_is_on_a_front(points: list[ParetoPoint]) -> None:
+def test_no_point_dominates_a_point_of_the_front(points: list[ParetoPoint]) -> None:
     placed = classify_points(points)
     kept = {p.point.label: p.point for p in placed if p.status != "dominated"}
     assert kept
@@ -69,12 +69,12 @@ def test_nothing_beats_what_is_on_a_front(points: list[ParetoPoint]) -> None:
 
 
 @given(drawn)
-def test_where_nothing_is_uncertain_everything_is_reported(points: list[ParetoPoint]) -> None:
+def test_points_without_intervals_are_never_unclear(points: list[ParetoPoint]) -> None:
     sharp = [ParetoPoint(p.label, Estimate(p.cost.value), Estimate(p.error.value)) for p in points]
-    assert all(placed.status != "untold" for placed in classify_points(sharp))
+    assert all(placed.status != "unclear" for placed in classify_points(sharp))
 
 
-def test_a_boards_points_stand_beside_its_baseline(tmp_path: Path) -> None:
+def test_points_of_a_table_include_the_baseline(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.fidelity()])
     (board,) = make_decision_tables(approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows)))
     full, *others = list_points(board, 8192, "time")

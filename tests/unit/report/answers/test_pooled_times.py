@@ -1,4 +1,4 @@
-"""Times of several cells on one scale: what ties cells together, and what widens the errors."""
+"""Pooling of times over several groups: what connects groups, and what widens the errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from efficient_attn.report.answers.pooled_times import GROUP_SPREAD, Timing, estimate_log_error, pool_times
 
 
-def _cell(cell: str, hour: float = 1.0, error: float = 0.01, **ms: float) -> list[Timing]:
+def _group(cell: str, hour: float = 1.0, error: float = 0.01, **ms: float) -> list[Timing]:
     return [Timing(name, cell, math.log(value * hour), error) for name, value in ms.items()]
 
 
-def test_a_single_group_is_taken_as_it_is() -> None:
-    found = pool_times(_cell("a", full=8.0, linear=2.0))
+def test_times_of_a_single_group_are_unchanged() -> None:
+    found = pool_times(_group("a", full=8.0, linear=2.0))
     assert found.time("linear").value == pytest.approx(2.0)
     speedup = found.speedup("full", "linear")
     assert speedup is not None
@@ -24,19 +24,19 @@ def test_a_single_group_is_taken_as_it_is() -> None:
     assert found.standard_error("linear") == pytest.approx(0.01)
 
 
-def test_a_machines_hour_is_in_times_and_not_in_ratios() -> None:
-    found = pool_times(_cell("a", full=8.0, linear=2.0))
+def test_drift_between_groups_cancels_in_ratios() -> None:
+    found = pool_times(_group("a", full=8.0, linear=2.0))
     time = found.time("linear")
     assert time.high is not None
     assert math.log(time.high / time.value) == pytest.approx(1.96 * math.hypot(GROUP_SPREAD, 0.01))
 
 
-def test_who_was_timed_in_two_groups_ties_these_together() -> None:
-    found = pool_times([*_cell("a", full=8.0, linear=2.0, window=4.0), *_cell("b", 1.1, full=8.0, gqa=1.0)])
+def test_mechanisms_in_two_groups_connect_these() -> None:
+    found = pool_times([*_group("a", full=8.0, linear=2.0, window=4.0), *_group("b", 1.1, full=8.0, gqa=1.0)])
     tied = found.speedup("linear", "gqa")
     assert tied is not None
     assert tied.value == pytest.approx(2.0, rel=0.03)  # not 2.0 / 1.1
-    alone = pool_times([*_cell("a", full=8.0, linear=2.0, window=4.0), *_cell("b", 1.1, gqa=1.0)])
+    alone = pool_times([*_group("a", full=8.0, linear=2.0, window=4.0), *_group("b", 1.1, gqa=1.0)])
     untied = alone.speedup("linear", "gqa")
     assert untied is not None
     assert untied.value == pytest.approx(2.0 / 1.1)
@@ -46,17 +46,19 @@ def test_who_was_timed_in_two_groups_ties_these_together() -> None:
     assert alone.standard_error("gqa") > GROUP_SPREAD > alone.standard_error("linear")
 
 
-def test_who_differs_between_groups_has_a_wider_error() -> None:
-    same = pool_times([*_cell("a", full=8.0, linear=2.0, window=3.0), *_cell("b", full=8.0, linear=2.0, window=3.0)])
-    unlike = pool_times([*_cell("a", full=8.0, linear=2.0, window=3.0), *_cell("b", full=8.0, linear=3.0, window=3.0)])
+def test_mechanisms_that_vary_between_groups_have_a_wider_error() -> None:
+    same = pool_times([*_group("a", full=8.0, linear=2.0, window=3.0), *_group("b", full=8.0, linear=2.0, window=3.0)])
+    unlike = pool_times(
+        [*_group("a", full=8.0, linear=2.0, window=3.0), *_group("b", full=8.0, linear=3.0, window=3.0)]
+    )
     assert unlike.standard_error("linear") > 3 * same.standard_error("linear")
 
 
-def test_nothing_is_said_over_a_base_that_was_not_timed() -> None:
-    assert pool_times(_cell("a", linear=2.0)).speedup("full", "linear") is None
+def test_speedups_over_an_untimed_baseline_are_none() -> None:
+    assert pool_times(_group("a", linear=2.0)).speedup("full", "linear") is None
 
 
 @pytest.mark.parametrize(("low", "high"), [(None, 1.0), (1.0, None), (0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
-def test_what_is_no_interval_has_no_error(low: float | None, high: float | None) -> None:
+def test_invalid_intervals_have_no_error(low: float | None, high: float | None) -> None:
     assert estimate_log_error(low, high) is None
     assert estimate_log_error(1.0, math.exp(2 * 1.96 * 0.1)) == pytest.approx(0.1)

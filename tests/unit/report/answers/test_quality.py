@@ -1,4 +1,4 @@
-"""What is known of quality: perplexities over a model's own, scores, and exactness by what is asked."""
+"""Quality of mechanisms: perplexities, accuracies, and which mechanisms are exact for given requirements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _swap(variant: str, loss: float, length: int = 1024, layer: int | None = Non
     return Record(made)
 
 
-def test_perplexities_are_over_the_models_own_at_the_greatest_length(tmp_path: Path) -> None:
+def test_perplexities_are_ratios_at_the_longest_length(tmp_path: Path) -> None:
     records = [_swap("full", 2.0), _swap("linear", 2.5), _swap("full", 1.0, 4096), _swap("linear", 1.1, 4096)]
     records += [_swap("linear", 9.0, 4096, layer=3)]  # one layer alone is another question
     found = Quality(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios
@@ -33,7 +33,7 @@ def test_perplexities_are_over_the_models_own_at_the_greatest_length(tmp_path: P
     assert found["linear"].on == "model:text, 4,096 tokens"
 
 
-def test_scores_are_by_task_and_of_what_was_asked_of_a_model(tmp_path: Path) -> None:
+def test_accuracies_of_trained_and_pretrained_models_by_task(tmp_path: Path) -> None:
     asked = [  # by layer, so that neither supersedes the other
         Record(runs.row("linear", task="retrieval", inputs="model", seq_len=512, accuracy=share, layer=layer))
         for layer, share in enumerate((0.25, 0.75))
@@ -109,7 +109,7 @@ def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
         ((None, None), 0.94, None),
     ],
 )
-def test_a_value_is_not_sure_where_its_interval_says_otherwise(
+def test_a_value_is_uncertain_if_its_interval_contains_the_bound(
     ends: tuple[float | None, float | None], least: float, sure: bool | None
 ) -> None:
     found = QualityFigure("mqar", 0.95, "", "", low=ends[0], high=ends[1]).with_certainty(lambda value: value >= least)

@@ -1,4 +1,4 @@
-"""Recommendations over synthetic rows: what is first, what shares a rank, what is left out and why."""
+"""Recommendations from synthetic rows: order, shared ranks, and reasons for leaving mechanisms out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW = "sliding_window:window=128"
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     folder = tmp_path_factory.mktemp("run")
     records = [*runs.speed(lengths=(512, 1024, 4096)), *runs.decode(), *runs.fidelity()]
     records += [*runs.speed(lengths=(512,), machine="Other-1c-2GiB")]
@@ -31,14 +31,14 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     return RecommendationData.of(gather([runs.write_run(folder, records)]).rows)
 
 
-def _ask(known: RecommendationData, here: str | None = None, **given: Any) -> Any:
+def _recommend(prepared: RecommendationData, here: str | None = None, **given: Any) -> Any:
     return recommend(
-        known, Requirements(**({"seq_len": 4096, "causal": False, "machine": "Xeon"} | given)), local_machine=here
+        prepared, Requirements(**({"seq_len": 4096, "causal": False, "machine": "Xeon"} | given)), local_machine=here
     )
 
 
-def test_the_fastest_of_those_that_keep_the_bound_is_first(known: RecommendationData) -> None:
-    free, bound = _ask(known), _ask(known, max_error=0.5)
+def test_the_fastest_mechanism_within_the_bound_is_first(prepared: RecommendationData) -> None:
+    free, bound = _recommend(prepared), _recommend(prepared, max_error=0.5)
     fastest = [choice.label for choice in free.choices]
     assert set(fastest) > {choice.label for choice in bound.choices} >= {"full"}
     assert free.choices[0].rank == 1
@@ -49,105 +49,105 @@ def test_the_fastest_of_those_that_keep_the_bound_is_first(known: Recommendation
         assert "error" in why
 
 
-def test_a_loss_is_reported_with_where_it_was_measured(known: RecommendationData) -> None:
-    found = {choice.label: choice.error_text for choice in _ask(known).choices}
+def test_errors_are_reported_with_their_inputs(prepared: RecommendationData) -> None:
+    found = {choice.label: choice.error_text for choice in _recommend(prepared).choices}
     assert found["full"] == "exact"
     assert "minilm" in found[WINDOW]
     assert "N = 256" in found[WINDOW]  # not the length that is asked about
 
 
-def test_interpolated_and_measured_never_look_alike(known: RecommendationData) -> None:
-    measured, between = _ask(known), _ask(known, seq_len=2048)
+def test_interpolated_and_measured_costs_are_distinguished(prepared: RecommendationData) -> None:
+    measured, between = _recommend(prepared), _recommend(prepared, seq_len=2048)
     assert {choice.cost.basis for choice in measured.choices} == {"measured"}
     assert {(choice.cost.basis, choice.cost.between) for choice in between.choices} == {("interpolated", (1024, 4096))}
     width = {c.label: c.cost.speedup.high / c.cost.speedup.low for c in measured.choices}
     assert all(c.cost.speedup.high / c.cost.speedup.low > width[c.label] for c in between.choices)
 
 
-def test_beyond_what_was_measured_all_are_left_out(known: RecommendationData) -> None:
-    found = _ask(known, seq_len=65536)
+def test_beyond_the_measured_lengths_all_are_left_out(prepared: RecommendationData) -> None:
+    found = _recommend(prepared, seq_len=65536)
     assert not found.choices
     assert set(found.left_out.values()) == {"timed only at 512, 1K, 4K"}
 
 
-def test_bounds_on_memory_and_time_are_surely_kept(known: RecommendationData) -> None:
-    free = {choice.label: choice.cost for choice in _ask(known).choices}
+def test_whole_intervals_satisfy_bounds_on_memory_and_time(prepared: RecommendationData) -> None:
+    free = {choice.label: choice.cost for choice in _recommend(prepared).choices}
     least, most = (f(taken.memory.value for taken in free.values()) for f in (min, max))
     assert least < most
-    within = _ask(known, memory=int(least))
+    within = _recommend(prepared, memory=int(least))
     assert [free[choice.label].memory.value for choice in within.choices] == [least]
     assert all(why.startswith("memory ") for why in within.left_out.values())
     quick = min(taken.latency.high for taken in free.values())
-    assert len(_ask(known, latency_ms=quick).choices) == 1
-    assert not _ask(known, latency_ms=quick * 0.999).choices
+    assert len(_recommend(prepared, latency_ms=quick).choices) == 1
+    assert not _recommend(prepared, latency_ms=quick * 0.999).choices
 
 
-def test_what_models_learned_bounds_the_choice(known: RecommendationData) -> None:
-    found = _ask(known, min_accuracy={"mqar": 0.95})
+def test_accuracies_of_trained_models_bound_the_choice(prepared: RecommendationData) -> None:
+    found = _recommend(prepared, min_accuracy={"mqar": 0.95})
     assert [choice.label for choice in found.choices] == ["full"]
     assert found.left_out["linear"].startswith("50.0% of mqar on small models")
     assert found.left_out[WINDOW] == "mqar not measured"
 
 
-def test_a_task_that_nobody_learned_is_named(known: RecommendationData) -> None:
+def test_an_unknown_task_is_an_error(prepared: RecommendationData) -> None:
     with pytest.raises(UsageError, match="unknown task of --min-accuracy 'mqra'; did you mean 'mqar'"):
-        _ask(known, min_accuracy={"mqra": 0.9})
+        _recommend(prepared, min_accuracy={"mqra": 0.9})
 
 
-def test_unlike_machines_are_never_ranked_together(known: RecommendationData) -> None:
+def test_different_machines_are_never_ranked_together(prepared: RecommendationData) -> None:
     asked = {"seq_len": 512, "machine": None}
-    assert _ask(known, **asked).config["machine"] == "Xeon-x2-15GiB"
-    assert _ask(known, here="Other-1c-2GiB", **asked).config["machine"] == "Other-1c-2GiB"
-    assert _ask(known, seq_len=512, machine="Other").config["machine"] == "Other-1c-2GiB"
-    assert set(_ask(known, **asked).machines) == {"Xeon-x2-15GiB", "Other-1c-2GiB"}
+    assert _recommend(prepared, **asked).config["machine"] == "Xeon-x2-15GiB"
+    assert _recommend(prepared, here="Other-1c-2GiB", **asked).config["machine"] == "Other-1c-2GiB"
+    assert _recommend(prepared, seq_len=512, machine="Other").config["machine"] == "Other-1c-2GiB"
+    assert set(_recommend(prepared, **asked).machines) == {"Xeon-x2-15GiB", "Other-1c-2GiB"}
     with pytest.raises(UsageError, match="unknown machine 'Zen9'"):
-        _ask(known, machine="Zen9")
+        _recommend(prepared, machine="Zen9")
 
 
-def test_a_machine_with_one_mechanism_does_not_answer_for_all(known: RecommendationData, tmp_path: Path) -> None:
+def test_a_machine_with_one_mechanism_is_not_preferred(prepared: RecommendationData, tmp_path: Path) -> None:
     alone = runs.row(
         "full", machine="Lone-1c", mode="forward", seq_len=4096, latency_ms=1.0, latency_ms_low=0.9, latency_ms_high=1.1
     )
     both = RecommendationData.of(gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), Record(alone)])]).rows)
-    found = _ask(both, here="Lone-1c", machine=None)
+    found = _recommend(both, here="Lone-1c", machine=None)
     assert found.config["machine"] == "Xeon-x2-15GiB"
     assert any(
         line.startswith("This machine, Lone-1c, has timings of fewer than two")
         for line in recommendation_text.list_notes(found)
     )
-    assert _ask(both, here="Lone-1c", machine="Lone").config["machine"] == "Lone-1c"
+    assert _recommend(both, here="Lone-1c", machine="Lone").config["machine"] == "Lone-1c"
 
 
-def test_a_place_that_was_measured_comes_before_one_that_was_not(tmp_path: Path) -> None:
+def test_measured_configurations_are_preferred(tmp_path: Path) -> None:
     wide = [
         record for record in runs.speed(lengths=(1024,), heads=16, kv_heads=16) if "performer" not in record.row.variant
     ]
     found = _known_of(tmp_path, [*runs.speed(lengths=(512, 2048)), *wide])
-    assert _ask(found, seq_len=1024).config["heads"] == 16  # three at that length, four around it
-    assert _ask(found, seq_len=1024, heads=4).choices[0].cost.basis == "interpolated"
+    assert _recommend(found, seq_len=1024).config["heads"] == 16  # three at that length, four around it
+    assert _recommend(found, seq_len=1024, heads=4).choices[0].cost.basis == "interpolated"
 
 
-def test_what_is_compiled_is_not_compared_with_what_is_not(tmp_path: Path) -> None:
+def test_compiled_mechanisms_are_not_mixed_with_others(tmp_path: Path) -> None:
     rows = [*runs.speed(lengths=(4096,)), *runs.speed(lengths=(4096,), compiled=True)]
     for record in rows[4:]:
         record.row.latency_ms *= 0.1
         record.row.case_key += "-compiled"
-    found = _ask(RecommendationData.of(gather([runs.write_run(tmp_path, rows)]).rows))
+    found = _recommend(RecommendationData.of(gather([runs.write_run(tmp_path, rows)]).rows))
     assert not found.config["compiled"]
     assert all(choice.cost.latency.value > 1 for choice in found.choices if choice.label == "full")
     assert len(found.choices) == 4
 
 
-def test_decoding_holds_its_state_to_the_bound_on_memory(known: RecommendationData) -> None:
+def test_the_memory_bound_applies_to_the_state_when_decoding(prepared: RecommendationData) -> None:
     asked = {"mode": "decode", "causal": None, "seq_len": 4096}
-    states = {choice.label: choice.cost.state.value for choice in _ask(known, **asked).choices}
+    states = {choice.label: choice.cost.state.value for choice in _recommend(prepared, **asked).choices}
     least = min(states.values())
-    kept = {choice.label for choice in _ask(known, **asked, memory=int(least)).choices}
+    kept = {choice.label for choice in _recommend(prepared, **asked, memory=int(least)).choices}
     assert kept == {label for label, state in states.items() if state == least}
     assert len(kept) < len(states)
 
 
-def test_a_frame_as_it_is_loaded_answers_alike(tmp_path: Path) -> None:
+def test_loaded_and_gathered_rows_give_the_same_recommendation(tmp_path: Path) -> None:
     folder = runs.write_run(tmp_path, [*runs.speed(lengths=(512, 2048)), *runs.fidelity()])
     asked = Requirements(seq_len=1024, causal=False, max_error=0.5)
     gathered, loaded = (
@@ -160,7 +160,7 @@ def test_a_frame_as_it_is_loaded_answers_alike(tmp_path: Path) -> None:
     assert loaded.choices
 
 
-def test_ratios_count_where_hours_differ(tmp_path: Path) -> None:
+def test_mechanisms_are_ranked_by_ratios_if_groups_drift(tmp_path: Path) -> None:
     """A second session in which all took 1.1 times as long: nobody becomes slower by the hour of its session."""
     first, second = list(runs.speed(lengths=(4096,))), list(runs.speed(lengths=(4096,), run_id="quickstart-2"))
     for record in second:
@@ -169,8 +169,8 @@ def test_ratios_count_where_hours_differ(tmp_path: Path) -> None:
         record.row.case_key += "-again"
     window = [record for record in first if record.row.variant != "linear"]
     linear = [record for record in second if record.row.variant in ("full", "linear")]
-    found = {c.label: c.cost for c in _ask(_known_of(tmp_path / "both", [*window, *linear])).choices}
-    alone = {c.label: c.cost for c in _ask(_known_of(tmp_path / "one", first)).choices}
+    found = {c.label: c.cost for c in _recommend(_known_of(tmp_path / "both", [*window, *linear])).choices}
+    alone = {c.label: c.cost for c in _recommend(_known_of(tmp_path / "one", first)).choices}
     ratio, true = (x[WINDOW].latency.value / x["linear"].latency.value for x in (found, alone))
     assert ratio == pytest.approx(true, rel=0.03)
 
@@ -179,15 +179,15 @@ def _known_of(folder: Path, records: list[Record]) -> RecommendationData:
     return RecommendationData.of(gather([runs.write_run(folder, records)]).rows)
 
 
-def test_heads_that_share_keys_are_asked_for(known: RecommendationData) -> None:
+def test_shared_key_value_heads_must_be_required(prepared: RecommendationData) -> None:
     decode = {"mode": "decode", "causal": None, "seq_len": 4096, "max_error": 0.1}
-    assert {choice.label for choice in _ask(known, **decode).choices} == {"full"}
-    shared = _ask(known, **decode, kv_heads=1)
+    assert {choice.label for choice in _recommend(prepared, **decode).choices} == {"full"}
+    shared = _recommend(prepared, **decode, kv_heads=1)
     assert {choice.label.partition(":")[0] for choice in shared.choices} == {"mqa"}
     assert shared.choices[0].error_text == "exact"
 
 
-def test_what_cannot_be_distinguished_shares_a_rank(tmp_path: Path) -> None:
+def test_mechanisms_that_differ_insignificantly_share_a_rank(tmp_path: Path) -> None:
     near = [("linear", 2.0), ("cosformer", 1.95), ("performer", 1.0), ("full", None)]
     records = [
         runs.Record(
@@ -209,12 +209,12 @@ def test_what_cannot_be_distinguished_shares_a_rank(tmp_path: Path) -> None:
     assert [choice.label for choice in answer.best] == ["linear", "cosformer"]
 
 
-def test_runs_that_time_nothing_are_refused(tmp_path: Path) -> None:
+def test_runs_without_timings_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="these runs contain no timings"):
         check_rows(RecommendationData.of(gather([runs.write_run(tmp_path, runs.fidelity())]).rows))
 
 
-def test_runs_that_were_disturbed_are_refused_for_that(tmp_path: Path) -> None:
+def test_runs_with_only_disturbed_rows_are_an_error(tmp_path: Path) -> None:
     records = list(runs.speed(lengths=(512,)))
     for record in records:
         record.row.rounds, record.row.contaminated = 8, 8
@@ -223,7 +223,7 @@ def test_runs_that_were_disturbed_are_refused_for_that(tmp_path: Path) -> None:
         check_rows(found)
 
 
-def test_questions_about_published_groups_are_answered_right() -> None:
+def test_recommendations_agree_with_published_groups() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"
     spec = importlib.util.spec_from_file_location("recommending", results.parent / "suites/trials/recommending.py")

@@ -1,4 +1,4 @@
-"""A recommendation in words and as data."""
+"""Recommendations as text and as data."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from efficient_attn.report.gather import gather
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     folder = tmp_path_factory.mktemp("run")
     return RecommendationData.of(
         gather([runs.write_run(folder, [*runs.speed(lengths=(512, 1024, 4096)), *runs.fidelity()])]).rows
     )
 
 
-def _ask(known: RecommendationData, seq_len: int) -> Recommendation:
-    return recommend(known, Requirements(seq_len=seq_len, causal=False))
+def _recommend(prepared: RecommendationData, seq_len: int) -> Recommendation:
+    return recommend(prepared, Requirements(seq_len=seq_len, causal=False))
 
 
-def test_lines_say_how_each_is_known(known: RecommendationData) -> None:
-    assert {row[-1] for row in recommendation_text.as_rows(_ask(known, 4096))} == {"measured"}
-    assert {row[-1] for row in recommendation_text.as_rows(_ask(known, 2048))} == {
+def test_rows_state_whether_costs_are_measured(prepared: RecommendationData) -> None:
+    assert {row[-1] for row in recommendation_text.as_rows(_recommend(prepared, 4096))} == {"measured"}
+    assert {row[-1] for row in recommendation_text.as_rows(_recommend(prepared, 2048))} == {
         "INTERPOLATED between 1,024 and 4,096"
     }
-    assert all(len(row) == len(recommendation_text.COLUMNS) for row in recommendation_text.as_rows(_ask(known, 2048)))
+    assert all(
+        len(row) == len(recommendation_text.COLUMNS) for row in recommendation_text.as_rows(_recommend(prepared, 2048))
+    )
 
 
-def test_it_says_what_it_holds_for(known: RecommendationData) -> None:
-    told = list(recommendation_text.list_notes(_ask(known, 4096)))
-    assert told[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
-    assert any(line.startswith("No quality bound was given") for line in told)
-    notes = recommendation_text.list_notes(_ask(known, 9999))
+def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> None:
+    lines = list(recommendation_text.list_notes(_recommend(prepared, 4096)))
+    assert lines[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
+    assert any(line.startswith("No quality bound was given") for line in lines)
+    notes = recommendation_text.list_notes(_recommend(prepared, 9999))
     assert next(notes) == "No measured mechanism satisfies the requirements."
-    nowhere = recommend(known, Requirements(seq_len=512, device="cuda"))
+    nowhere = recommend(prepared, Requirements(seq_len=512, device="cuda"))
     assert list(recommendation_text.list_notes(nowhere)) == ["No matching configuration was timed."]
 
 
-def test_commands_that_would_tell_name_what_was_asked() -> None:
+def test_commands_contain_the_requirements() -> None:
     asked = Requirements(
         seq_len=777, mode="decode", kv_heads=2, max_error=0.1, max_ppl_ratio=1.1, min_accuracy={"mqar": 1}
     )
@@ -60,7 +62,7 @@ def test_commands_that_would_tell_name_what_was_asked() -> None:
 @pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", MODES)
-def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> None:
+def test_commands_can_be_planned(mode: Mode, tmp_path: Path) -> None:
     causal = None if mode in ("decode", "prefill") else True
     asked = Requirements(seq_len=777, mode=mode, causal=causal, kv_heads=2, heads=8)
     words = shlex.split(next(iter(recommendation_text.list_commands(asked))))
@@ -70,25 +72,25 @@ def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> 
     assert {(case["seq_len"], case["kv_heads"], case["mode"]) for case in cases} == {(777, 2, mode)}
 
 
-def test_what_was_measured_elsewhere_says_so(known: RecommendationData) -> None:
-    found = {choice.label: choice.error_text for choice in _ask(known, 4096).choices}
+def test_errors_at_other_lengths_are_marked(prepared: RecommendationData) -> None:
+    found = {choice.label: choice.error_text for choice in _recommend(prepared, 4096).choices}
     assert found["linear"].endswith("; not measured at 4,096")
-    there = recommend(known, Requirements(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
+    there = recommend(prepared, Requirements(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
     assert there.startswith("error ")
     assert "not measured at 256" not in there
 
 
-def test_data_names_the_rows(known: RecommendationData) -> None:
-    data = json.loads(json.dumps(recommendation_text.as_json(_ask(known, 2048)), allow_nan=False))
+def test_data_names_the_rows(prepared: RecommendationData) -> None:
+    data = json.loads(json.dumps(recommendation_text.as_json(_recommend(prepared, 2048)), allow_nan=False))
     first = data["choices"][0]
     assert (first["how"], first["between"]) == ("interpolated", [1024, 4096])
     assert {row["length"] for row in first["rows"]} == {1024, 4096}
     assert all(row["case_key"] and row["run_id"] == "quickstart-1" for row in first["rows"])
     assert data["commands"] == []
-    assert recommendation_text.as_json(_ask(known, 99999))["commands"]
+    assert recommendation_text.as_json(_recommend(prepared, 99999))["commands"]
 
 
-def test_what_a_value_decides_but_not_its_interval_is_distinguished(tmp_path: Path) -> None:
+def test_decisions_within_an_interval_are_marked_uncertain(tmp_path: Path) -> None:
     window = "sliding_window:window=128"
     scores = {"full": (0.99, 0.99), "linear": (0.94, 0.96), window: (0.89, 0.91)}
     learned = [
@@ -106,10 +108,10 @@ def test_what_a_value_decides_but_not_its_interval_is_distinguished(tmp_path: Pa
     assert loses["linear"].endswith("; not measured at 4,096; uncertain: 82.3%\u2013100%)")
     assert found.left_out[window].endswith("; uncertain: 77.3%\u2013100%")
     assert any(line.startswith("uncertain: the value decides") for line in recommendation_text.list_notes(found))
-    told = {choice["mechanism"]: choice["quality"][0] for choice in recommendation_text.as_json(found)["choices"]}
-    assert (told["full"]["sure"], told["linear"]["sure"]) == (True, False)
-    assert told["linear"]["low"] == pytest.approx(0.823, abs=1e-3)
+    choices = {choice["mechanism"]: choice["quality"][0] for choice in recommendation_text.as_json(found)["choices"]}
+    assert (choices["full"]["sure"], choices["linear"]["sure"]) == (True, False)
+    assert choices["linear"]["low"] == pytest.approx(0.823, abs=1e-3)
 
 
-def test_nothing_is_in_doubt_where_intervals_agree(known: RecommendationData) -> None:
-    assert not [line for line in recommendation_text.list_notes(_ask(known, 4096)) if "uncertain" in line]
+def test_certain_decisions_are_not_marked(prepared: RecommendationData) -> None:
+    assert not [line for line in recommendation_text.list_notes(_recommend(prepared, 4096)) if "uncertain" in line]

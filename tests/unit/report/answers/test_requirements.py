@@ -1,4 +1,4 @@
-"""Questions: what contradicts itself is refused, in one line."""
+"""Requirements: contradictions are refused with a one-line message."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from efficient_attn.report.answers.requirements import Requirements
         ({"min_accuracy": {"mqar": 95.0}}, "mqar=95 must be between 0 and 1"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(given: dict[str, Any], says: str) -> None:
+def test_contradictory_requirements_are_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says) as found:
         Requirements(**({"seq_len": 1024} | given))
     assert "\n" not in str(found.value)
 
 
-def test_a_question_says_all_that_it_asks() -> None:
+def test_the_description_contains_all_requirements() -> None:
     asked = Requirements(seq_len=16384, mode="decode", kv_heads=2, max_error=0.1, memory=2**21, latency_ms=50.0)
     assert asked.describe() == (
         "decode at 16,384, causal, on cpu, 2 key-value heads, error at most 0.1, memory at most 2.00 MiB, "

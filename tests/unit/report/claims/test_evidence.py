@@ -1,4 +1,4 @@
-"""From rows to tests: which rows are taken, how they are paired, and where their errors are from."""
+"""Evidence for claims: which rows are used, how they are paired, and where their errors come from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_speedup_without_its_baseline_has_the_rows_own_interval() -> None:
     assert _only(_gather(FAST, record("linear", 64, speedup=5.0))).basis == BASIS_SINGLE
 
 
-def test_a_tasks_interval_is_found_by_its_name_or_as_the_rule_says() -> None:
+def test_intervals_are_found_by_name_or_by_the_rule() -> None:
     row = record("linear", 64, accuracy=0.5, extra={"accuracy_low": 0.4, "accuracy_high": 0.6, "a": 0.1, "b": 0.9})
     widened = _only(_gather({"value": "accuracy", "at_least": 0.2}, row))
     assert widened.interval(0.05) == (pytest.approx(0.4), pytest.approx(0.6))
@@ -70,13 +70,13 @@ def test_disturbed_rows_are_left_out_of_times_alone() -> None:
 
 
 @pytest.mark.parametrize("column", ["seq_len", "run_id", "head_dim", "machine", "causal"])
-def test_rows_of_unlike_places_are_not_divided(column: str) -> None:
+def test_rows_of_different_configurations_are_not_paired(column: str) -> None:
     full, linear = pair(5.0)
     setattr(full.row, column, 128)
     assert _gather(RATIO, full, linear).tests == {}
 
 
-def test_what_against_names_may_differ_and_nothing_else() -> None:
+def test_pairs_differ_only_in_the_columns_of_against() -> None:
     rule = {"value": "latency_ms", "against": {"seq_len": 64}, "at_most": 3}
     records = [*pair(5.0), *pair(2.5, length=128)]
     test = _only(_gather(rule, *records, rows={"variant": "linear", "seq_len": 128}))
@@ -84,7 +84,7 @@ def test_what_against_names_may_differ_and_nothing_else() -> None:
     assert test.error_below > 0.02  # two cells were not timed side by side: they drift
 
 
-def test_what_is_zero_has_no_ratio() -> None:
+def test_zeros_have_no_ratio() -> None:
     rule = {"value": "state_bytes", "against": {"variant": "full"}, "at_most": 2}
     records = record("full", 64, state_bytes=0), record("linear", 64, state_bytes=4)
     assert _gather(rule, *records).tests == {}
@@ -101,7 +101,7 @@ def test_a_line_is_fitted_to_each_series() -> None:
     assert _gather(GROWS, *records[:1]).tests == {}  # one length is no line
 
 
-def test_a_line_may_go_across_other_columns() -> None:
+def test_a_series_may_extend_across_other_columns() -> None:
     records = [record(f"strided:stride={n}", n, steady(n / 64), part=str(n)) for n in (64, 128)]
     assert _gather(GROWS, *records, rows={"variant": "strided:*"}).tests == {}
     across = GROWS | {"across": ["variant", "part"]}

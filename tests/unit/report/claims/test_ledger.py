@@ -1,4 +1,4 @@
-"""Files of claims: what they must hold, and that no rule changes unseen."""
+"""Files of claims: required contents, and hashes that detect changed rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from efficient_attn.report.claims.ledger import (
 SHIPPED = load_ledger()
 
 
-def test_the_ledger_that_ships_is_large_and_each_claim_stands_once() -> None:
+def test_the_bundled_ledger_has_unique_claims() -> None:
     assert sum(entry.counts for entry in SHIPPED) >= 60
     assert len({entry.claim.id for entry in SHIPPED}) == len(SHIPPED)
     assert {entry.file for entry in SHIPPED} == {path.stem for path in LEDGER_FOLDER.glob("*.toml")}
@@ -36,25 +36,25 @@ def test_the_ledger_that_ships_is_large_and_each_claim_stands_once() -> None:
     assert max(counted.values()) == MAX_COUNTED
 
 
-def test_every_source_says_where_its_figures_were_looked_up() -> None:
+def test_every_source_states_where_its_figures_are_from() -> None:
     found = {entry.file: entry.source.checked for entry in SHIPPED}
     assert {name for name, text in found.items() if not re.fullmatch(r"[^\n]{20,300}\.", text)} == set()
 
 
 @pytest.mark.parametrize("command", sorted({entry.claim.run for entry in SHIPPED}))
-def test_what_would_measure_a_claim_is_a_command(command: str) -> None:
+def test_the_commands_of_claims_are_valid(command: str) -> None:
     program, *words = shlex.split(command)
     asked = make_parser().parse_args(words)
     assert (program, asked.verb) == ("efficient-attn", "run")
 
 
-def test_a_right_file_is_read(tmp_path: Path) -> None:
+def test_valid_files_are_read(tmp_path: Path) -> None:
     (only,) = load_ledger([write(tmp_path / "a.toml")])
     assert (only.file, only.source.cite, only.claim.rule.bounds) == ("a", "A 2026", (2.0, float("inf")))
 
 
 @pytest.mark.parametrize("hash", ["", "0123456789ab"])
-def test_a_rule_under_another_hash_is_refused(hash: str, tmp_path: Path) -> None:
+def test_a_wrong_hash_is_an_error(hash: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.toml", hash=hash)
     assert read_source(path).claim  # what only checks may read it
     with pytest.raises(UsageError, match=r"claim 'a-claim' has .*`efficient-attn claims --check` prints"):
@@ -71,7 +71,7 @@ def test_a_rule_under_another_hash_is_refused(hash: str, tmp_path: Path) -> None
         {"rule": {"value": "speedup", "at_least": 2.1}},
     ],
 )
-def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
+def test_the_hash_covers_everything_that_decides_a_verdict(changed: dict[str, Any]) -> None:
     rule = {"value": "speedup", "at_least": 2.0}
     before, after = Claim(**said(rule)), Claim(**(said(rule) | changed))
     assert before.expected_hash != after.expected_hash
@@ -79,7 +79,7 @@ def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
         ({"value": "latency_ms", "at_least": 0}, "can never fail"),
         ({"value": "accuracy", "between": [0, 1]}, "can never fail"),
@@ -95,8 +95,8 @@ def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
         ({"value": "latency_ms", "at_least": float("inf")}, "finite"),
     ],
 )
-def test_rules_that_say_nothing_are_refused(rule: dict[str, Any], told: str) -> None:
-    with pytest.raises((UsageError, ValidationError), match=told):
+def test_rules_without_content_are_refused(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises((UsageError, ValidationError), match=message):
         Claim.model_validate(said(rule))
 
 
@@ -110,7 +110,7 @@ def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("rule", "more", "told"),
+    ("rule", "more", "message"),
     [
         ('value = "speedup", atleast = 2', "", "unknown key 'atleast'; did you mean 'at_least'?"),
         ('value = "speedup", at_least = 2', 'regimes = { mode = "forward" }', "did you mean 'regime'?"),
@@ -121,36 +121,36 @@ def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> 
         ("value = ", "", "not valid TOML"),
     ],
 )
-def test_mistakes_are_stated_in_one_line(rule: str, more: str, told: str, tmp_path: Path) -> None:
+def test_mistakes_are_stated_in_one_line(rule: str, more: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_ledger([write(tmp_path / "a.toml", rule, hash="", more=more)])
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "a.toml"))
     assert "\n" not in str(caught.value)
 
 
-def test_the_claim_of_the_docs_is_right(tmp_path: Path) -> None:
+def test_the_claim_in_the_documentation_is_valid(tmp_path: Path) -> None:
     page = Path(__file__).parents[4] / "docs" / "concepts" / "claims.md"
     (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(block)
     assert list_wrong_hashes(read_source(tmp_path / "mine.toml")) == []
 
 
-def test_an_id_stands_once(tmp_path: Path) -> None:
+def test_duplicate_ids_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="duplicate id 'a-claim'"):
         load_ledger([write(tmp_path / "a.toml"), write(tmp_path / "b.toml")])
     with pytest.raises(UsageError, match="No such file"):
         load_ledger([tmp_path / "none.toml"])
 
 
-def test_columns_of_tasks_are_those_that_tasks_add() -> None:
+def test_task_columns_must_exist() -> None:
     claim = Claim.model_validate(said({"value": "train.at_20", "at_least": 0.5}))
     check_task_columns(claim, ["train.at_*"], "a.toml")
     with pytest.raises(UsageError, match=r"a.toml: claim 'a-claim': unknown column 'train.at_20'"):
         check_task_columns(claim, ["train.score"], "a.toml")
 
 
-def test_a_day_stands_for_its_end() -> None:
+def test_a_date_without_a_time_means_the_end_of_the_day() -> None:
     day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
     assert day.created_at == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     hour = dt.datetime(2026, 1, 1, 6)

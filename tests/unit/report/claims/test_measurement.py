@@ -1,4 +1,4 @@
-"""Values with errors: sides, chances and half-widths agree with each other, on either scale."""
+"""Measurements with errors: intervals, p-values and half-widths agree with each other on both scales."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ edges = st.tuples(st.floats(0.1, 2), st.floats(0.1, 2)).map(sorted) | st.floats(
 
 @settings(max_examples=40, deadline=None)
 @given(measured(), edges, risks)
-def test_an_interval_is_decided_where_its_chance_is_below_the_risk(
-    m: Measurement, ends: list[float], risk: float
-) -> None:
+def test_an_interval_decides_if_its_p_value_is_below_the_risk(m: Measurement, ends: list[float], risk: float) -> None:
     side, p = m.side(*ends, risk), m.p_value(*ends)
     if p < risk * 0.999:
         assert side == ("inside" if m.margin(*ends) > 0 else "outside")
@@ -62,7 +60,7 @@ def test_the_half_width_that_would_decide_does(m: Measurement, ends: list[float]
     assert (own > needed * 1.001 + 1e-9) <= (m.side(*ends, risk) == "open")
 
 
-def test_counts_are_exact_and_single_times_say_nothing() -> None:
+def test_counts_are_exact_and_single_times_have_no_error() -> None:
     count = Measurement.of_count(8.0, ("a",))
     assert (count.basis, count.side(8.0, 8.0, 0.05), count.p_value(8.0, 9.0)) == (BASIS_NO_ERROR, "inside", 0.0)
     assert Measurement.of_count(0.0, ("a",)).side(0.1, 1, 0.05) == "outside"
@@ -76,7 +74,7 @@ def test_counts_are_exact_and_single_times_say_nothing() -> None:
     assert lone.half_widths(0, 9, 0.05)[0] is None
 
 
-def test_an_interval_is_widened_on_the_log_scale_where_there_is_one() -> None:
+def test_positive_intervals_are_widened_on_the_log_scale() -> None:
     m = Measurement.of_interval(4.0, 2.0, 8.0, ("a",))
     assert m.interval(0.05) == pytest.approx((2.0, 8.0))
     low, high = m.interval(0.001) or (0, 0)
@@ -88,7 +86,7 @@ def test_an_interval_is_widened_on_the_log_scale_where_there_is_one() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(measured(), min_size=2, max_size=6), st.randoms())
-def test_the_order_of_rows_does_not_count(several: list[Measurement], random) -> None:
+def test_the_mean_does_not_depend_on_the_order_of_rows(several: list[Measurement], random) -> None:
     mixed = random.sample(several, len(several))
     assert average_measurements(several) == average_measurements(mixed)
 

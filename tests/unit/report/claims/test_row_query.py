@@ -1,4 +1,4 @@
-"""Conditions on columns: what meets them, and what is no column."""
+"""Conditions on columns: matching rows, and unknown columns."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def _query(**conditions: Any) -> Query:
         ({}, True),
     ],
 )
-def test_cells_meet_conditions(query: dict[str, Any], meets: bool) -> None:
+def test_rows_match_conditions(query: dict[str, Any], meets: bool) -> None:
     assert matches(CELLS, _query(**query)) is meets
 
 
-def test_unknown_columns_name_the_nearest() -> None:
+def test_unknown_columns_are_reported_with_the_nearest_one() -> None:
     check_columns(["variant", "swap.loss"])
     with pytest.raises(UsageError, match=r"unknown column 'varient'; did you mean 'variant'\?"):
         check_columns(["varient"])
 
 
 @pytest.mark.parametrize("query", [{"variant": 3}, {"seq_len": "1K"}, {"causal": 1}, {"variant": {"at_least": 1}}])
-def test_a_condition_of_another_sort_is_refused(query: dict[str, Any]) -> None:
+def test_a_condition_of_another_type_is_an_error(query: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="holds"):
         check_conditions(_query(**query))
 
 
-def test_bounds_are_those_of_what_is_measured() -> None:
+def test_bounds_depend_on_the_column() -> None:
     assert find_bounds("latency_ms") == (0, math.inf)
     assert find_bounds("accuracy") == find_bounds("swap.agreement") == (0, 1)
     assert find_bounds("cosine_similarity") == (-1, 1)

@@ -1,4 +1,4 @@
-"""Verdicts: each is reached, they hold together, and nothing depends on the order of rows."""
+"""Verdicts: each one occurs, they share one error rate, and the order of rows does not matter."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_without_rows_a_claim_is_not_measured_and_elsewhere_out_of_regime() -> N
     assert (disturbed.verdict, disturbed.notes) == ("inconclusive", ("1 disturbed rows left out",))
 
 
-def test_every_row_must_hold_to_it_or_all_together() -> None:
+def test_rules_apply_to_every_row_or_to_the_mean() -> None:
     records = [record("linear", n, relative_error=e) for n, e in ((64, 0.1), (128, 0.11), (256, 0.3))]
     every = _judge({"value": "relative_error", "at_most": 0.2}, *records)
     assert (every.verdict, every.decisive_machine and every.decisive_machine.decisive.plain) == (
@@ -72,7 +72,7 @@ def test_one_machine_that_contradicts_is_enough_and_all_must_reproduce() -> None
 
 
 @pytest.mark.parametrize("started", [None, dt.datetime(2025, 12, 31, tzinfo=dt.UTC)])
-def test_rows_older_than_the_rule_are_said(started: dt.datetime | None) -> None:
+def test_rows_older_than_the_rule_are_noted(started: dt.datetime | None) -> None:
     assert _judge(_fast(2), *pair(5.0), started=started).notes == (RULE_IS_NEWER,)
 
 

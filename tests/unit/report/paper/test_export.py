@@ -1,4 +1,4 @@
-"""The five figures from rows: each shows what its table says, at one place, and the caption names that."""
+"""The five figures from rows: picture, table and caption agree, and the caption names the configuration."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def table(run: Path, **asked: object) -> list[list[str]]:
     return [line.strip().removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
 
 
-def test_the_command_line_names_what_there_is() -> None:
+def test_the_command_line_lists_all_figures() -> None:
     assert plot.FIGURES == export.FIGURE_NAMES
     assert plot.FORMATS == export.FORMATS
 
 
-def test_speed_says_what_is_lost(run: Path) -> None:
+def test_the_speed_figure_states_approximation_errors(run: Path) -> None:
     head, first, *rest = table(run, figure="speed")
     assert head == ["Mechanism", "At 1K", "At 8K", "Error"]
     assert first[0] == "linear", "the fastest at the longest"
@@ -48,7 +48,7 @@ def test_speed_says_what_is_lost(run: Path) -> None:
     assert made.alternatives == ("--mode forward_backward", "--heads 8 --mode decode --causal")
 
 
-def test_the_others_can_be_chosen(run: Path) -> None:
+def test_other_configurations_can_be_selected(run: Path) -> None:
     made = make_figure([run], FigureRequest(figure="speed", filters={"mode": "decode"}))
     assert made.config_text.startswith("decode, cpu")
     assert made.labels == ("mqa", "gqa:kv_heads=2")
@@ -60,7 +60,7 @@ def test_the_others_can_be_chosen(run: Path) -> None:
     ]
 
 
-def test_memory_has_the_baseline_and_decoding_its_state(run: Path) -> None:
+def test_memory_shows_the_baseline_and_for_decoding_the_state(run: Path) -> None:
     lines = table(run, figure="memory")
     assert lines[0] == ["Mechanism", "1K", "8K", "Error"]
     assert lines[1][0] == "full"
@@ -69,21 +69,21 @@ def test_memory_has_the_baseline_and_decoding_its_state(run: Path) -> None:
     assert made.caption.startswith("State: decode.")
 
 
-def test_a_front_says_who_is_beaten(run: Path) -> None:
+def test_a_front_names_the_dominated_mechanisms(run: Path) -> None:
     lines = {line[0]: line for line in table(run, figure="front", against="memory")}
     assert lines["Mechanism"][1:] == ["Memory over full\\textquotesingle{}s", "Error", "Pareto front"]
     assert lines["full"][2:] == ["exact", "on the front"]
     assert lines["linear"][3] == "dominated by full"
 
 
-def test_crossovers_are_reported_with_brackets(run: Path) -> None:
+def test_crossovers_are_reported_with_intervals(run: Path) -> None:
     lines = {line[0]: line for line in table(run, figure="crossover")}
     assert lines["linear"][1] == "\\textless{}=512"
     late = lines["performer:kind=positive:n\\_features=256"]
     assert late[3].endswith("at 8K {\\scriptsize (" + late[3].partition("(")[2])
 
 
-def test_what_is_never_faster_stands_at_the_longest(tmp_path: Path) -> None:
+def test_mechanisms_that_are_never_faster_are_drawn_at_the_longest_length(tmp_path: Path) -> None:
     records = list(runs.speed())
     for record in records:
         if record.row.variant == "linear":
@@ -100,7 +100,7 @@ def test_what_is_never_faster_stands_at_the_longest(tmp_path: Path) -> None:
     assert window[2].startswith("1448 "), "half way in logarithms"
 
 
-def test_losses_stand_beside_what_knows_nothing(run: Path) -> None:
+def test_errors_are_compared_with_a_null_predictor(run: Path) -> None:
     lines = table(run, figure="loss")
     assert [line[0] for line in lines][1:] == [
         "sliding\\_window:window=128", "sliding\\_window:window=32", "linear", "mean of v (null)",
@@ -109,7 +109,7 @@ def test_losses_stand_beside_what_knows_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize("figure", export.FIGURE_NAMES)
-def test_each_is_a_picture_of_the_width_asked_for(run: Path, figure: export.FigureName) -> None:
+def test_pictures_have_the_requested_width(run: Path, figure: export.FigureName) -> None:
     made = make_figure([run], FigureRequest(figure=figure, file_format="png", width=2.5))
     assert Image.open(io.BytesIO(made.data)).width == 750
     assert made.data == make_figure([run], FigureRequest(figure=figure, file_format="png", width=2.5)).data, (
@@ -117,7 +117,7 @@ def test_each_is_a_picture_of_the_width_asked_for(run: Path, figure: export.Figu
     )
 
 
-def test_names_that_were_asked_for_stand_everywhere(run: Path) -> None:
+def test_requested_names_are_used_everywhere(run: Path) -> None:
     asked = {"only": ("linear", "sliding_window"), "labels": ("linear=Ours",), "highlight": ("linear",)}
     made = make_figure([run], FigureRequest(figure="speed", file_format="svg", **asked))  # type: ignore[arg-type]
     drawn = made.data.decode()
@@ -129,7 +129,7 @@ def test_names_that_were_asked_for_stand_everywhere(run: Path) -> None:
     assert table(run, figure="speed", **asked)[1][0] == r"\textbf{Ours}"
 
 
-def test_labels_that_begin_alike_are_not_mixed() -> None:
+def test_labels_with_a_common_prefix_are_not_confused() -> None:
     names = {"linear": "Ours", "relu_linear": "relu_linear", "linear:eps=1": "B"}
     assert (
         export._replace_labels("linear, relu_linear and linear:eps=1 (linear)", names)
@@ -137,7 +137,7 @@ def test_labels_that_begin_alike_are_not_mixed() -> None:
     )
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_requests_are_errors() -> None:
     with pytest.raises(UsageError, match=r"--width 40in: the width must be 1.5 to 20 inches"):
         FigureRequest(figure="speed", width=40)
     with pytest.raises(UsageError, match="--against applies to --figure front only"):

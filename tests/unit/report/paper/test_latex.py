@@ -1,4 +1,4 @@
-"""Tables in LaTeX: what names say is set, never carried out."""
+"""LaTeX tables: names are escaped and never executed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def read(text: str) -> list[str]:
         alphabet=st.one_of(st.characters(), st.sampled_from(list(string.punctuation + "\n\t\x00\u202e"))), max_size=60
     )
 )
-def test_any_text_is_text(text: str) -> None:
+def test_any_text_is_escaped(text: str) -> None:
     escaped = latex.escape(text)
     assert {name for name in read(escaped) if name not in set("{}$&#_%")} <= KNOWN
     assert all(" " <= letter <= "\x7e" or letter.isalpha() for letter in escaped)
 
 
-def test_what_people_write_stays_readable() -> None:
+def test_common_characters_stay_readable() -> None:
     assert latex.escape("sliding_window:window=128") == r"sliding\_window:window=128"
     assert latex.escape("17.2x, 95%") == r"17.2x, 95\%"
     assert latex.escape("16.7\u201317.7 \u00b5s") == r"16.7--17.7 \textmu{}s"

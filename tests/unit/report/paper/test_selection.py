@@ -1,4 +1,4 @@
-"""Which place and which mechanisms a figure shows, and what it is called."""
+"""Which configuration and mechanisms a figure shows, and their names."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def rows(tmp_path: Path) -> gather.Frame:
         ("mqa (kv_heads=1)", ["mqa (kv_heads=1)"]),
     ],
 )
-def test_a_text_means_a_spec_or_all_of_a_name(text: str, found: list[str]) -> None:
+def test_labels_are_found_by_spec_or_by_name(text: str, found: list[str]) -> None:
     assert selection.find_labels(text, LABELS) == found
 
 
 @pytest.mark.parametrize("text", ["liner", "sliding_window:window=64", "", "::", "a|"])
-def test_what_means_nothing_is_said(text: str) -> None:
+def test_unknown_mechanisms_are_reported(text: str) -> None:
     with pytest.raises(UsageError, match="plot: unknown mechanism"):
         selection.find_labels(text, LABELS)
 
 
 def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
-    kept, left = selection.choose_labels(LABELS, FigureSelection(highlight=("mqa",)), max_lines=3)
-    assert kept == ["full", "linear", "mqa (kv_heads=1)"]
+    selected, left = selection.choose_labels(LABELS, FigureSelection(highlight=("mqa",)), max_lines=3)
+    assert selected == ["full", "linear", "mqa (kv_heads=1)"]
     assert left == ["gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128"]
-    kept, left = selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=3)
-    assert kept == ["linear", "gqa:kv_heads=2", "gqa:kv_heads=4"], "in their rank"
+    selected, left = selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=3)
+    assert selected == ["linear", "gqa:kv_heads=2", "gqa:kv_heads=4"], "in their rank"
     with pytest.raises(UsageError, match="one figure shows at most 2"):
         selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=2)
     with pytest.raises(UsageError, match="unknown mechanism"):
@@ -55,14 +55,14 @@ def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
 
 def test_baseline_in_only_is_ignored() -> None:
     asked = FigureSelection(only=("full", "linear"), highlight=("full",))
-    kept, left = selection.choose_labels(LABELS[1:], asked, max_lines=1, baseline_labels={"full"})
-    assert kept == ["linear"]
+    selected, left = selection.choose_labels(LABELS[1:], asked, max_lines=1, baseline_labels={"full"})
+    assert selected == ["linear"]
     assert len(left) == 4
     with pytest.raises(UsageError, match="--only names only mechanisms that are always shown: full"):
         selection.choose_labels(LABELS[1:], FigureSelection(only=("full",)), max_lines=3, baseline_labels={"full"})
 
 
-def test_labels_may_hold_what_specs_hold() -> None:
+def test_specs_in_label_options_may_contain_equals_signs() -> None:
     names = selection.read_labels(["sliding_window:window=128=Ours (w=128)", "linear = Linear"], LABELS)
     assert names["sliding_window:window=128"] == "Ours (w=128)"
     assert names["linear"] == "Linear"
@@ -79,31 +79,34 @@ def test_labels_may_hold_what_specs_hold() -> None:
         ("linear=full", "two mechanisms have the name 'full'"),
     ],
 )
-def test_labels_that_cannot_be(given: str, says: str) -> None:
+def test_invalid_label_options_are_errors(given: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         selection.read_labels([given], LABELS)
 
 
-def test_the_place_with_most_comes_first_and_forward_before_all(rows: gather.Frame) -> None:
+def test_forward_is_preferred_then_most_mechanisms(rows: gather.Frame) -> None:
     places = selection.list_timed_rows(rows)
     first, others = selection.choose_plot_rows(
-        places, lambda place: len(place.decision_table.decisions) if place.decision_table else 0, "speed"
+        places, lambda plot_rows: len(plot_rows.decision_table.decisions) if plot_rows.decision_table else 0, "speed"
     )
     assert (first.config["mode"], first.config["causal"]) == ("forward", False)
-    assert [(place.config["mode"], place.config["causal"]) for place in others] == [("forward", True), ("decode", True)]
+    assert [(one.config["mode"], one.config["causal"]) for one in others] == [
+        ("forward", True),
+        ("decode", True),
+    ]
     assert first.format_config().startswith(
         "forward, bidirectional, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine "
     )
     (judged,) = selection.list_compared_rows(rows)
     assert judged.format_config().startswith("minilm, bidirectional, N = 256, cpu")
     with pytest.raises(UsageError, match="no data for --figure memory: peak memory was not measured"):
-        selection.choose_plot_rows(places, lambda place: 0, "memory")
+        selection.choose_plot_rows(places, lambda plot_rows: 0, "memory")
 
 
-def test_rows_are_kept_by_what_they_hold(rows: gather.Frame) -> None:
-    kept = selection.filter_rows(rows, {"mode": "forward", "causal": True, "machine": "Xeon"})
-    assert set(kept["causal"]) == {True}
-    assert set(kept["mode"]) == {"forward"}
+def test_rows_are_filtered_by_values(rows: gather.Frame) -> None:
+    selected = selection.filter_rows(rows, {"mode": "forward", "causal": True, "machine": "Xeon"})
+    assert set(selected["causal"]) == {True}
+    assert set(selected["mode"]) == {"forward"}
     with pytest.raises(UsageError, match="no row has dtype bfloat16; the rows have float32"):
         selection.filter_rows(rows, {"dtype": "bfloat16"})
     with pytest.raises(UsageError, match="no row has mode train"):

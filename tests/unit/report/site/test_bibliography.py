@@ -28,7 +28,7 @@ def _source(**known: str) -> ClaimSource:
     return ClaimSource.model_validate(usual | known | {"claim": [CLAIM]})
 
 
-def test_a_paper_is_an_entry() -> None:
+def test_papers_as_entries() -> None:
     assert make_bibtex(_source(), "wang2020").splitlines() == [
         "@misc{wang2020,",
         "  title = {{Fast \\& small}},",
@@ -41,14 +41,14 @@ def test_a_paper_is_an_entry() -> None:
     ]
 
 
-def test_braces_end_nothing_and_other_kinds_have_no_entry() -> None:
+def test_braces_are_escaped_and_other_kinds_have_no_entry() -> None:
     text = make_bibtex(_source(title="a} @evil{b", url="", cite="Rabe and Staats 2021"), "x}y")
     assert text.startswith("@misc{xy,\n  title = {{a  @evil b}},\n  author = {Rabe and Staats},")
     assert make_bibtex(_source(kind="textbook"), "a") == ""
     assert make_bibtex(_source(cite="the internet"), "a") == ""
 
 
-def test_all_papers_of_the_ledger_have_one() -> None:
+def test_all_papers_of_the_ledger_have_an_entry() -> None:
     papers = {entry.file: entry.source for entry in load_ledger() if entry.source.kind == "paper"}
     assert [name for name, source in papers.items() if not make_bibtex(source, name)] == []
 
@@ -59,7 +59,7 @@ def _plain(title: str) -> str:
     return "".join(letter for letter in letters if not unicodedata.combining(letter)).lower()
 
 
-def test_the_ledger_and_the_table_of_papers_say_the_same() -> None:
+def test_the_ledger_agrees_with_the_table_of_papers() -> None:
     sources = {entry.source.url: entry.source for entry in load_ledger()}
     pairs = [(one, paper) for url, one in sources.items() for paper in find_papers(url.replace(ABS, "arXiv:"))]
     assert len(pairs) > 15
@@ -70,7 +70,7 @@ def test_the_ledger_and_the_table_of_papers_say_the_same() -> None:
         assert source.cite.endswith(str(paper.year))
 
 
-def test_papers_that_a_docstring_names_are_entries_each_once() -> None:
+def test_each_paper_in_a_docstring_is_found_once() -> None:
     (linformer, big_bird) = find_papers(
         "Wang, arXiv:2006.04768; Zaheer, arXiv:2007.14062, arXiv:2006.04768; 9999.99999"
     )

@@ -1,4 +1,4 @@
-"""Strips: what was not measured is hatched, and each length stands where it belongs."""
+"""Crossover charts: unmeasured ranges are hatched, and lengths are placed on the axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _board(*decisions: Decision, **place: object) -> DecisionTable:
     return DecisionTable(config=PLACE | place, baseline="full", lengths=(4096,), decisions=decisions)
 
 
-def test_a_bar_covers_the_axis_and_is_hatched_beyond_what_was_measured() -> None:
+def test_a_bar_is_hatched_beyond_the_measured_lengths() -> None:
     whole = _decision("whole", n512=SLOW, n1024=OPEN, n2048=FAST, n4096=FAST)
     few = _decision("few", n1024=FAST, n2048=FAST)
     (shown,) = list_bar_charts([_board(whole, few)], {})
@@ -33,7 +33,7 @@ def test_a_bar_covers_the_axis_and_is_hatched_beyond_what_was_measured() -> None
     assert shown.bars[0].alt_text == "slower at 512, unclear at 1K, faster at 2K and faster at 4K"
 
 
-def test_the_place_with_most_lengths_is_shown_and_one_length_alone_is_drawn() -> None:
+def test_the_configuration_with_most_lengths_is_shown() -> None:
     one = _board(_decision("a", n100=FAST))
     more = _board(_decision("a", n100=FAST, n1000=FAST), machine="other")
     (shown,) = list_bar_charts([one, more], {})
@@ -42,6 +42,6 @@ def test_the_place_with_most_lengths_is_shown_and_one_length_alone_is_drawn() ->
     assert [piece.state for piece in alone.bars[0].segments] == ["unmeasured", "faster", "unmeasured"]
 
 
-def test_only_exact_attention_is_crossed() -> None:
+def test_only_speedups_over_exact_attention_are_charted() -> None:
     other = DecisionTable(config=PLACE, baseline="peer_x", lengths=(64,), decisions=(_decision("a", n64=FAST),))
     assert list_bar_charts([other], {}) == []

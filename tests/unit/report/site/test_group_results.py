@@ -1,4 +1,4 @@
-"""Ranks: certain where times keep apart, open where they do not, and the same each time."""
+"""Ranks: certain if times are distinct, uncertain otherwise, and reproducible."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def _records(*means: float, spread: float = 0.01, rounds: int = 12) -> list[runs
     ]
 
 
-def test_what_keeps_apart_is_ranked_for_certain() -> None:
+def test_distinct_times_have_certain_ranks() -> None:
     assert rank_records(_records(3, 1, 2)) == [Rank(3, 3, 3), Rank(1, 1, 1), Rank(2, 2, 2)]
 
 
-def test_what_does_not_shares_its_places() -> None:
+def test_similar_times_have_overlapping_ranks() -> None:
     ranks = rank_records(_records(1, 1.001, 5, spread=0.05))
     assert [(rank.low, rank.high) for rank in ranks if rank] == [(1, 2), (1, 2), (3, 3)]
     assert ranks == rank_records(_records(1, 1.001, 5, spread=0.05))
 
 
-def test_what_disturbs_all_mechanisms_of_a_round_makes_no_rank_unsure() -> None:
+def test_disturbances_of_whole_rounds_do_not_affect_ranks() -> None:
     steady = _records(1, 1.02, spread=0.0)
     for record in steady:
         record.samples["latency_ms"] = [
@@ -43,19 +43,19 @@ def test_what_disturbs_all_mechanisms_of_a_round_makes_no_rank_unsure() -> None:
     assert rank_records(steady) == [Rank(1, 1, 1), Rank(2, 2, 2)]
 
 
-def test_few_rounds_tell_nothing() -> None:
+def test_few_rounds_give_no_rank() -> None:
     assert rank_records(_records(1, 2, rounds=3)) == [None, None]
 
 
-def _cell(machine: str, length: int, names: Sequence[str] = ("a", "b")) -> GroupResult:
+def _make_group(machine: str, length: int, names: Sequence[str] = ("a", "b")) -> GroupResult:
     rows = [runs.row(name, machine=machine, mode="forward", seq_len=length, latency_ms=1.0) for name in names]
     return GroupResult(
         (machine, "forward"), length, "here", tuple(TimedMechanism(r.variant, r, "exact", 0.0, "", None) for r in rows)
     )
 
 
-def test_unlike_machines_have_boards_of_their_own_and_the_longest_length_is_shown() -> None:
-    boards = list_leaderboards([_cell("x", 64), _cell("x", 128), _cell("y", 64)])
+def test_leaderboards_are_per_machine_at_the_longest_length() -> None:
+    boards = list_leaderboards([_make_group("x", 64), _make_group("x", 128), _make_group("y", 64)])
     assert [(board.machine, [cell.length for cell in board.groups]) for board in boards] == [("x", [128]), ("y", [64])]
 
 

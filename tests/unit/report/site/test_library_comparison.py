@@ -1,4 +1,4 @@
-"""Ours beside other libraries: machines keep apart, and a mean is no surer than its timings."""
+"""Comparison with other libraries: per machine, with intervals from timing errors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
 from efficient_attn.report.site.library_comparison import list_library_comparisons
 
 
-def _cell(
+def _group(
     machine: str, speedup: float, spread: float | None = 1.1, *, device: str = "cpu", theirs: str = "peer_x"
 ) -> GroupResult:
     ends = {} if spread is None else {"speedup_low": speedup / spread, "speedup_high": speedup * spread}
-    place = {"machine": machine, "mode": "forward", "seq_len": 64, "latency_ms": 1.0, "device": device}
-    base = runs.row(theirs, **place, speedup=1.0, speedup_low=1.0, speedup_high=1.0)
-    own = runs.row("linear", **place, speedup=speedup, **ends)
+    config = {"machine": machine, "mode": "forward", "seq_len": 64, "latency_ms": 1.0, "device": device}
+    base = runs.row(theirs, **config, speedup=1.0, speedup_low=1.0, speedup_high=1.0)
+    own = runs.row("linear", **config, speedup=speedup, **ends)
     cases = tuple(TimedMechanism(row.variant, row, "exact", 0.0, "", None) for row in (base, own))
     return GroupResult((machine, "forward"), 64, "here", cases)
 
 
-def test_unlike_machines_are_lines_of_their_own_and_named() -> None:
+def test_machines_and_devices_are_compared_separately() -> None:
     found = list(
-        list_library_comparisons([_cell("a", 4.0), _cell("b", 0.5), _cell("b", 0.5, device="cuda")], {"a": "Some CPU"})
+        list_library_comparisons(
+            [_group("a", 4.0), _group("b", 0.5), _group("b", 0.5, device="cuda")], {"a": "Some CPU"}
+        )
     )
     assert [(one.hardware, round(one.speedup.value, 3)) for one in found] == [
         ("a (Some CPU), cpu", 4.0),
@@ -33,15 +35,15 @@ def test_unlike_machines_are_lines_of_their_own_and_named() -> None:
     assert {one.format_range() for one in found} == {"\u2013"}
 
 
-def test_the_mean_of_places_is_surer_than_one_and_shows_how_far_they_lie_apart() -> None:
-    (one,) = list_library_comparisons([_cell("a", 2.0)], {})
-    (four,) = list_library_comparisons([_cell("a", speedup) for speedup in (1.0, 2.0, 2.0, 4.0)], {})
+def test_the_mean_over_configurations_is_more_precise() -> None:
+    (one,) = list_library_comparisons([_group("a", 2.0)], {})
+    (four,) = list_library_comparisons([_group("a", speedup) for speedup in (1.0, 2.0, 2.0, 4.0)], {})
     assert (one.speedup.low, one.speedup.high) == pytest.approx((2 / 1.1, 2 * 1.1))
     assert (four.speedup.low, four.speedup.high) == pytest.approx((2 / 1.1**0.5, 2 * 1.1**0.5))
     assert four.format_range() == "1.00x to 4.00x"
     assert (four.faster, four.slower) == (3, 0)
 
 
-def test_without_an_interval_none_is_reported_and_only_other_libraries_count() -> None:
-    (one,) = list_library_comparisons([_cell("a", 2.0), _cell("a", 2.0, None), _cell("a", 9.0, theirs="full")], {})
+def test_missing_intervals_and_other_baselines() -> None:
+    (one,) = list_library_comparisons([_group("a", 2.0), _group("a", 2.0, None), _group("a", 9.0, theirs="full")], {})
     assert (one.format_speedup(), one.configs) == ("2.00x", 2)

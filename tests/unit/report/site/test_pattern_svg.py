@@ -7,7 +7,7 @@ import numpy as np
 from efficient_attn.report.site.pattern_svg import draw_pattern
 
 
-def test_a_run_of_alike_cells_is_one_rectangle_and_empty_ones_are_none() -> None:
+def test_runs_of_equal_cells_are_one_rectangle() -> None:
     drawn = draw_pattern(np.array([[1.0, 1.0, 0.0], [0.5, 0.1, 1.0]]), "a window")
     assert 'viewBox="0 0 3 2"' in drawn
     assert '<path class="d3" d="M0 0h2v1h-2zM2 1h1v1h-1z"/>' in drawn
@@ -15,5 +15,5 @@ def test_a_run_of_alike_cells_is_one_rectangle_and_empty_ones_are_none() -> None
     assert '<path class="d1" d="M1 1h1v1h-1z"/>' in drawn
 
 
-def test_a_title_is_text() -> None:
+def test_titles_are_escaped() -> None:
     assert "<title>&lt;script&gt;</title>" in draw_pattern(np.zeros((1, 1)), "<script>")

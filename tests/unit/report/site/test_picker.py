@@ -1,4 +1,4 @@
-"""The picker's data: what was measured as it is, what lies between as recommend interpolates it, and never alike."""
+"""Data of the picker: measured answers, and interpolated ones, which are marked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
 from efficient_attn.report.site.picker import make_picker
 from efficient_attn.results.stats import Estimate
 
-PLACE = {
+CONFIG = {
     "machine": "m", "device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "heads": 4, "head_dim": 64,
     "inputs": None, "cache": "warm", "compiled": False, "cuda_graph": False, "mode": "forward", "causal": False,
     "baseline": "full", "baseline_kv_heads": 4,
@@ -21,7 +21,7 @@ ERRORS = {"full": 0.0, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0.
 KEPT, UNKNOWN, CASES = 5, 6, 7
 
 
-def _cell(length: int) -> GroupResult:
+def _make_group(length: int) -> GroupResult:
     rows = [
         runs.row(name, mode="forward", machine="m", seq_len=length, latency_ms=0.001 * length * at,
                  latency_ms_low=0.00099 * length * at, latency_ms_high=0.00101 * length * at)
@@ -45,12 +45,12 @@ def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.00
     return CostCurve(name, 4, loss, tuple(points))
 
 
-def _pick(lengths: tuple[int, ...], curves: list[CostCurve], **place: Any) -> tuple[dict[int, list[Any]], list[str]]:
-    made = make_picker([_cell(n) for n in lengths], [(PLACE | place, curves)], {"full": "m/full.html"}, {})
-    return {cell[3]: cell for cell in made["cells"]}, made["texts"]
+def _pick(lengths: tuple[int, ...], curves: list[CostCurve], **config: Any) -> tuple[dict[int, list[Any]], list[str]]:
+    made = make_picker([_make_group(n) for n in lengths], [(CONFIG | config, curves)], {"full": "m/full.html"}, {})
+    return {cell[3]: cell for cell in made["answers"]}, made["texts"]
 
 
-def test_only_powers_of_two_between_measured_lengths_are_interpolated_and_each_says_so() -> None:
+def test_powers_of_two_between_measured_lengths_are_interpolated() -> None:
     curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
     cells, texts = _pick((512, 4096), curves)
     assert list(cells) == [512, 1024, 2048, 4096]
@@ -61,7 +61,7 @@ def test_only_powers_of_two_between_measured_lengths_are_interpolated_and_each_s
         assert (between, times) == (({"512 and 4K"}, {True}) if interpolated else ({""}, {False}))
 
 
-def test_a_time_between_is_recommends_and_its_interval_is_wider() -> None:
+def test_interpolated_times_are_those_of_recommend() -> None:
     curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
     cells, texts = _pick((512, 4096), curves)
     first = cells[1024][CASES][0]
@@ -78,7 +78,7 @@ def test_a_time_between_is_recommends_and_its_interval_is_wider() -> None:
     assert texts[first[8]] == "\u2248 4.00 KiB (3.20 KiB\u20135.00 KiB)"
 
 
-def test_one_that_was_measured_there_is_marked_measured_among_others() -> None:
+def test_measured_cases_in_interpolated_answers_are_marked() -> None:
     curves = [
         _curve(name, at, (512, 1024, 4096) if name == "linear" else (512, 4096)) for at, name in enumerate(ERRORS, 1)
     ]
@@ -87,7 +87,7 @@ def test_one_that_was_measured_there_is_marked_measured_among_others() -> None:
     assert between == {name: "" if name == "linear" else "512 and 4K" for name in ("full", "linear", "window", "late")}
 
 
-def test_counts_are_of_all_and_only_rows_that_may_be_shown_are_kept() -> None:
+def test_counts_cover_all_mechanisms_but_few_are_stored() -> None:
     cells, texts = _pick((512,), [])
     (cell,) = cells.values()
     assert (cell[KEPT], cell[UNKNOWN]) == ([6, 1, 4, 4], 1)
@@ -96,7 +96,7 @@ def test_counts_are_of_all_and_only_rows_that_may_be_shown_are_kept() -> None:
     assert texts[cell[CASES][0][1]] == "m/full.html"
 
 
-def test_what_nobody_can_ask_for_and_few_mechanisms_answer_nothing() -> None:
+def test_unusual_configurations_and_few_mechanisms_give_no_answer() -> None:
     curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
     assert list(_pick((512, 4096), curves, compiled=True)[0]) == [512, 4096]
     assert list(_pick((512, 4096), curves, machine="another")[0]) == [512, 4096]

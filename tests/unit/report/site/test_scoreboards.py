@@ -1,4 +1,4 @@
-"""A task's leaderboards: the best first, whichever way that is, the baseline marked, with what scores are over."""
+"""Scoreboards of tasks: best first, with the baseline marked and the number of samples of each mean."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _marks(board: Scoreboard) -> list[str]:
     return [row[0].mark for row in board.table.rows]
 
 
-def test_what_was_learned_is_ranked_among_what_needs_no_learning(tmp_path: Path) -> None:
+def test_trained_scores_are_ranked_with_computed_ones(tmp_path: Path) -> None:
     records = [*learnt.seeds("linear", (0.7, 0.72, 0.74)), *learnt.seeds("full", (0.9, 0.92, 0.94))]
     (board,) = _list(tmp_path, [*records, *learnt.unable("mqa")], "recall")
     assert board.table.caption == "recall, length 64"
@@ -58,7 +58,7 @@ def test_what_was_learned_is_ranked_among_what_needs_no_learning(tmp_path: Path)
     assert "Xeon-x2-15GiB" in board.config_text
 
 
-def test_of_bits_fewer_are_better(tmp_path: Path) -> None:
+def test_fewer_bits_are_better(tmp_path: Path) -> None:
     bits = {"metric": "bits a token", "train_chance": 8.0, "train_majority": 5.0}
     records = [*learnt.seeds("full", (2.5, 2.6), **bits), *learnt.seeds("linear", (2.0, 2.1), **bits)]
     (board,) = _list(tmp_path, records, "recall")
@@ -66,7 +66,7 @@ def test_of_bits_fewer_are_better(tmp_path: Path) -> None:
     assert [row[0] for row in _texts(board)] == ["linear", "full", "majority", "chance"]
 
 
-def test_what_two_baselines_divide_says_beside_which(tmp_path: Path) -> None:
+def test_captions_name_the_baseline_if_there_are_several(tmp_path: Path) -> None:
     records = [*learnt.seeds("full", (0.9, 0.92)), *learnt.seeds("gru", (0.5, 0.52), baseline="gru")]
     boards = _list(tmp_path, records, "recall")
     assert [board.table.caption for board in boards] == [
@@ -74,7 +74,7 @@ def test_what_two_baselines_divide_says_beside_which(tmp_path: Path) -> None:
     ]
 
 
-def test_errors_stand_among_predictors_that_know_nothing(tmp_path: Path) -> None:
+def test_errors_are_ranked_with_null_predictors(tmp_path: Path) -> None:
     (board,) = _list(tmp_path, runs.fidelity((0, 2, 5)), "fidelity")
     assert board.table.head == ("Mechanism", "Relative error (lower is better)", "Mean over")
     texts = _texts(board)
@@ -108,7 +108,7 @@ def test_swapped_models_are_ranked_by_perplexity_and_layers_by_themselves(tmp_pa
     assert [row[::2] for row in _texts(second)] == [["mqa", "2 layers"]]
 
 
-def test_swapped_encoders_are_ranked_by_the_error_of_hidden_rows(tmp_path: Path) -> None:
+def test_swapped_encoders_are_ranked_by_the_error_of_hidden_states(tmp_path: Path) -> None:
     records = []
     for variant, error in (("linear", 0.5), ("mqa", 0.2)):
         for record in _segments(variant, (3.0, 3.0)):
@@ -118,7 +118,7 @@ def test_swapped_encoders_are_ranked_by_the_error_of_hidden_rows(tmp_path: Path)
     assert [row[0] for row in _texts(board)] == ["mqa", "linear"]
 
 
-def test_what_was_found_has_wilsons_interval_and_stands_above_chance(tmp_path: Path) -> None:
+def test_retrieval_accuracies_have_intervals_and_chance(tmp_path: Path) -> None:
     records = []
     for variant, share in (("linear", 0.2), ("full", 0.9)):
         made = runs.row(variant, task="retrieval", inputs="tiny:single", seq_len=1024, status="ok", accuracy=share)
@@ -133,7 +133,7 @@ def test_what_was_found_has_wilsons_interval_and_stands_above_chance(tmp_path: P
     ]
 
 
-def test_any_other_task_shows_its_own_section_and_times_none(tmp_path: Path) -> None:
+def test_other_tasks_show_their_section_and_timed_tasks_nothing(tmp_path: Path) -> None:
     records = [
         Record(runs.row("full", task="mine", mode="mine", part="all", seq_len=n, status="ok", loss=0.5))
         for n in (8, 16)
@@ -145,5 +145,5 @@ def test_any_other_task_shows_its_own_section_and_times_none(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("task", ["none", "speed"])
-def test_no_rows_no_board(task: str, tmp_path: Path) -> None:
+def test_tasks_without_rows_have_no_scoreboard(task: str, tmp_path: Path) -> None:
     assert _list(tmp_path, runs.fidelity((0,)), task) == []

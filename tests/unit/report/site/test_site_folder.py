@@ -1,4 +1,4 @@
-"""A site's folder: nothing foreign is touched, and whoever looks meets the old or the new site."""
+"""The site's folder: foreign files are not touched, and it always contains the old or the new site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_the_new_site_takes_the_place_of_the_old_one_whole(
+def test_the_new_site_replaces_the_whole_old_one(
     exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:
@@ -37,7 +37,7 @@ def test_the_new_site_takes_the_place_of_the_old_one_whole(
 
 
 @pytest.mark.parametrize("step", ["_write_files", "_replace_folder", "_exchange"])
-def test_whatever_ends_it_the_old_site_stays(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_the_old_site(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     replace_site(site, OLD)
 
@@ -51,7 +51,7 @@ def test_whatever_ends_it_the_old_site_stays(step: str, tmp_path: Path, monkeypa
     assert (site / "index.html").read_bytes() == b"old"
 
 
-def test_a_full_disk_between_two_names_gives_the_old_site_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_between_two_renames_restores_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     replace_site(site, OLD)
     rename = site_folder.os.rename
@@ -68,7 +68,7 @@ def test_a_full_disk_between_two_names_gives_the_old_site_back(tmp_path: Path, m
     assert (site / "index.html").read_bytes() == b"old"
 
 
-def test_an_interrupt_between_two_names_gives_the_old_site_back(
+def test_an_interrupt_between_two_renames_restores_the_old_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"
@@ -88,7 +88,7 @@ def test_an_interrupt_between_two_names_gives_the_old_site_back(
     assert list(tmp_path.iterdir()) == [site]
 
 
-def test_a_folder_that_was_swept_before_it_was_locked_is_no_matter(
+def test_a_work_folder_removed_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = iter(["f" * 16, "0" * 16])
@@ -109,7 +109,7 @@ def test_a_folder_that_was_swept_before_it_was_locked_is_no_matter(
     assert {path.name for path in tmp_path.iterdir()} == {"site", swept.name}
 
 
-def test_what_a_killed_one_left_is_swept_and_what_another_builds_is_not(tmp_path: Path) -> None:
+def test_only_work_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
     site = tmp_path / "site"
     dead, alive = (tmp_path / f".site.{letter * 16}.tmp" for letter in "ab")
     for folder in (dead, alive):
@@ -130,7 +130,7 @@ def test_what_a_killed_one_left_is_swept_and_what_another_builds_is_not(tmp_path
     assert (tmp_path / ".site.other.tmp").exists()
 
 
-def test_a_site_that_a_kill_left_under_the_other_name_comes_back(tmp_path: Path) -> None:
+def test_a_site_left_in_a_work_folder_is_restored(tmp_path: Path) -> None:
     site, left = tmp_path / "site", tmp_path / f".site.{'c' * 16}.tmp"
     replace_site(left / "old", OLD)
     (left / "lock").touch()
@@ -160,7 +160,7 @@ def _unlisted(site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (_foreign, "holds mine.txt, not written by efficient-attn"),
         (_changed, "holds index.html, changed since it was published"),
@@ -169,29 +169,29 @@ def _unlisted(site: Path) -> None:
         (_unlisted, "holds files.json, not written by"),
     ],
 )
-def test_foreign_files_are_refused_and_left_alone(spoil, told: str, tmp_path: Path) -> None:
+def test_foreign_files_are_refused_and_not_changed(spoil, message: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     replace_site(site, OLD)
     spoil(site)
     before = {name: (site / name).read_bytes() for name in _names(site) if not (site / name).is_symlink()}
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         replace_site(site, NEW)
     assert all((site / name).read_bytes() == data for name, data in before.items())
 
 
-def test_a_link_a_file_and_the_folder_of_a_run_are_refused(tmp_path: Path) -> None:
+def test_links_files_and_run_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "to")
     (tmp_path / "file").write_text("x")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rows.jsonl").touch()
-    for name, told in (("link", "a link"), ("file", "a file"), ("run", "holds rows.jsonl")):
-        with pytest.raises(UsageError, match=told):
+    for name, message in (("link", "a link"), ("file", "a file"), ("run", "holds rows.jsonl")):
+        with pytest.raises(UsageError, match=message):
             replace_site(tmp_path / name, NEW)
     assert list((tmp_path / "to").iterdir()) == []
 
 
-def test_no_name_leads_out_of_the_site(tmp_path: Path) -> None:
+def test_names_outside_of_the_site_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="outside"):
         replace_site(tmp_path / "site", {"../../evil.html": b"x"})
     assert list(tmp_path.iterdir()) == []
