@@ -1,4 +1,4 @@
-"""The peers of linear, low-rank and hashed attention, and small inputs for them, for the tests of both files."""
+"""Other libraries' linear, low-rank and hashed attention, and small inputs for them, for two test files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIMS = ea.Dims(heads=3, head_dim=16, max_len=1024)
 
 @contextmanager
 def loaded() -> Iterator[None]:
-    """Inside, the peers are registered."""
+    """Register the peers in the context."""
     with planted.undone():
         for module in ("linear", "low_rank", "hashed"):
             ea.load_plugin(f"efficient_attn.peers.{module}")

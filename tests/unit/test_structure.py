@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from following import Follower
 from imports import Import, find_cycles, find_package, list_imports, list_modules
-from layout import ENDS, astray, loose, small, too_long, upward
+from layout import (
+    ENDS,
+    list_long_files,
+    list_misplaced_tests,
+    list_small_packages,
+    list_toplevel_modules,
+    list_upward_imports,
+)
 from structure import CALL_PATHS, VAGUE, list_bindings
 
 CHECKOUT = Path(__file__).parents[2]
@@ -80,7 +87,7 @@ def found() -> list[Import]:
 
 def test_imports_go_down_only(found: list[Import]) -> None:
     assert len(found) > 60  # the checker sees them
-    assert upward(found, LAYERS) == []
+    assert list_upward_imports(found, LAYERS) == []
 
 
 def test_every_module_has_a_place() -> None:
@@ -121,19 +128,24 @@ def test_few_bindings_say_nothing() -> None:
 
 
 def test_no_file_is_too_long() -> None:
-    assert too_long(PACKAGE) + too_long(CHECKOUT / "suites") + too_long(CHECKOUT / "tests", LONGEST_TEST) == []
+    assert (
+        list_long_files(PACKAGE)
+        + list_long_files(CHECKOUT / "suites")
+        + list_long_files(CHECKOUT / "tests", LONGEST_TEST)
+        == []
+    )
 
 
 def test_few_modules_are_in_no_package_of() -> None:
-    assert len(loose(PACKAGE)) <= MOST_LOOSE, loose(PACKAGE)
+    assert len(list_toplevel_modules(PACKAGE)) <= MOST_LOOSE, list_toplevel_modules(PACKAGE)
 
 
 def test_no_room_is_nearly_empty() -> None:
-    assert small(PACKAGE) == sorted(SMALL)
+    assert list_small_packages(PACKAGE) == sorted(SMALL)
 
 
 def test_tests_stand_where_their_modules_do() -> None:
-    lost = astray(CHECKOUT / "tests" / "unit", PACKAGE)
+    lost = list_misplaced_tests(CHECKOUT / "tests" / "unit", PACKAGE)
     assert lost == sorted(NAMED_OTHERWISE)
 
 

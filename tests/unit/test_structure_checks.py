@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from imports import Import, find_cycles, list_imports
-from layout import LONGEST, astray, loose, small, too_long, upward
+from layout import (
+    LONGEST,
+    list_long_files,
+    list_misplaced_tests,
+    list_small_packages,
+    list_toplevel_modules,
+    list_upward_imports,
+)
 
 
 def _package(folder: Path, **files: str) -> Path:
@@ -32,7 +39,9 @@ def _package(folder: Path, **files: str) -> Path:
 )
 def test_an_upward_import_is_found(statement: str, line: int, tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", low=statement, high="from . import low"))
-    assert upward(found, ("low", "high", "__init__")) == [f"low:{line}: imports high, which is not below it"]
+    assert list_upward_imports(found, ("low", "high", "__init__")) == [
+        f"low:{line}: imports high, which is not in a lower layer"
+    ]
 
 
 def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
@@ -46,18 +55,20 @@ def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
 
 def test_a_neighbour_on_the_same_line_is_not_below(tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
-    assert upward(found, ("one  two", "__init__")) == ["one:1: imports two, which is not below it"]
+    assert list_upward_imports(found, ("one  two", "__init__")) == ["one:1: imports two, which is not in a lower layer"]
 
 
 def test_a_module_without_a_place_is_named(tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
-    assert upward(found, ("one", "__init__")) == ["one:1: two has no place in LAYERS; give it one"]
+    assert list_upward_imports(found, ("one", "__init__")) == ["one:1: two is not in LAYERS"]
 
 
 def test_modules_of_packages_are_resolved(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", p__in____init__="from .a import x", p__in__a="from .. import q", q="")
     assert set(list_imports(made)) == {Import("p", "p.a", 1, True), Import("p.a", "q", 1, True)}
-    assert upward(list_imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
+    assert list_upward_imports(list_imports(made), ("p", "q", "__init__")) == [
+        "p.a:1: imports q, which is not in a lower layer"
+    ]
 
 
 @pytest.mark.parametrize("text", ["import made.a", "def f():\n    from . import a", "NAME = 'made.a:x'"])
@@ -116,12 +127,12 @@ def test_a_lazy_table_of_a_package_leads_to_its_modules(tmp_path: Path) -> None:
 
 def test_a_long_file_is_found(tmp_path: Path) -> None:
     made = _package(tmp_path, short="x = 1\n" * LONGEST, long="x = 1\n" * (LONGEST + 1))
-    assert too_long(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
+    assert list_long_files(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
 
 
 def test_loose_modules_are_counted(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", __main__="", a="", p__in____init__="", p__in__b="")
-    assert loose(made) == ["a"]
+    assert list_toplevel_modules(made) == ["a"]
 
 
 def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
@@ -133,7 +144,7 @@ def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
         "q__in__a": "",
         "q__in__b": "",
     }
-    assert small(_package(tmp_path, **files)) == ["p"]
+    assert list_small_packages(_package(tmp_path, **files)) == ["p"]
 
 
 def test_a_test_astray_is_found(tmp_path: Path) -> None:
@@ -143,4 +154,4 @@ def test_a_test_astray_is_found(tmp_path: Path) -> None:
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"test_{path.name}.py").touch()
-    assert astray(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]
+    assert list_misplaced_tests(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import planted
 import pytest
-from measured import measure_cases
+from inline_measurement import measure_cases
 
 from efficient_attn.bench import task_registry
 from efficient_attn.bench.case_config import CaseConfig

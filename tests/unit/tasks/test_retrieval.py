@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from measured import measure_cases
+from inline_measurement import measure_cases
 from tiny_models import llama, save_tiny
 
 from efficient_attn.bench.case import Case, group_cases

@@ -11,7 +11,7 @@ import numpy as np
 import planted
 import pytest
 import torch
-from measured import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants
 from torch import Tensor
 
 import efficient_attn as ea

@@ -9,7 +9,7 @@ from typing import Any
 import planted
 import pytest
 import torch
-from measured import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgers import said, write
+from ledgers import claim_fields, write
 from pydantic import ValidationError
 
 from efficient_attn.cli.parser import make_parser
@@ -73,9 +73,9 @@ def test_a_rule_under_another_hash_is_refused(hash: str, tmp_path: Path) -> None
 )
 def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
     rule = {"value": "speedup", "at_least": 2.0}
-    before, after = Claim(**said(rule)), Claim(**(said(rule) | changed))
+    before, after = Claim(**claim_fields(rule)), Claim(**(claim_fields(rule) | changed))
     assert before.expected_hash != after.expected_hash
-    assert before.expected_hash == Claim(**said(rule, claim="In other words.")).expected_hash
+    assert before.expected_hash == Claim(**claim_fields(rule, claim="In other words.")).expected_hash
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
 )
 def test_rules_that_say_nothing_are_refused(rule: dict[str, Any], told: str) -> None:
     with pytest.raises((UsageError, ValidationError), match=told):
-        Claim.model_validate(said(rule))
+        Claim.model_validate(claim_fields(rule))
 
 
 BOUNDLESS = {"value": "latency_ms", "over": "seq_len", "at_least": 0}
@@ -106,7 +106,7 @@ RATIO = {"value": "accuracy", "against": {"variant": "full"}, "at_most": 1}
 
 @pytest.mark.parametrize("rule", [BOUNDLESS, RATIO])
 def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> None:
-    assert Claim.model_validate(said(rule)).rule.bounds
+    assert Claim.model_validate(claim_fields(rule)).rule.bounds
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_an_id_stands_once(tmp_path: Path) -> None:
 
 
 def test_columns_of_tasks_are_those_that_tasks_add() -> None:
-    claim = Claim.model_validate(said({"value": "train.at_20", "at_least": 0.5}))
+    claim = Claim.model_validate(claim_fields({"value": "train.at_20", "at_least": 0.5}))
     check_task_columns(claim, ["train.at_*"], "a.toml")
     with pytest.raises(UsageError, match=r"a.toml: claim 'a-claim': unknown column 'train.at_20'"):
         check_task_columns(claim, ["train.score"], "a.toml")
 
 
 def test_a_day_stands_for_its_end() -> None:
-    day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
+    day = Claim.model_validate(claim_fields({"value": "speedup", "at_least": 2}))
     assert day.created_at == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     hour = dt.datetime(2026, 1, 1, 6)
-    timed = Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour))
+    timed = Claim.model_validate(claim_fields({"value": "speedup", "at_least": 2}, date=hour))
     assert timed.created_at == hour.replace(tzinfo=dt.UTC)

@@ -10,8 +10,8 @@ from typing import Any
 import planted
 import pytest
 import torch
-from measured import measure_cases
-from pretended import Clock
+from flop_clock import FlopClock
+from inline_measurement import measure_cases
 from torch import Tensor
 
 from efficient_attn.bench.case import Case, as_json, group_cases
@@ -44,8 +44,8 @@ FULL = "full:backend=dense"  # in products that torch counts
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().install(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FlopClock:
+    return FlopClock().install(monkeypatch)
 
 
 def measure(cases: list[Case]) -> dict[tuple[str, str, str], Record]:
@@ -220,7 +220,7 @@ def test_verdicts_are_by_the_rule(found: Estimate, verdict: str) -> None:
 # -- whole cases -----------------------------------------------------------------------------------------------------
 
 
-def test_operations_grow_as_is_claimed(clock: Clock) -> None:
+def test_operations_grow_as_is_claimed(clock: FlopClock) -> None:
     found = whole()
     assert {record.row.status for record in found.values()} == {"ok"}
     wanted = {
@@ -241,7 +241,7 @@ def test_operations_grow_as_is_claimed(clock: Clock) -> None:
     assert layer["time_verdict"] != "reproduced"
 
 
-def test_a_row_says_what_was_swept(clock: Clock) -> None:
+def test_a_row_says_what_was_swept(clock: FlopClock) -> None:
     found = whole()
     gru, dense, full = (found["layer", "length", name] for name in ("gru", "dense", FULL))
     extra = gru.row.extra
@@ -261,7 +261,7 @@ def test_a_row_says_what_was_swept(clock: Clock) -> None:
     assert gru.row.peak_memory_bytes == gru.samples["bytes"][-1]
 
 
-def test_less_than_the_octaves_decides_nothing(clock: Clock) -> None:
+def test_less_than_the_octaves_decides_nothing(clock: FlopClock) -> None:
     text = SUITE.replace("[16, 8, 32]", "[8, 12, 16]").replace("block    =", "#")
     (record,) = measure(planted.plan(text, keys={"along": "length"})).values()
     assert record.row.extra["time_exponent"] == pytest.approx(2)
@@ -269,7 +269,7 @@ def test_less_than_the_octaves_decides_nothing(clock: Clock) -> None:
     assert record.row.extra["memory_verdict"] == "inconclusive: less than 2 octaves"
 
 
-def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: Clock) -> None:
+def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: FlopClock) -> None:
     def cubic(out: Tensor) -> Tensor:
         square = torch.ones(out.shape[2], out.shape[2])
         return out + 0 * (square @ square @ square).sum()
@@ -284,7 +284,7 @@ def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: Clock) -> 
     assert 2.2 < record.row.extra["time_low"] <= record.row.extra["time_high"] < 3.2
 
 
-def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: Clock) -> None:
+def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: FlopClock) -> None:
     with planted.undone():
         planted.plant("zz_wrong", lambda out: out * 1.01)
         for record in measure_cases(planted.plan(SUITE, variants=["zz_wrong"], keys={"along": "length"})[:1]):
@@ -292,7 +292,7 @@ def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: Clock) -> None:
             assert "relative error 0.01 against its dense reference, more than 1e-04" in (record.row.reason or "")
 
 
-def test_hidden_keys_halve_what_counts_pairs(clock: Clock) -> None:
+def test_hidden_keys_halve_what_counts_pairs(clock: FlopClock) -> None:
     text = SUITE.replace("octaves", 'along = ["causal"]\noctaves').replace('time = "N^2 D"', 'time = "N^2 D / C"')
     text = text.replace("block    =", "#")
     (record,) = measure(planted.plan(text)).values()

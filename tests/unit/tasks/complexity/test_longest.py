@@ -9,7 +9,7 @@ import planted
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import measure_cases
+from inline_measurement import measure_cases
 
 from efficient_attn.bench.case import group_cases
 from efficient_attn.instruments.roofline import Roofline

@@ -10,7 +10,7 @@ import numpy as np
 import planted
 import pytest
 import torch
-from measured import measure_cases
+from inline_measurement import measure_cases
 from planted import SEVERAL, values_of
 
 import efficient_attn as ea

@@ -13,7 +13,7 @@ from typing import Any
 import planted
 import pytest
 import tiny_training as tiny
-from measured import measure_cases
+from inline_measurement import measure_cases
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench import task_registry

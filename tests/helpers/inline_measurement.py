@@ -1,4 +1,4 @@
-"""Cells of tiny suites, measured in this process."""
+"""Measure groups of tiny suites in this process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list
 
 
 def measure_cases(cases: Sequence[Case]) -> list[Record]:
-    """Of one cell: exactly one record a case, in order, each of which can be kept."""
-    ((cell, members),) = group_cases(cases)
-    records = list(measure_group(cell, members, Conditions(engine=LocalEngine("inline"))))
+    """Measure the cases of one group, and check that each has one record, in order, that can be stored."""
+    ((group, members),) = group_cases(cases)
+    records = list(measure_group(group, members, Conditions(engine=LocalEngine("inline"))))
     assert [r.row.case_key for r in records] == [c.key for c in members]
     for record in records:
         Record.from_line(record.to_line())
