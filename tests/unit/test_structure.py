@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from following import Follower
+from call_tracer import CallTracer
 from imports import Import, find_cycles, find_package, list_imports, list_modules
 from layout import (
     ENDS,
@@ -59,7 +59,7 @@ NAMED_OTHERWISE = {
     "variants/test_formulas.py": "the formulas of all engines",
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",
-    "test_abilities.py": "docs/reference/torch-features.md, and the trial that writes it",
+    "test_torch_features.py": "docs/reference/torch-features.md, and the trial that writes it",
     "test_docs.py": "docs/ and README",
     "test_figures.py": "README's figures",
     "test_packaging.py": "what is installed",
@@ -74,9 +74,9 @@ NAMED_OTHERWISE = {
 
 
 def test_the_call_paths_of_the_trial_exist() -> None:
-    follower = Follower(PACKAGE)
+    tracer = CallTracer(PACKAGE)
     for starts, methods in CALL_PATHS.values():
-        assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
+        assert len(tracer.follow([tracer.find(name) for name in starts], methods)) > 9
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint, verify_memory_counter
 
 MIB = 2**20
-TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory.py"))
+TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory_counts.py"))
 
 
 def _mib(size: float) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import abilities
 import pytest
+import torch_features
 
 import efficient_attn as ea
 
@@ -21,19 +21,19 @@ def parse_table(text: str) -> dict[str, dict[str, str]]:
 
 def test_the_page_has_every_mechanism_and_every_column() -> None:
     found = parse_table(PAGE.read_text(encoding="utf-8"))
-    assert list(found) == [*ea.names(), *abilities.OPTION_SPECS], f"run: {abilities.COMMAND}"
-    assert {tuple(row) for row in found.values()} == {tuple(n.replace("_", " ") for n in abilities.ALL_PROBES)}
+    assert list(found) == [*ea.names(), *torch_features.OPTION_SPECS], f"run: {torch_features.COMMAND}"
+    assert {tuple(row) for row in found.values()} == {tuple(n.replace("_", " ") for n in torch_features.ALL_PROBES)}
     assert not [
-        spec for spec, row in found.items() for cell in row.values() if cell.startswith(abilities.FAILURE_PREFIX)
+        spec for spec, row in found.items() for cell in row.values() if cell.startswith(torch_features.FAILURE_PREFIX)
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["full", "performer", "linformer:share=none"])
 def test_the_page_agrees_with_the_probes(spec: str) -> None:
-    probes = {name: abilities.ALL_PROBES[name] for name in ("pickle", "dropout")}
+    probes = {name: torch_features.ALL_PROBES[name] for name in ("pickle", "dropout")}
     actual, written = (
-        parse_table(abilities.make_table([spec], probes))[spec],
+        parse_table(torch_features.make_table([spec], probes))[spec],
         parse_table(PAGE.read_text(encoding="utf-8"))[spec],
     )
     assert actual == {name: written[name] for name in probes}
@@ -44,8 +44,8 @@ def test_a_probe_that_raises_is_shown_and_sets_the_exit_code(capsys: pytest.Capt
         raise ValueError("not\ntoday | or ever")
 
     probes = {"fine": lambda spec: "yes", "raises": raises}
-    assert abilities.main(["full"], probes) == 1
+    assert torch_features.main(["full"], probes) == 1
     output = capsys.readouterr().out
     assert "| spec | fine | raises |" in output
     assert "| `full` | yes | fails: ValueError: not today \\| or ever |" in output
-    assert abilities.main(["full"], {"fine": probes["fine"]}) == 0
+    assert torch_features.main(["full"], {"fine": probes["fine"]}) == 0
