@@ -100,7 +100,7 @@ def test_the_trained_model_examples_run(tmp_path: Path) -> None:
     except NotInstalled as error:
         pytest.skip(str(error))
     code = "\n".join(_blocks(ROOT / "docs/how-to/evaluate-trained-models.md", "python"))
-    (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert kept > 0\n")
+    (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert state_bytes > 0\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
 
