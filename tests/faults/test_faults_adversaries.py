@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pandas as pd
-import planted
 import pytest
+import tiny_suites
 from adversary_detection import ADVERSARIES, LONG, SHORT, make_suite
 from shell import run
 
@@ -70,7 +70,7 @@ def test_the_honest_counterpart_is_measured(name: str, length: int, rows: pd.Dat
 @pytest.fixture
 def registered() -> Iterator[None]:
     assert jobs.MeasureRounds  # its import records the functions that must not be replaced
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin(str(ADVERSARIES))
         yield
     integrity.restore()
@@ -118,7 +118,7 @@ SAFEGUARDS = {
 
 def _detect(name: str, samples_taken: int = 40) -> str | None:
     """The reason for which a mechanism is rejected, or None."""
-    workload = Workload(planted.case(name, seq_len=LONG if "short" in name else SHORT))
+    workload = Workload(tiny_suites.case(name, seq_len=LONG if "short" in name else SHORT))
     subject = make_timed(workload, seed=0)
     try:
         with watch_global_state():
@@ -147,7 +147,7 @@ def test_an_adversary_passes_without_its_safeguard(name: str, monkeypatch: pytes
 @pytest.mark.usefixtures("registered")
 def test_caching_by_contents_saves_no_computation(monkeypatch: pytest.MonkeyPatch) -> None:
     def count_computed() -> int:
-        workload = Workload(planted.case("zz_contents", seq_len=SHORT))
+        workload = Workload(tiny_suites.case("zz_contents", seq_len=SHORT))
         subject = make_timed(workload, seed=0)
         for _ in range(20):
             subject.reset(10)
@@ -161,6 +161,6 @@ def test_caching_by_contents_saves_no_computation(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_adversary_has_a_case() -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         names = set(ea.load_plugin(str(ADVERSARIES)))
     assert names == {f"zz_{kind}{name}" for name in REASONS for kind in ("", "honest_")}

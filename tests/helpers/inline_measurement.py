@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import planted
+import tiny_suites
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring.conditions import Conditions
@@ -15,8 +15,10 @@ from efficient_attn.results.rows import Record
 
 
 def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list[Record]:
-    text = planted.TINY.replace('"forward"', mode if '"' in mode else f'"{mode}"')
-    return measure_cases(planted.plan(text, variants=variants, axes={name: [value] for name, value in axes.items()}))
+    text = tiny_suites.TINY.replace('"forward"', mode if '"' in mode else f'"{mode}"')
+    return measure_cases(
+        tiny_suites.plan(text, variants=variants, axes={name: [value] for name, value in axes.items()})
+    )
 
 
 def measure_cases(cases: Sequence[Case]) -> list[Record]:

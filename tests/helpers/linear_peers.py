@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -28,7 +28,7 @@ DIMS = ea.Dims(heads=3, head_dim=16, max_len=1024)
 @contextmanager
 def loaded() -> Iterator[None]:
     """Register the peers in the context."""
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         for module in ("linear", "low_rank", "hashed"):
             ea.load_plugin(f"efficient_attn.peers.{module}")
         yield

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import nbformat
-import planted
 import pytest
+import tiny_suites
 from nbclient import NotebookClient
 from shell import Done, run
 
@@ -120,7 +120,7 @@ def test_the_task_example_runs(tmp_path: Path) -> None:
 
 def test_the_growth_claims_example_is_planned() -> None:
     (suite,) = _blocks(ROOT / "docs/concepts/growth.md", "toml")
-    cases = planted.plan(suite)
+    cases = tiny_suites.plan(suite)
     assert [(case.variant, case.group.of_blocks) for case in cases] == [
         *(("full", False), ("sliding_window:window=64", False)),
         *(("gru", True), ("sliding_window:window=64", True)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from flop_clock import FlopClock
 
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FlopClock:
 
 
 def plan(variant: str = "full:backend=dense", layer: bool = False, **keys: Any) -> Case:
-    cases = planted.plan(SUITE, variants=[variant], keys=keys)
+    cases = tiny_suites.plan(SUITE, variants=[variant], keys=keys)
     return next(case for case in cases if case.group.of_blocks == layer)
 
 
@@ -94,13 +94,13 @@ def test_training_gives_gradients_of_inputs_and_weights() -> None:
 
 @pytest.mark.parametrize("layer", [False, True])
 def test_what_is_not_the_oracles_is_refused(layer: bool) -> None:
-    with planted.undone():
-        planted.plant("zz_right")
-        planted.plant("zz_wrong", lambda out: out * 1.01)
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("zz_right")
+        tiny_suites.register_modified("zz_wrong", lambda out: out * 1.01)
         assert (SweepCall(plan("zz_right", layer), SPOT).verify("float32") or 0) < 1e-5
         with pytest.raises(InvalidResult, match="against its dense reference, more than 1e-04"):
             SweepCall(plan("zz_wrong", layer), SPOT).verify("float32")
-        planted.plant("zz_nothing", lambda out: out * float("nan"))
+        tiny_suites.register_modified("zz_nothing", lambda out: out * float("nan"))
         with pytest.raises(InvalidResult, match="relative error nan"):
             SweepCall(plan("zz_nothing", layer), SPOT).verify("float32")
 
