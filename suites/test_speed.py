@@ -1,7 +1,8 @@
 """The quickstart suite's speed cases under pytest-benchmark: ``tox -e bench``.
 
-Every case is gated against its oracle first; a wrong result fails instead of getting a time. Mechanisms of one cell
-form one group. For paired ratios with intervals, and for reports, use ``efficient-attn run``.
+Every case is verified against its reference implementation first; a wrong result fails instead of being timed. The
+mechanisms of one configuration form one pytest-benchmark group. For paired ratios with intervals, and for reports, use
+``efficient-attn run``.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ CASES = [case for case in make_plan(load_suite(SUITE, TABLE)) if case.group.task
 
 
 def _group(case: Case) -> str:
-    at = case.group.config
-    return f"{at.mode}-n{at.seq_len}-{'causal' if at.causal else 'all'}-{at.dtype}-{at.device}"
+    config = case.group.config
+    return f"{config.mode}-n{config.seq_len}-{'causal' if config.causal else 'all'}-{config.dtype}-{config.device}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{_group(c)}-{c.variant}" for c in CASES])
 def test_speed(benchmark, case: Case) -> None:
-    place = case.group.config
-    if reason := describe_absence(place.device):
+    config = case.group.config
+    if reason := describe_absence(config.device):
         pytest.skip(reason)
-    if place.threads:
-        torch.set_num_threads(place.threads)
+    if config.threads:
+        torch.set_num_threads(config.threads)
     workload = Workload(case)
     verify_case(workload)
     subject = workload.subject()
     benchmark.group = _group(case)
-    benchmark.extra_info.update(variant=case.variant, seq_len=place.seq_len, case_key=case.key)
+    benchmark.extra_info.update(variant=case.variant, seq_len=config.seq_len, case_key=case.key)
 
     def prepare() -> tuple[tuple[int], dict[str, object]]:
         subject.reset()

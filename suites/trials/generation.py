@@ -1,10 +1,10 @@
-"""Tokens a second of a decoder after a long prompt, and the bytes of its states.
+"""How fast does a decoder generate after a long prompt, and how large are its states?
 
     python suites/trials/generation.py [--prompt 4096] [--steps 256] [--rounds 7] [SPEC...]
 
-A `Decoder` of 4 layers, d_model 256, 4 heads, 256 tokens and rotary positions, float32, one thread: the prompt is read
-at once, then tokens are written one after another. All specs take turns in each round. Ratios are to the first spec,
-one a round; intervals are of 95%. Before that the first tokens are held to those of recomputing everything.
+A `Decoder` of 4 layers, d_model 256, 4 heads, a vocabulary of 256 and rotary positions, float32, one thread: the prompt
+is processed at once, then tokens are generated one by one. All specs are measured in every round. Ratios are relative
+to the first spec and paired by round; intervals are of 95%. First, some tokens are compared with recomputation.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+from interleaving import format_estimate
 from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.models.config import Config
 from efficient_attn.models.generate import generate
 from efficient_attn.models.stacks import Decoder
-from efficient_attn.results.stats import Estimate, estimate_geometric_mean, estimate_paired_ratio
+from efficient_attn.results.stats import estimate_geometric_mean, estimate_paired_ratio
 
 SPECS = ["full", "gqa:kv_heads=1", "sliding_window:window=256", "linear"]
 VOCAB, N_CHECKED = 256, 6
@@ -48,7 +49,7 @@ class TextGenerator:
 
     @torch.no_grad()
     def check(self, prompt: Tensor) -> str:
-        """How many of the first tokens are those of recomputing, and how close the logits of the two likeliest came."""
+        """How many of the first tokens equal recomputed ones, and the smallest gap between the two largest logits."""
         expected, min_gap = prompt, float("inf")
         for _ in range(N_CHECKED):
             logits = self.model(expected)[:, -1]
@@ -57,7 +58,7 @@ class TextGenerator:
         actual = generate(self.model, prompt, N_CHECKED)
         assert isinstance(actual, Tensor)
         same = int((actual == expected[:, prompt.shape[1] :]).sum())
-        return f"{same} of {N_CHECKED} tokens as recomputed (logits of the likeliest two at least {min_gap:.1e} apart)"
+        return f"{same} of {N_CHECKED} tokens equal recomputed ones (two largest logits at least {min_gap:.1e} apart)"
 
 
 def main() -> None:
@@ -69,29 +70,25 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     prompt = torch.randint(VOCAB, (1, args.prompt), generator=torch.Generator().manual_seed(0))
-    writers = {spec: TextGenerator(make_decoder(spec, args.prompt + args.steps)) for spec in args.specs}
-    for spec, writer in writers.items():
-        print(f"{spec:28} {writer.check(prompt)}", flush=True)
+    generators = {spec: TextGenerator(make_decoder(spec, args.prompt + args.steps)) for spec in args.specs}
+    for spec, generator in generators.items():
+        print(f"{spec:28} {generator.check(prompt)}", flush=True)
     for _ in range(args.rounds):
-        for writer in writers.values():
-            writer.measure(prompt, args.steps)
-    first = next(iter(writers.values()))
-    for spec, writer in writers.items():
-        rate = estimate_geometric_mean([1 / seconds for seconds in writer.steps])
-        faster = estimate_paired_ratio(first.steps, writer.steps)
+        for generator in generators.values():
+            generator.measure(prompt, args.steps)
+    first = next(iter(generators.values()))
+    for spec, generator in generators.items():
+        rate = estimate_geometric_mean([1 / seconds for seconds in generator.steps])
+        faster = estimate_paired_ratio(first.steps, generator.steps)
         print(
             f"{spec:28} {format_estimate(rate, 0)} tokens/s, {format_estimate(faster, 2)} of {args.specs[0]}'s; "
-            f"prompt {format_estimate(estimate_geometric_mean(writer.prompts), 2)} s; "
-            f"state {writer.bytes / 2**20:.2f} MiB"
+            f"prompt {format_estimate(estimate_geometric_mean(generator.prompts), 2)} s; "
+            f"state {generator.bytes / 2**20:.2f} MiB"
         )
 
 
 def make_decoder(spec: str, length: int) -> Decoder:
     return Decoder(Config(d_model=256, heads=4, layers=4, attention=spec, max_len=length), vocab=VOCAB).eval()
-
-
-def format_estimate(estimate: Estimate, digits: int) -> str:
-    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}-{estimate.high:.{digits}f})"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The imports within a package, from its sources, without executing it.
+"""The imports within a package, found in its sources without executing it.
 
 A string that names a module of the package counts as an import: ``"efficient_attn.bench.measuring.jobs"``,
 ``"efficient_attn.variants.full.full:Full"``, and names relative to a package in the tables of a file that calls
-``import_module``. Only the name of a group of entry points is none. Used by structure.py and by the structure test.
+``import_module``. Names of entry-point groups do not count. Used by structure.py and by the structure test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Import(NamedTuple):
     importer: str
     imported: str
     line: int
-    at_start: bool  # when the module is imported, not in a function
+    at_start: bool  # runs when the module is imported, not in a function
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Module:
 
     @property
     def package(self) -> list[str]:
-        """The package that it is in, or is, as parts of a name."""
+        """The package that contains the module, or that it is, as parts of a name."""
         parts = [] if self.name == "__init__" else self.name.split(".")
         return parts if self.path.name == "__init__.py" else parts[:-1]
 
     def find_module(self, name: str) -> str | None:
-        """The module that a full name like ``efficient_attn.report.write`` names, or that it names a part of."""
+        """The module of a full name like ``efficient_attn.report.write``, which may end in a name in the module."""
         first, _, rest = name.partition(":")[0].partition(".")
         parts = rest.rstrip(".").split(".")
         names = (".".join(parts), ".".join(parts[:-1])) if first == self.top else ()
         return next((n for n in names if n and n in self.modules), None)
 
     def resolve_relative(self, level: int, name: str) -> list[str]:
-        """The parts of a name that is seen from this module, after as many dots."""
+        """The parts of the name of a relative import in this module, with ``level`` dots."""
         return [*self.package[: len(self.package) - level + 1], *(part for part in name.split(".") if part)]
 
 
@@ -61,7 +61,7 @@ def list_modules(folder: Path) -> dict[str, Path]:
 
 
 def list_imports(folder: Path, *, typing: bool = False) -> list[Import]:
-    """All imports within a package, in statements and in strings; with ``typing`` those for type checkers too."""
+    """All imports within a package, in statements and in strings; with ``typing`` also type-checking imports."""
     paths = list_modules(folder)
     edges = []
     for name, path in paths.items():
@@ -78,7 +78,7 @@ def find_package(module: str) -> str:
 
 
 def find_cycles(edges: list[Import]) -> list[list[str]]:
-    """The groups of modules that lead to each other, imports inside functions counted."""
+    """The groups of modules that import each other, directly or indirectly; imports in functions count."""
     graph: dict[str, set[str]] = {}
     for edge in edges:
         graph.setdefault(edge.importer, set()).add(edge.imported)
@@ -113,7 +113,7 @@ def _list_statement_imports(tree: ast.AST, module: Module, typing: bool) -> Iter
 
 
 def walk_nodes(node: ast.AST, at_start: bool = True, *, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node with whether it runs when the module is imported; with ``typing`` those for type checkers too."""
+    """Every node, and whether it runs on import of the module; with ``typing`` also under TYPE_CHECKING."""
     yield node, at_start
     later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     children = list(ast.iter_child_nodes(node))
@@ -133,11 +133,11 @@ def _list_from_imports(node: ast.ImportFrom, module: Module) -> Iterator[str]:
         yield inner if inner in module.modules else base_name or "__init__"
 
 
-# -- texts ---------------------------------------------------------------------------------------------------------
+# -- strings -------------------------------------------------------------------------------------------------------
 
 
 def _list_text_imports(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
-    """The modules that texts name. A package that a module is in has been imported before it: its name is no import."""
+    """The modules that strings name, except for the packages that contain the module itself."""
     groups, inner = _find_entry_point_groups(tree), f"{module.name}."
     read = [node for node, _ in walk_nodes(tree)]
     pieces = {part for node in read if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -185,10 +185,7 @@ def _list_table_imports(tree: ast.Module, module: Module) -> Iterator[tuple[str,
 
 
 def _find_entry_point_groups(tree: ast.Module) -> set[ast.expr]:
-    """The texts that are names of groups of entry points: ``entry_points(group=...)``, written there or in a constant.
-
-    They look like modules, and lead to other people's.
-    """
+    """The strings that are names of entry-point groups: ``entry_points(group=...)``, there or in a constant."""
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "group"]
     names = {node.value.id for node in keywords if isinstance(node.value, ast.Name)}
     constants = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in names]

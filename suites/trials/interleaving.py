@@ -1,4 +1,4 @@
-"""Interleaved timing of calls, so that disturbances affect all of them alike. Used by other trials."""
+"""Interleaved timing of calls, so that disturbances affect all of them alike, and formatting. Used by other trials."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Sample, Shape
+from efficient_attn.results.stats import Estimate
 
 TimedRun = Callable[[], object]
 KV_HEADS = {"gqa": 2, "mqa": 1, "mla": 1}
@@ -31,14 +32,14 @@ def make_attention(spec: str, shape: Sequence[int], dtype: torch.dtype = torch.f
 
 
 def make_call(attn: ea.Attention, sample: Sample, causal: bool, gradient: bool) -> TimedRun:
-    """One call of a mechanism, with gradients by its inputs or without any."""
+    """One call of a mechanism, with gradients of its inputs or without gradients."""
     leaves = [x for x in (sample.q, sample.k, sample.v) if x is not None]
     mask = ea.Mask(causal=causal)
     return make_run(lambda: attn(sample.q, sample.k, sample.v, mask, **sample.inputs), leaves, gradient)
 
 
 def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -> TimedRun:
-    """The call without gradients, or with all of those by its tensors."""
+    """The call without gradients, or followed by the gradients of all `leaves`."""
     if gradient:
         out = call()
         weights = torch.randn(out.shape).to(out.dtype)
@@ -52,14 +53,20 @@ def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -
 
 
 def time_interleaved(runs: Mapping[str, TimedRun], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
-    """Seconds of a call, by name and round; every other round is in reverse order. least_s: shortest time of a sample,
-    which repeats the call as often as necessary."""
-    repeats = {name: max(int(least_s / measure_seconds(run)), 1) for name, run in runs.items()}
+    """Seconds of a call, by name and round. A sample repeats the call until it takes ``least_s``; every other round is in
+    reverse order."""
+    fastest = {name: min(measure_seconds(run) for _ in range(3)) for name, run in runs.items()}
+    repeats = {name: max(int(least_s / seconds), 1) for name, seconds in fastest.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in list(runs.items())[:: -1 if number % 2 else 1]:
             times[name].append(measure_seconds(run, repeats[name]))
     return {name: np.array(values) for name, values in times.items()}
+
+
+def format_estimate(estimate: Estimate, digits: int = 2) -> str:
+    """``1.33 (1.20-1.50)``."""
+    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}-{estimate.high:.{digits}f})"
 
 
 def measure_seconds(run: TimedRun, repeats: int = 2) -> float:

@@ -1,15 +1,11 @@
-"""Torch features of a spec: a probe tests one feature with a small call, and returns a word or the reason.
+"""Probes of torch features, for torch_features.py: each tests one feature of a spec with a small call.
 
-    python suites/trials/probes.py [SPEC...]
-
-prints a row for each spec, by default all registered names. Every answer but a refusal comes from numbers: results and
-gradients are held to the plain eager call, second derivatives to the oracle's.
+A probe returns "yes", or the reason why not. Results and gradients are compared with the plain eager call, second
+derivatives with the reference implementation.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -21,7 +17,7 @@ from efficient_attn.bench.measuring.workload import count_graph_breaks
 from efficient_attn.testing.subject import Call, Subject
 
 LENGTH = 130
-NEAR = 1e-4  # of float32 results that are summed in another order
+TOLERANCE = 1e-4  # of float32 results with another order of summation
 
 
 def draw_call(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Call]:
@@ -124,7 +120,7 @@ def probe_compile(spec: str) -> str:
         actual = torch.compile(CallModule(draw_call(spec)[0], call))(*sources)
         breaks = max(count_graph_breaks() - before, 1)  # torch does not count a frame that it skips completely
     pairs = [[x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources)] for x in (actual, expected)]
-    if (worst := measure_difference(*pairs)) > NEAR:
+    if (worst := measure_difference(*pairs)) > TOLERANCE:
         return f"no: off by {worst:.1g}"
     return "yes" if not breaks else f"{breaks} graph break{'s' * (breaks > 1)}"
 
@@ -140,7 +136,7 @@ def probe_export(spec: str) -> str:
         except ea.UnsupportedError as error:
             return format_refusal(error)
         changed = [x.flip(2) * 0.9 for x in tensors]
-        return "yes" if measure_difference([exported(*changed)], [program(*changed)]) < NEAR else "no: wrong"
+        return "yes" if measure_difference([exported(*changed)], [program(*changed)]) < TOLERANCE else "no: wrong"
 
 
 def probe_vmap(spec: str) -> str:
@@ -184,15 +180,3 @@ PROBES: dict[str, Callable[[str], str]] = {
     "vmap": probe_vmap,
     "func_grad": probe_func_grad,
 }
-
-
-def main(specs: list[str]) -> None:
-    warnings.simplefilter("ignore")
-    print("| spec |", " | ".join(PROBES), "|")
-    print("|---" * (len(PROBES) + 1) + "|")
-    for spec in specs or ea.names():
-        print(f"| `{spec}` |", " | ".join(probe(spec) for probe in PROBES.values()), "|", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

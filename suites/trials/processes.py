@@ -1,4 +1,4 @@
-"""The processes of this machine, from Linux's /proc: for trials and tests that kill."""
+"""Descendants of a process, from Linux's /proc. Used by tests and trials that kill processes."""
 
 from __future__ import annotations
 

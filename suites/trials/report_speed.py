@@ -1,9 +1,10 @@
-"""Time and memory of a report of 10,000 rows: synthetic runs of three shapes, each in a new process.
+"""Do reports of 10,000 rows meet their targets: 10 s, 1 GB of memory, pages of 5 MB, and 100 ms for a click?
 
-Prints for each shape its rows, the seconds of the whole ``efficient-attn report`` command (wall and CPU), its peak
-memory, the page's size, and how long the slowest click takes in Chromium: sorting each column of the largest table,
-which is opened, and choosing each value of each filter, until the page is laid out again. Targets: under 10 s, 1 GB,
-5 MB and 100 ms.
+    python suites/trials/report_speed.py
+
+For synthetic runs of three shapes, prints the rows, the seconds of ``efficient-attn report`` (wall and CPU) in a new
+process, its peak memory, the size of the page, and the slowest sort and filter in Chromium, including layout: each
+column of the largest table is sorted, and each value of each filter is selected.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from efficient_attn.results.rows import Record, Row
 
-ROWS, ROUNDS, PASSES = 10_000, 8, 3
+ROWS, ROUNDS, SAMPLES = 10_000, 8, 3
 NAMES = ("full", "sliding_window:window=128", "linear", "gqa:kv_heads=2")
 FAMILIES = {"full": "full", "sliding_window": "sparse", "linear": "linear", "gqa": "shared_kv"}
 RowFields = dict[str, Any]
@@ -45,7 +46,7 @@ def many_lengths() -> Iterator[RowFields]:
 
 
 def many_configs() -> Iterator[RowFields]:
-    """500 settings (dtype, heads, batch, threads) of five lengths and four variants."""
+    """500 configurations (dtype, heads, batch, threads) of five lengths and four variants."""
     dtypes, heads, batches, threads = ("float32", "bfloat16"), (1, 2, 4, 8, 16), range(1, 11), (1, 2, 4, 8, 16)
     for dtype, h, b, t in itertools.product(dtypes, heads, batches, threads):
         for n, variant in itertools.product((512, 1024, 2048, 4096, 8192), NAMES):
@@ -56,16 +57,16 @@ def many_configs() -> Iterator[RowFields]:
 SHAPES: dict[str, Callable[[], Iterator[RowFields]]] = {
     "few lengths, many variants": few_lengths,
     "many lengths, few variants": many_lengths,
-    "many settings": many_configs,
+    "many configurations": many_configs,
 }
 
 
 def make_record(fields: RowFields, noise: random.Random) -> Record:
-    """A row and its samples, in the format of a run on a CPU."""
+    """A row and its samples, as a run on a CPU writes them."""
     base: RowFields = {"dtype": "float32", "batch": 1, "heads": 4, "threads": 1} | fields
     n, exact = base["seq_len"], base["variant"] == "full"
     ms = n / 512 * (n / 512 if exact else 1.5) * noise.lognormvariate(0, 0.05)
-    samples = [[ms * noise.lognormvariate(0, 0.02) for _ in range(PASSES)] for _ in range(ROUNDS)]
+    samples = [[ms * noise.lognormvariate(0, 0.02) for _ in range(SAMPLES)] for _ in range(ROUNDS)]
     ratio = 1.0 if exact else n / 512 / 1.5 * noise.lognormvariate(0, 0.05)
     row = Row(
         run_id="trial-1", suite="trial", case_key="trial/" + "/".join(map(str, base.values())) + "#0123456789ab",
@@ -81,7 +82,7 @@ def make_record(fields: RowFields, noise: random.Random) -> Record:
 
 
 def write_run(folder: Path, configs: Iterator[RowFields]) -> int:
-    """The run's files as the store writes them, without its fsync a record."""
+    """The run's files as the store writes them, but without calling fsync for each record."""
     noise = random.Random(7)
     lines = [make_record(config, noise).to_line() for config in configs]
     (folder / "rows.jsonl").write_text("".join(lines))

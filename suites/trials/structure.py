@@ -1,8 +1,10 @@
-"""Size, naming and structure of the package in figures: ``python suites/trials/structure.py [CHECKOUT]``
+"""How large are the package's files and functions, which names are shared or vague, and what are its import cycles?
 
-CHECKOUT is this one unless given, so that two commits can be compared. Its sources are parsed, never executed. Every
-import counts, those inside functions and those for type checkers included, and so do strings that name modules
-(imports.py). following.py defines which files a reader opens to follow a call.
+    python suites/trials/structure.py [CHECKOUT]
+
+prints figures for CHECKOUT, by default this one, so that two commits can be compared. Its sources are parsed, not
+executed. Imports in functions, type-checking imports and strings that name modules count (imports.py). call_tracer.py
+defines which files a reader opens to follow a call.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from following import Follower
+from call_tracer import CallTracer
 from imports import find_cycles, find_package, list_imports, list_modules
 
 PACKAGE = "efficient_attn"
 ENTRY_POINTS = ("__init__", "__main__")
 MOST_ARGUMENTS = 7
 
-# names that say nothing about their value
+# names that do not describe their value
 VAGUE = ("found", "said", "told", "own", "known", "taken", "kept", "seen", "shown", "given", "mine", "what", "one")
 
-# where a reader starts, and the methods that are called there; ``new|old`` where the name has changed
+# the definitions where a reader starts, and the methods called there; ``new|old`` if a name has changed
 CALL_PATHS = {
     "one sliding_window call": (("create", "SlidingWindow"), {"forward", "compute"}),
     "one timing": (("ProcessRuns|Sittings", "MeasureRounds|Sit"), {"run"}),
@@ -76,7 +78,7 @@ def print_structure(folder: Path) -> None:
     print(f"modules in no subpackage: {len(loose)}\n    {', '.join(loose)}")
     for label, edges in (
         ("", list_imports(folder)),
-        (", imports for type checkers included", list_imports(folder, typing=True)),
+        (", including type-checking imports", list_imports(folder, typing=True)),
     ):
         cycles = find_cycles(edges)
         print(f"import cycles{label}: {len(cycles)}")
@@ -84,14 +86,14 @@ def print_structure(folder: Path) -> None:
             print(f"    {len(cycle)} files: {', '.join(cycle)}")
     pairs = {(find_package(edge.importer), find_package(edge.imported)) for edge in list_imports(folder)}
     print(f"edges between top-level packages: {sum(a != b for a, b in pairs)}")
-    follower = Follower(folder)
+    tracer = CallTracer(folder)
     for path, (starts, methods) in CALL_PATHS.items():
-        files = follower.follow([follower.find(name) for name in starts], methods)
+        files = tracer.follow([tracer.find(name) for name in starts], methods)
         print(f"files to open for {path}: {len(files)}\n    {', '.join(files)}")
 
 
 def count_lines(folder: Path) -> dict[str, list[int]]:
-    """The lines of every file and of every function, docstrings and blank lines counted."""
+    """The lines of every file and function, including docstrings and blank lines."""
     texts = [path.read_text(encoding="utf-8") for path in list_modules(folder).values()]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
     functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -102,7 +104,7 @@ def count_lines(folder: Path) -> dict[str, list[int]]:
 
 
 def list_bindings(tree: ast.Module) -> Iterator[str]:
-    """Every name that is assigned, and every argument."""
+    """The names of all assignments and arguments."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -111,7 +113,7 @@ def list_bindings(tree: ast.Module) -> Iterator[str]:
 
 
 def list_positional_counts(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every function with the number of its positional arguments, ``self`` not counted."""
+    """The functions with their numbers of positional arguments, except ``self``, ``cls`` and ``ctx``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]

@@ -1,4 +1,4 @@
-"""The report's page in a real browser: complete, still, and readable on a phone."""
+"""The report's page in Chromium: content, accessibility, filters, sorting, and layout on phones and paper."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[sync_api.Browser]:
-    # a check that is skipped unseen is no check: without a browser it fails
+    # fails rather than skips without a browser, so that a missing one is noticed
     assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the report's page"
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -42,18 +42,18 @@ LOOKS = [(400, "light"), (1280, "light"), (1280, "dark")]
 
 @pytest.fixture(params=[pytest.param(p, id=f"{p[0]}px-{p[1]}", marks=pytest.mark.sampled(3)) for p in LOOKS])
 def page(request: pytest.FixtureRequest, browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
-    """The page at a width, having asked for nothing but itself and complained of nothing."""
+    """The page at one width; afterwards checks that it made no other requests and logged no messages."""
     width, scheme = request.param
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     requests: list[str] = []
-    complaints: list[str] = []
+    messages: list[str] = []
     page.on("request", lambda it: requests.append(it.url))
-    page.on("console", lambda it: complaints.append(it.text))
-    page.on("pageerror", lambda it: complaints.append(str(it)))
+    page.on("console", lambda it: messages.append(it.text))
+    page.on("pageerror", lambda it: messages.append(str(it)))
     page.goto(address, wait_until="networkidle")
     yield page
     assert [url for url in requests if not url.startswith("data:")] == [address]
-    assert complaints == []
+    assert messages == []
     page.close()
 
 
@@ -62,32 +62,30 @@ def open_all(page: sync_api.Page) -> None:
 
 
 def test_axe_finds_nothing_serious(page: sync_api.Page) -> None:
-    """axe-core's rules, with all that is folded in sight."""
+    """axe-core's rules, with all folded parts open."""
     open_all(page)
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    told = [(it["id"], it["impact"], [node["html"][:120] for node in it["nodes"][:3]]) for it in found]
-    assert not [it for it in told if it[1] in ("serious", "critical", "moderate")]
+    violations = [(it["id"], it["impact"], [node["html"][:120] for node in it["nodes"][:3]]) for it in found]
+    assert not [it for it in violations if it[1] in ("serious", "critical", "moderate")]
 
 
-def test_the_first_stop_of_the_keyboard_leads_to_the_tables(page: sync_api.Page) -> None:
+def test_the_first_tab_stop_skips_to_the_content(page: sync_api.Page) -> None:
     page.keyboard.press("Tab")
     link = page.locator("a.skip")
     assert link.evaluate("it => it === document.activeElement")
-    assert (link.bounding_box() or {"y": -1})["y"] >= 0, "seen once it has the focus"
+    assert (link.bounding_box() or {"y": -1})["y"] >= 0, "visible with focus"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_headings_and_regions_differ(page: sync_api.Page) -> None:
+def test_headings_and_regions_have_distinct_names(page: sync_api.Page) -> None:
     open_all(page)
-    for what in ("h1, h2, h3", "[role=region]", "nav a, .how a", "figure [role=group]"):
-        names = page.locator(what).evaluate_all("all => all.map(it => it.ariaLabel || it.textContent.trim())")
-        assert len(set(names)) == len(names), what
+    for selector in ("h1, h2, h3", "[role=region]", "nav a, .how a", "figure [role=group]"):
+        names = page.locator(selector).evaluate_all("all => all.map(it => it.ariaLabel || it.textContent.trim())")
+        assert len(set(names)) == len(names), selector
 
 
-def test_a_phone_shows_the_speedup_and_the_loss_in_the_first_two_columns(
-    browser: sync_api.Browser, address: str
-) -> None:
+def test_a_phone_shows_speedup_and_error_in_the_first_two_columns(browser: sync_api.Browser, address: str) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.goto(address)
     line = page.locator("#decide table").first.locator("tbody tr").first
@@ -95,16 +93,16 @@ def test_a_phone_shows_the_speedup_and_the_loss_in_the_first_two_columns(
     box = second.bounding_box()
     assert box
     assert box["x"] + box["width"] <= 390
-    said = second.inner_text()
-    assert re.search(r"<=512\n\d\d\.\dx \(.*\) at 8K\nas far from exact attention as the mean of v", said)
+    text = second.inner_text()
+    assert re.search(r"<=512\n\d\d\.\dx \(.*\) at 8K\nas far from exact attention as the mean of v", text)
     page.set_viewport_size({"width": 1280, "height": 900})
-    assert second.inner_text() == "<=512", "wide screens have columns for that"
+    assert second.inner_text() == "<=512", "wide screens have separate columns"
     speed = page.locator("#details table").first.locator("thead th").nth(1)
     assert "Speedup over full" in (speed.text_content() or "")
     page.close()
 
 
-def test_filters_hide_rows_and_the_csv_holds_what_is_shown(page: sync_api.Page) -> None:
+def test_filters_hide_rows_and_the_csv_has_the_visible_ones(page: sync_api.Page) -> None:
     open_all(page)
     page.locator(".filters select").nth(0).select_option("linear")
     shown = page.locator("#rows tbody tr:visible")
@@ -119,30 +117,30 @@ def test_filters_hide_rows_and_the_csv_holds_what_is_shown(page: sync_api.Page) 
     assert all("linear" in line or "performer" in line for line in lines[1:])
 
 
-def test_filters_by_mode_and_task_hide_tables_plots_and_chapters(page: sync_api.Page) -> None:
+def test_filters_by_mode_and_task_hide_tables_plots_and_sections(page: sync_api.Page) -> None:
     open_all(page)
     lists = {label.inner_text().split()[0]: label.locator("select") for label in page.locator(".filters label").all()}
 
-    def see(part: str) -> set[str | None]:
+    def list_visible(part: str) -> set[str | None]:
         return {it.get_attribute(f"data-{part}") for it in page.locator(f"[data-{part}]:visible").all()}
 
-    assert see("task") >= {"speed", "fidelity"}
-    assert see("mode") >= {"forward", "decode"}
+    assert list_visible("task") >= {"speed", "fidelity"}
+    assert list_visible("mode") >= {"forward", "decode"}
     lists["mode"].select_option("decode")
-    assert see("mode") == {"decode"}
+    assert list_visible("mode") == {"decode"}
     assert page.locator("#decoding").is_visible()
-    assert not page.locator("#speed").is_visible(), "nothing is left of it"
+    assert not page.locator("#speed").is_visible(), "all its rows are hidden"
     assert not page.locator('nav a[href="#speed"]').is_visible()
-    assert page.locator("#fidelity").is_visible(), "of fidelity no mode is known"
+    assert page.locator("#fidelity").is_visible(), "fidelity has no mode"
     lists["task"].select_option("fidelity")
-    assert see("task") == {"fidelity"}
+    assert list_visible("task") == {"fidelity"}
     lists["mode"].select_option("")
     lists["task"].select_option("")
-    assert see("mode") >= {"forward", "decode"}
+    assert list_visible("mode") >= {"forward", "decode"}
     assert page.locator("#speed").is_visible()
 
 
-def test_cells_that_a_spreadsheet_would_run_are_text_in_the_csv(browser: sync_api.Browser, tmp_path: Path) -> None:
+def test_formulas_are_escaped_in_the_csv(browser: sync_api.Browser, tmp_path: Path) -> None:
     rows = [runs.Record(runs.row(name, status="error", reason='=HYPERLINK("x")', seq_len=64)) for name in ("a", "=b")]
     page = browser.new_page()
     page.goto(write_report([runs.write_run(tmp_path / "run", rows)], tmp_path / "out").page.as_uri())
@@ -155,7 +153,7 @@ def test_cells_that_a_spreadsheet_would_run_are_text_in_the_csv(browser: sync_ap
     page.close()
 
 
-def test_paper_gets_intervals_on_one_line_and_heads_on_every_sheet(browser: sync_api.Browser, address: str) -> None:
+def test_print_keeps_intervals_on_one_line_and_repeats_headers(browser: sync_api.Browser, address: str) -> None:
     page = browser.new_page(viewport={"width": 800, "height": 1100})
     page.goto(address)
     page.emulate_media(media="print")
@@ -173,7 +171,7 @@ def test_nothing_is_wider_than_the_screen(page: sync_api.Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_all_plots_are_seen_and_their_names_fit(page: sync_api.Page) -> None:
+def test_all_plots_are_visible_and_their_labels_fit(page: sync_api.Page) -> None:
     plots = page.locator("figure svg")
     assert plots.count() == 20
     dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
@@ -184,17 +182,17 @@ def test_all_plots_are_seen_and_their_names_fit(page: sync_api.Page) -> None:
         assert box["height"] > 150
         card = plot.evaluate("it => getComputedStyle(it.parentElement).backgroundColor")
         assert card == ("rgb(26, 30, 35)" if dark else "rgb(255, 255, 255)")
-        turned = plot.evaluate("it => getComputedStyle(it).filter")
-        assert turned.startswith("invert(1)") == dark, "dark ink is light in the dark"
-    beyond = """() => [...document.querySelectorAll("figure svg text")].filter(text => {
+        color_filter = plot.evaluate("it => getComputedStyle(it).filter")
+        assert color_filter.startswith("invert(1)") == dark, "colors are inverted in the dark scheme"
+    list_clipped = """() => [...document.querySelectorAll("figure svg text")].filter(text => {
         const a = text.getBoundingClientRect(), b = text.closest("svg").getBoundingClientRect();
         return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
     }).map(text => text.textContent)"""
-    assert page.evaluate(beyond) == []
+    assert page.evaluate(list_clipped) == []
 
 
-def test_text_stands_out_from_its_ground(page: sync_api.Page) -> None:
-    """WCAG's contrast of at least 4.5 for body, soft text, links and verdicts."""
+def test_text_has_sufficient_contrast(page: sync_api.Page) -> None:
+    """A WCAG contrast of at least 4.5 for body text, captions, links and verdicts."""
     contrast = """(selector) => {
         const light = (text) => {
             const [r, g, b] = text.match(/[0-9.]+/g).slice(0, 3).map(Number).map(v => v / 255)
@@ -209,7 +207,7 @@ def test_text_stands_out_from_its_ground(page: sync_api.Page) -> None:
         assert page.evaluate(contrast, selector) >= 4.5, selector
 
 
-def test_tables_sort_by_the_numbers_behind_the_text(page: sync_api.Page) -> None:
+def test_tables_sort_by_unformatted_numbers(page: sync_api.Page) -> None:
     open_all(page)
     table = page.locator("#details table").first
     times = """table => [...table.tBodies[0].rows].map(row => Number(row.cells[2].dataset.sort))"""
@@ -240,7 +238,7 @@ def test_all_rows_can_be_opened_and_sorted(page: sync_api.Page) -> None:
     assert all(not text for text in shown[len(filled) :]), "empty cells come last"
 
 
-def test_the_page_reads_without_its_script(browser: sync_api.Browser, address: str) -> None:
+def test_the_page_is_readable_without_javascript(browser: sync_api.Browser, address: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
@@ -274,7 +272,7 @@ def test_landmarks_and_headings_are_named(page: sync_api.Page) -> None:
     assert page.locator("svg[role=img] > title").count() == page.locator("figure svg").count()
 
 
-def test_of_many_rows_the_first_are_laid_out_and_all_are_sorted(browser: sync_api.Browser, tmp_path: Path) -> None:
+def test_large_tables_show_100_rows_and_sort_all(browser: sync_api.Browser, tmp_path: Path) -> None:
     many = [runs.row("full", mode="forward", seq_len=n, latency_ms=1e3 - n) for n in range(1, 502)]
     for number, row in enumerate(many):
         row.case_key = f"case{number}"
@@ -286,7 +284,7 @@ def test_of_many_rows_the_first_are_laid_out_and_all_are_sorted(browser: sync_ap
     assert lines.count() == 100
     page.locator("#rows thead button", has_text="latency_ms").first.click()
     assert lines.count() == 100
-    assert "501" in lines.first.inner_text(), "the last row has the least time"
+    assert "501" in lines.first.inner_text(), "the last row has the smallest time"
     page.locator("#rows button", has_text="Show all 501 rows").click()
     assert lines.count() == 501
     page.close()

@@ -1,4 +1,4 @@
-"""The site in a real browser: hostile names run nothing and ask for nothing, and the picker answers."""
+"""The published site in Chromium: hostile names run no scripts and make no requests; the picker and accessibility."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backg
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[sync_api.Browser]:
-    # a check that is skipped unseen is no check: without a browser it fails
+    # fails rather than skips without a browser, so that a missing one is noticed
     assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the site"
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -40,17 +40,17 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish(sites.write_runs(folder), folder / "site").site
 
 
-def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Browser, evil: Path) -> None:
+def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
     page = context.new_page()
-    asked: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda it: asked.append(it.url))
-    page.on("console", lambda it: complaints.append(it.text))
-    page.on("pageerror", lambda it: complaints.append(str(it)))
-    page.on("dialog", lambda it: complaints.append(it.message))
-    # of mechanisms and tasks, which are many alike, every tenth
+    requests: list[str] = []
+    messages: list[str] = []
+    page.on("request", lambda it: requests.append(it.url))
+    page.on("console", lambda it: messages.append(it.text))
+    page.on("pageerror", lambda it: messages.append(str(it)))
+    page.on("dialog", lambda it: messages.append(it.message))
+    # every tenth page of mechanisms, comparisons and tasks, which are similar
     every = sorted(evil.rglob("*.html"))
     alike = [path for path in every if path.parent.name in ("m", "c", "t")]
     shown = [path for path in every if path not in alike] + alike[::10]
@@ -66,17 +66,17 @@ def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Bro
             chosen.select_option(value)
             assert page.evaluate("window.hurt") is None
     inside = evil.as_uri()
-    assert [url for url in asked if not url.startswith((inside, "data:"))] == []
-    assert complaints == []
+    assert [url for url in requests if not url.startswith((inside, "data:"))] == []
+    assert messages == []
     context.close()
 
 
-def test_the_picker_tells_what_is_measured_from_what_is_not(browser: sync_api.Browser, small: Path) -> None:
+def test_the_picker_marks_measured_and_interpolated_lengths(browser: sync_api.Browser, small: Path) -> None:
     page = browser.new_page()
     page.goto((small / "index.html").as_uri())
     page.select_option("#use", "decode")
-    told = page.locator("#length option").all_inner_texts()
-    assert told == ["1K", "2K, interpolated", "4K", "8K, interpolated", "16K"]
+    lengths = page.locator("#length option").all_inner_texts()
+    assert lengths == ["1K", "2K, interpolated", "4K", "8K, interpolated", "16K"]
     for length, how in (("4096", "measured"), ("8192", "interpolated")):
         page.select_option("#length", length)
         rows = page.locator("#picked tr")
@@ -96,8 +96,8 @@ def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(browser:
             page.select_option("#use", "decode")
             page.select_option("#length", "8192")  # interpolated
         found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-        told = [(it["id"], it["impact"], it["nodes"][0]["html"][:120]) for it in found]
-        assert not [it for it in told if it[1] in ("serious", "critical")], name
+        violations = [(it["id"], it["impact"], it["nodes"][0]["html"][:120]) for it in found]
+        assert not [it for it in violations if it[1] in ("serious", "critical")], name
         for width in (390, 1280):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from planted import load_suite
 from safetensors.torch import save_file
 from shell import TINY, WRONG, Command, Finished
+from tiny_suites import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.planning.plan import Overrides, make_plan

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import load_suite
 from shell import WRONG, loaded
+from tiny_suites import load_suite
 
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.readiness import Diagnosis, Finding

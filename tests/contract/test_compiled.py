@@ -1,4 +1,4 @@
-"""Compiled, exported and on the meta device: one graph, and the numbers of the eager call."""
+"""torch.compile, torch.export and the meta device: one graph, and the results of the eager call."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ COMPILED = (*SAMPLE, "bigbird:window=5:n_global=3:n_random=2:block_size=16:backe
 
 
 class Program(nn.Module):
-    """A call of a mechanism that has never run before, as a module whose arguments are tensors."""
+    """A call of a new instance, as a module whose arguments are tensors."""
 
     def __init__(self, spec: str, call: Call) -> None:
         super().__init__()
         self.attn = subject(spec).make(subject(spec).shape(N))
         self.mask, self.tied = call.mask, call.tied
 
-    def forward(self, *given: Tensor) -> Tensor:
-        q, k, v = (given[0], *given) if self.tied else given
+    def forward(self, *tensors: Tensor) -> Tensor:
+        q, k, v = (tensors[0], *tensors) if self.tied else tensors
         return self.attn(q, k, v, self.mask)
 
 
-def drawn(spec: str) -> tuple[Call, list[Tensor]]:
-    mine = subject(spec)
-    call = mine.draw(mine.shape(N), mask=ea.Mask(causal=mine.traits.causal)).leaves()
+def draw_call(spec: str) -> tuple[Call, list[Tensor]]:
+    s = subject(spec)
+    call = s.draw(s.shape(N), mask=ea.Mask(causal=s.traits.causal)).leaves()
     return call, list({id(x): x for x in call.tensors.values()}.values())
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled() -> None:
+def _reset_compiler() -> None:
     torch.compiler.reset()
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("spec", COMPILED)
-def test_forward_and_backward_are_one_graph_with_the_same_numbers(spec: str) -> None:
-    call, sources = drawn(spec)
+def test_compiled_forward_and_backward_equal_eager_ones(spec: str) -> None:
+    call, sources = draw_call(spec)
     out = torch.compile(Program(spec, call), fullgraph=True, backend="aot_eager")(*sources)
     want = call.run(subject(spec).make(subject(spec).shape(N)))
     torch.testing.assert_close(out, want)
@@ -56,18 +56,18 @@ def test_forward_and_backward_are_one_graph_with_the_same_numbers(spec: str) -> 
 
 
 @pytest.mark.parametrize("spec", ["full", "sliding_window:window=9", "linear"])
-def test_exported_programs_compute_the_same(spec: str) -> None:
-    call, sources = drawn(spec)
+def test_exported_programs_equal_eager_calls(spec: str) -> None:
+    call, sources = draw_call(spec)
     program = Program(spec, call)
-    given = [x.detach() for x in sources]
-    exported = torch.export.export(program, tuple(given)).module()
-    others = [x.flip(2) for x in given]
+    tensors = [x.detach() for x in sources]
+    exported = torch.export.export(program, tuple(tensors)).module()
+    others = [x.flip(2) for x in tensors]
     torch.testing.assert_close(exported(*others), program(*others))
 
 
 @pytest.mark.parametrize("spec", ["reformer", "longformer", "linear", "linformer", "gqa:kv_heads=2", "nystromformer"])
 def test_shapes_come_from_the_meta_device(spec: str) -> None:
-    call, _ = drawn(spec)
+    call, _ = draw_call(spec)
     attn = subject(spec).make(subject(spec).shape(N))
     want = call.run(attn)
     call = call.change(lambda x: x.detach().to("meta"))
@@ -75,8 +75,8 @@ def test_shapes_come_from_the_meta_device(spec: str) -> None:
     assert (got.device.type, got.shape, got.dtype) == ("meta", want.shape, want.dtype)
 
 
-def test_a_fact_of_ones_own_is_one_graph_break() -> None:
-    """Its plan cannot be written as text, so that compiled code is left for it."""
+def test_a_user_defined_fact_is_one_graph_break() -> None:
+    """Its plan has no text form, so that the kernel cannot be a custom op."""
     attn = ea.SparseAttention(ea.patterns.Where(lambda i, j: (i - j) % 3 == 0))
     q, k, v = torch.randn(3, 1, 2, 20, 8)
     with pytest.raises(Unsupported, match="_attend_blocks"):
@@ -84,7 +84,7 @@ def test_a_fact_of_ones_own_is_one_graph_break() -> None:
     torch.testing.assert_close(torch.compile(attn, backend="eager")(q, k, v), attn(q, k, v))
 
 
-def test_another_key_tensor_is_refused_where_nobody_can_compare() -> None:
+def test_a_separate_key_tensor_is_refused_under_vmap() -> None:
     attn = ea.create("reformer", dims=ea.Dims(head_dim=8))
     q, v = torch.randn(2, 1, 2, 20, 8)
     with pytest.raises(ea.UnsupportedError, match="k must be q, one and the same object"):

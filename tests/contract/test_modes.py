@@ -1,4 +1,4 @@
-"""torch's modes, for every mechanism of the registry: autocast, second derivatives, torch.func."""
+"""Autocast, second derivatives and torch.func, for every registered mechanism."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ N = 70
 REFUSALS = "has no second derivative; backend=dense has one|derivative for aten::.* is not implemented"
 
 
-def drawn(spec: str, dtype: torch.dtype = torch.float32, n: int = N) -> tuple[ea.Attention, Call]:
-    mine = subject(spec)
-    shape = mine.shape(n)
-    mask = ea.Mask(causal=mine.traits.causal)
-    if reason := mine.attn.why_not_dtype(torch.bfloat16):
+def draw_call(spec: str, dtype: torch.dtype = torch.float32, n: int = N) -> tuple[ea.Attention, Call]:
+    s = subject(spec)
+    shape = s.shape(n)
+    mask = ea.Mask(causal=s.traits.causal)
+    if reason := s.attn.why_not_dtype(torch.bfloat16):
         pytest.skip(reason)
-    return mine.make(shape, dtype=dtype), mine.draw(shape, mask=mask, dtype=dtype)
+    return s.make(shape, dtype=dtype), s.draw(shape, mask=mask, dtype=dtype)
 
 
 def under_autocast() -> torch.autocast:
@@ -39,8 +39,8 @@ def under_autocast() -> torch.autocast:
 
 
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_autocast_is_a_cast_of_all_tensors_and_no_more(spec: str) -> None:
-    attn, call = drawn(spec)
+def test_autocast_equals_casting_all_tensors(spec: str) -> None:
+    attn, call = draw_call(spec)
     leaves = call.leaves()
     with under_autocast():
         out = leaves.run(attn)
@@ -58,9 +58,9 @@ def test_autocast_is_a_cast_of_all_tensors_and_no_more(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["gqa:kv_heads=2", "longformer", "linear", "reformer"])
-def test_a_backward_pass_within_autocast_is_that_without(spec: str) -> None:
-    """torch advises against it, and still it must not crash: the kernels' gradients are computed without autocast."""
-    attn, call = drawn(spec)
+def test_a_backward_pass_under_autocast_equals_one_outside(spec: str) -> None:
+    """torch advises against it, but it must work: the kernels' gradients are computed without autocast."""
+    attn, call = draw_call(spec)
     with under_autocast():
         _, got = call.gradients(attn)
     with under_autocast():
@@ -72,29 +72,29 @@ def test_a_backward_pass_within_autocast_is_that_without(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_gradients_under_autocast_are_near_those_of_float32(spec: str) -> None:
-    """As near as bfloat16 is: the inputs are those that it can tell apart, so that hashes and signs stay the same."""
-    attn, call = drawn(spec)
+def test_gradients_under_autocast_are_close_to_float32(spec: str) -> None:
+    """Within bfloat16's precision. Inputs are exact in bfloat16, so that hashes and signs do not change."""
+    attn, call = draw_call(spec)
     call = call.change(lambda x: x.bfloat16().float())
     _, want = call.gradients(attn)
     with under_autocast():
         out, got = call.gradients(attn)
     assert out.dtype == torch.bfloat16
     for name, exact in want.items():
-        off, most = (got[name] - exact).norm(), 0.03 * exact.norm() + 1e-3 * exact.numel() ** 0.5
-        assert off < most, f"{name} is off by {off:.3g}, more than {most:.3g}"
+        difference, limit = (got[name] - exact).norm(), 0.03 * exact.norm() + 1e-3 * exact.numel() ** 0.5
+        assert difference < limit, f"{name} differs by {difference:.3g}, more than {limit:.3g}"
 
 
-def test_float64_is_left_alone_and_what_autocast_does_not_cover_too() -> None:
-    attn, call = drawn("linear", torch.float64)
+def test_autocast_ignores_float64_and_the_meta_device() -> None:
+    attn, call = draw_call("linear", torch.float64)
     with under_autocast():
         assert call.run(attn).dtype == torch.float64
-    meta = drawn("full")[1].change(lambda x: x.to("meta"))
+    meta = draw_call("full")[1].change(lambda x: x.to("meta"))
     with under_autocast():
         assert meta.run(ea.create("full")).dtype == torch.float32
 
 
-def trained(spec: str, *, autocast: bool) -> list[float]:
+def train_losses(spec: str, *, autocast: bool) -> list[float]:
     layer = ea.MultiHeadAttention(32, 4, variant=spec, kv_heads=subject(spec).attn.kv_heads, max_len=N, seed=0)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 2, N, 32, generator=generator)
@@ -111,8 +111,8 @@ def trained(spec: str, *, autocast: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("spec", SAMPLE)
-def test_a_layer_learns_under_autocast_as_it_does_in_float32(spec: str) -> None:
-    plain, cast = (trained(spec, autocast=a) for a in (False, True))
+def test_a_layer_trains_under_autocast_as_in_float32(spec: str) -> None:
+    plain, cast = (train_losses(spec, autocast=a) for a in (False, True))
     assert cast[-1] < 0.9 * cast[0]
     assert abs(cast[-1] - plain[-1]) < 0.03
 
@@ -120,18 +120,18 @@ def test_a_layer_learns_under_autocast_as_it_does_in_float32(spec: str) -> None:
 DECODING = [case for case in SAMPLED if subject(case.values[0]).traits.decode]
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["made before", "made under autocast"])
+@pytest.mark.parametrize("state_in_autocast", [False, True], ids=["state from outside", "state from autocast"])
 @pytest.mark.parametrize("spec", DECODING)
-def test_a_layer_decodes_under_autocast(spec: str, early: bool) -> None:
-    drawn(spec)  # or skipped
+def test_a_layer_decodes_under_autocast(spec: str, state_in_autocast: bool) -> None:
+    draw_call(spec)  # skips if bfloat16 is not supported
     layer = ea.MultiHeadAttention(32, 4, variant=spec, kv_heads=subject(spec).attn.kv_heads, max_len=40, seed=0)
     x = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1))
-    state = layer.init_state(2, 40) if not early else None
+    state = layer.init_state(2, 40) if not state_in_autocast else None
     rows = []
     with torch.no_grad(), under_autocast():
         state = layer.init_state(2, 40) if state is None else state
         dtype, size = cache_dtype(state), state_bytes(state)
-        assert dtype in (None, torch.bfloat16 if early else torch.float32)
+        assert dtype in (None, torch.bfloat16 if state_in_autocast else torch.float32)
         want = layer(x, mask=ea.Mask(causal=True))
         for at in (slice(0, 17), *(slice(i, i + 1) for i in range(17, 40))):
             out, state = layer.step(x[:, at], state)
@@ -149,7 +149,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def second(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def second_derivatives(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> list[Tensor]:
     call = call.leaves()
     sources = list({id(x): x for x in call.tensors.values()}.values())
     first = torch.autograd.grad(loss(call.run(attn)), sources, create_graph=True)
@@ -158,28 +158,28 @@ def second(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_second_derivatives_are_right_or_refused(spec: str, loss: str) -> None:
-    attn, call = drawn(spec, torch.float64)
+def test_second_derivatives_are_correct_or_refused(spec: str, loss: str) -> None:
+    attn, call = draw_call(spec, torch.float64)
     try:
-        got = second(attn, call, LOSSES[loss])
+        got = second_derivatives(attn, call, LOSSES[loss])
     except RuntimeError as refusal:
         if not re.search(REFUSALS, str(refusal)):
             raise
         return
     attn.backend = "dense"
-    for one, other in zip(got, second(attn, call, LOSSES[loss]), strict=True):
+    for one, other in zip(got, second_derivatives(attn, call, LOSSES[loss]), strict=True):
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("spec", SAMPLED)
 def test_oracles_have_second_derivatives(spec: str) -> None:
-    attn, call = drawn(spec, torch.float64, n=5)
+    attn, call = draw_call(spec, torch.float64, n=5)
     attn.backend = "dense"
     call = call.leaves()
     names, leaves = zip(*{id(x): (name, x) for name, x in call.tensors.items()}.values(), strict=True)
 
-    def run(*given: Tensor) -> Tensor:
-        return call.with_(**dict(zip(names, given, strict=True))).run(attn)
+    def run(*tensors: Tensor) -> Tensor:
+        return call.with_(**dict(zip(names, tensors, strict=True))).run(attn)
 
     assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
 
@@ -188,17 +188,17 @@ def test_oracles_have_second_derivatives(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_torch_func_takes_every_mechanism(spec: str) -> None:
-    """Gradients of each member of a batch by itself: `vmap` of `grad`."""
-    attn, call = drawn(spec, torch.float64)
+def test_per_sample_gradients_equal_autograd(spec: str) -> None:
+    """`torch.func.vmap` of `torch.func.grad` over the batch."""
+    attn, call = draw_call(spec, torch.float64)
     call = call.leaves()
     out = call.run(attn)
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
     names, leaves = zip(*{id(x): (name, x) for name, x in call.tensors.items()}.values(), strict=True)
     want = torch.autograd.grad((out * weight).sum(), leaves)
 
-    def loss(w: Tensor, *given: Tensor) -> Tensor:
-        return (call.with_(**{n: x[None] for n, x in zip(names, given, strict=True)}).run(attn)[0] * w).sum()
+    def loss(w: Tensor, *tensors: Tensor) -> Tensor:
+        return (call.with_(**{n: x[None] for n, x in zip(names, tensors, strict=True)}).run(attn)[0] * w).sum()
 
     each = torch.func.grad(loss, argnums=tuple(range(1, len(leaves) + 1)))
     got = torch.func.vmap(each)(weight, *(x.detach() for x in leaves))
@@ -207,8 +207,8 @@ def test_torch_func_takes_every_mechanism(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["performer", "random_feature"])
-def test_a_map_that_torch_func_follows_is_refused(spec: str) -> None:
-    attn, call = drawn(spec)
+def test_torch_func_refuses_buffers_of_random_features(spec: str) -> None:
+    attn, call = draw_call(spec)
 
     def loss(buffers: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(attn, buffers, (call["q"], call["k"], call["v"])).sum()

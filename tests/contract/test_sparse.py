@@ -1,4 +1,4 @@
-"""What holds for every sparse mechanism of the registry: it is sparse, and its limits are full attention."""
+"""Every registered sparse mechanism: memory, limits that equal full attention, and cache sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = (
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("limit", LIMITS)
-def test_the_limit_is_full_attention(limit: str, causal: bool) -> None:
+def test_maximal_options_equal_full_attention(limit: str, causal: bool) -> None:
     n = 150
     attn, full = ea.create(limit.format(n=n)), ea.create("full")
     if not causal and not attn.traits.bidirectional:
@@ -69,7 +69,7 @@ def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
 @pytest.mark.slow
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("spec", LONG)
-def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
+def test_gradients_of_65536_positions_fit_in_256_mib(spec: str) -> None:
     n = 1 << 16
     attn = ea.create(spec, dims=ea.Dims(max_len=n))
     q, k, v = (torch.randn(1, 1, n, 64, requires_grad=True) for _ in range(3))
@@ -80,7 +80,7 @@ def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
     assert peak <= 12 * q.numel() * 4 < 256 << 20
 
 
-def test_a_backend_of_another_device_refuses(monkeypatch) -> None:
+def test_a_cuda_backend_is_refused_on_the_cpu(monkeypatch) -> None:
     attn, q = ea.create("sliding_window:window=4"), torch.randn(1, 1, 8, 16)
     if not torch.cuda.is_available():
         with pytest.raises(ea.UnsupportedError, match="'flex' is not available: needs a CUDA device"):
@@ -101,14 +101,14 @@ def test_a_backend_of_another_device_refuses(monkeypatch) -> None:
         ("longformer:window=10:n_global=5", 16),
     ],
 )
-def test_bounded_patterns_keep_what_they_reach_and_no_more(spec: str, slots: int) -> None:
+def test_bounded_patterns_cache_only_positions_in_reach(spec: str, slots: int) -> None:
     attn = ea.create(spec, dims=ea.Dims(heads=2, head_dim=8))
     assert ea.state_bytes(attn.init_state(3, 100_000)) == 2 * 3 * 2 * slots * 8 * 4
     assert ea.state_bytes(attn.init_state(3, 4)) == 2 * 3 * 2 * 4 * 8 * 4
 
 
 @pytest.mark.parametrize("spec", ["strided:stride=4", "fixed:stride=8:summary=1", "random_blocks", "bigbird"])
-def test_unbounded_patterns_keep_the_whole_cache_and_read_what_they_see(spec: str, monkeypatch) -> None:
+def test_unbounded_patterns_cache_everything_and_read_visible_keys(spec: str, monkeypatch) -> None:
     attn, n = ea.create(spec, dims=ea.Dims(heads=1, head_dim=8)), 2000
     state = attn.init_state(1, n)
     assert ea.state_bytes(state) == 2 * n * 8 * 4

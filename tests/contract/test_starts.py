@@ -1,4 +1,4 @@
-"""Rows that begin late: of every mechanism that decodes, each is what it is alone, or it is refused in one line."""
+"""Left-padded batches (`starts`): every row equals its result alone, or the mechanism refuses in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N, STARTS = 60, (0, 1, 7, 39, 44)
 SPLITS = ((40, *(1,) * 20), (45, 5, 1, 9), (20, 20, 1, 1, 18), (1,) * 60, (42, 1, 1, 1, 1, 14))
 
 
-def made(spec: str, *, kv_heads: int = 2) -> tuple[ea.Attention, Call]:
+def make(spec: str, *, kv_heads: int = 2) -> tuple[ea.Attention, Call]:
     kv_heads = subject(spec).attn.kv_heads or kv_heads
     dims = Dims(heads=4, kv_heads=kv_heads, head_dim=8, value_dim=8, max_len=N)
     attn = ea.create(spec, dims=dims).double()
@@ -32,37 +32,37 @@ def made(spec: str, *, kv_heads: int = 2) -> tuple[ea.Attention, Call]:
     return attn, subject(spec).draw(shape, mask=ea.Mask(causal=True), dtype=torch.float64)
 
 
-def begin(attn: ea.Attention, starts: Any = STARTS) -> Any:
+def init_state(attn: ea.Attention, starts: Any = STARTS) -> Any:
     return attn.init_state(len(starts), N, torch.float64, starts=torch.tensor(starts))
 
 
-def takes(spec: str) -> bool:
-    attn, _ = made(spec)
+def supports_starts(spec: str) -> bool:
+    attn, _ = make(spec)
     return explain_no_starts(attn, attn.init_state(1, N, torch.float64)) is None
 
 
-def alone(attn: ea.Attention, call: Call, row: int, start: int) -> Tensor:
-    """Its rows, of the positions that it has."""
+def run_alone(attn: ea.Attention, call: Call, row: int, start: int) -> Tensor:
+    """The output of one row without its padding."""
     return call.both(slice(start, N)).change(lambda x: x[row : row + 1]).run(attn)[0]
 
 
-def spoil(call: Call) -> Call:
-    """NaN wherever there is padding: what is never seen may hold anything."""
+def fill_padding_with_nan(call: Call) -> Call:
+    """The call with NaN in its padding, which must not be read."""
     padding = torch.arange(N) < torch.tensor(STARTS)[:, None]
     return call.change(
         lambda x: x.masked_fill(padding[:, None, :].reshape(len(x), 1, N, *[1] * (x.ndim - 3)), torch.nan)
     )
 
 
-@pytest.mark.parametrize("spec", [spec for spec in DECODING if takes(spec)])
+@pytest.mark.parametrize("spec", [spec for spec in DECODING if supports_starts(spec)])
 @torch.no_grad()
-def test_each_row_is_what_it_is_alone(spec: str) -> None:
-    attn, call = made(spec)
-    want = [alone(attn, call, row, start) for row, start in enumerate(STARTS)]
+def test_each_row_equals_its_result_alone(spec: str) -> None:
+    attn, call = make(spec)
+    want = [run_alone(attn, call, row, start) for row, start in enumerate(STARTS)]
     for split in SPLITS:
-        state, at, found = begin(attn), 0, []
+        state, at, found = init_state(attn), 0, []
         for size in split:
-            out, state = spoil(call).both(slice(at, at + size)).step(attn, state)
+            out, state = fill_padding_with_nan(call).both(slice(at, at + size)).step(attn, state)
             found.append(out)
             at += size
         rows = torch.cat(found, 2)
@@ -71,11 +71,11 @@ def test_each_row_is_what_it_is_alone(spec: str) -> None:
             torch.testing.assert_close(rows[row, :, start:], want[row], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in DECODING if takes(spec)])
+@pytest.mark.parametrize("spec", [spec for spec in DECODING if supports_starts(spec)])
 @torch.no_grad()
-def test_what_is_absorbed_begins_late_too(spec: str) -> None:
-    attn, call = made(spec)
-    state, last = begin(attn), spoil(call)
+def test_absorbed_rows_respect_starts(spec: str) -> None:
+    attn, call = make(spec)
+    state, last = init_state(attn), fill_padding_with_nan(call)
     keys = {name: x[:, :, :45] for name, x in last.tensors.items() if last.sides[name] == "key"}
     state = attn.absorb(keys.pop("k"), keys.pop("v", None), state, **keys)
     rows = [3, 0, 3]
@@ -83,30 +83,30 @@ def test_what_is_absorbed_begins_late_too(spec: str) -> None:
     out, _ = last.both(slice(45, 50)).step(attn, state)
     again, _ = last.both(slice(45, 50)).change(lambda x: x[rows]).step(attn, copied)
     for row, start in enumerate(STARTS):
-        want = alone(attn, call, row, start)[:, 45 - start : 50 - start]
+        want = run_alone(attn, call, row, start)[:, 45 - start : 50 - start]
         torch.testing.assert_close(out[row], want, rtol=0, atol=1e-10)
     torch.testing.assert_close(again, out[rows], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in DECODING if not takes(spec)])
-def test_the_others_refuse_in_one_line(spec: str) -> None:
-    attn, _ = made(spec)
-    with pytest.raises(ea.UnsupportedError, match="does not support starts: ") as found:
-        begin(attn)
-    assert attn.label in str(found.value)
-    assert "\n" not in str(found.value)
+@pytest.mark.parametrize("spec", [spec for spec in DECODING if not supports_starts(spec)])
+def test_unsupported_starts_are_refused_in_one_line(spec: str) -> None:
+    attn, _ = make(spec)
+    with pytest.raises(ea.UnsupportedError, match="does not support starts: ") as error:
+        init_state(attn)
+    assert attn.label in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_who_serves_them_is_known() -> None:
-    """So that none is lost without being noticed."""
-    serving = {spec for spec in ea.names() if spec in DECODING and takes(spec)}
-    assert serving >= {"full", "gqa", "mqa", "mla", "dot", "general", "cosine", "additive"}
-    assert serving >= {"sliding_window", "dilated_window", "strided", "linear", "retention", "performer", "cosformer"}
-    assert not serving & {"attention_sinks", "global_tokens", "fixed", "random_blocks", "longformer", "bigbird"}
+def test_mechanisms_that_support_starts() -> None:
+    """A mechanism that loses its support by mistake is noticed."""
+    supported = {spec for spec in ea.names() if spec in DECODING and supports_starts(spec)}
+    assert supported >= {"full", "gqa", "mqa", "mla", "dot", "general", "cosine", "additive"}
+    assert supported >= {"sliding_window", "dilated_window", "strided", "linear", "retention", "performer", "cosformer"}
+    assert not supported & {"attention_sinks", "global_tokens", "fixed", "random_blocks", "longformer", "bigbird"}
 
 
 class OwnSteps(Full):
-    """A plug-in with steps of its own, of before there were starts."""
+    """A plug-in with its own `advance`, written before there were starts."""
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)
@@ -118,15 +118,15 @@ class OwnState(Full):
         return {"keys": torch.zeros(batch, max_len, dtype=dtype, device=device)}
 
 
-def test_steps_and_states_that_know_of_none_are_not_trusted() -> None:
+def test_overridden_steps_and_states_refuse_starts() -> None:
     with pytest.raises(ea.UnsupportedError, match="OwnSteps does not support starts: OwnSteps has its own steps"):
-        begin(OwnSteps())
+        init_state(OwnSteps())
     with pytest.raises(ea.UnsupportedError, match="OwnState does not support starts: its dict has no field for them"):
-        begin(OwnState())
+        init_state(OwnState())
 
 
 @pytest.mark.parametrize(
-    ("starts", "what"),
+    ("starts", "message"),
     [
         (torch.tensor([0, 1]), "1 whole numbers in a tensor"),
         (torch.tensor([0.0]), "whole numbers"),
@@ -135,6 +135,6 @@ def test_steps_and_states_that_know_of_none_are_not_trusted() -> None:
         (torch.tensor([-1]), "got -1"),
     ],
 )
-def test_what_is_no_start_is_one_line(starts: Any, what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what):
+def test_invalid_starts_are_reported(starts: Any, message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         ea.create("full").init_state(1, 8, starts=starts)

@@ -1,4 +1,4 @@
-"""What decoding keeps, in bytes, for every mechanism of the registry that decodes: the law of its kind of state."""
+"""Sizes of decode states, for every registered mechanism that decodes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ SIZES = (
 )
 
 
-def made(spec: str, s: Sizes) -> tuple[ea.Attention, Sizes]:
-    """The mechanism for these sizes, but with the key-value heads that it insists on."""
+def make(spec: str, s: Sizes) -> tuple[ea.Attention, Sizes]:
+    """The mechanism for these sizes, with its own number of key-value heads if it has one."""
     s = s._replace(kv_heads=subject(spec).attn.kv_heads or s.kv_heads)
     dims = Dims(heads=2 * s.kv_heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim, max_len=FAR)
     attn = ea.create(spec, dims=dims)
@@ -56,15 +56,15 @@ def made(spec: str, s: Sizes) -> tuple[ea.Attention, Sizes]:
 
 
 def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:
-    """What the state keeps of one position."""
+    """The bytes that a cache stores for each position."""
     if isinstance(state, LatentCache):
         assert attn.key_dim is not None
         return s.batch * attn.key_dim * s.dtype.itemsize
     return s.batch * s.kv_heads * (s.head_dim + s.value_dim) * s.dtype.itemsize
 
 
-def kept(attn: ea.Attention, state: Any, positions: int) -> int:
-    """Of how many positions the state keeps something."""
+def count_cached(attn: ea.Attention, state: Any, positions: int) -> int:
+    """The number of positions that a cache stores."""
     if not isinstance(state, RollingCache):
         return positions
     assert isinstance(attn, SparseAttention)
@@ -74,22 +74,22 @@ def kept(attn: ea.Attention, state: Any, positions: int) -> int:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda s: f"N={s.positions}")
 @pytest.mark.parametrize("spec", DECODING)
-def test_a_state_is_as_large_as_its_law(spec: str, sizes: Sizes) -> None:
-    """A cache holds the positions in reach, whatever is no cache the same for any number of them."""
-    attn, s = made(spec, sizes)
+def test_state_bytes_equal_the_formula(spec: str, sizes: Sizes) -> None:
+    """A cache stores the positions in reach; the size of any other state is independent of the length."""
+    attn, s = make(spec, sizes)
     state = attn.init_state(s.batch, s.positions, s.dtype)
     far = attn.init_state(s.batch, FAR, s.dtype, "meta")
     assert type(far) is type(state)
     if isinstance(state, Cache):
         for one, positions in ((state, s.positions), (far, FAR)):
-            assert ea.state_bytes(one) == position_bytes(attn, one, s) * kept(attn, one, positions)
+            assert ea.state_bytes(one) == position_bytes(attn, one, s) * count_cached(attn, one, positions)
     else:
         assert ea.state_bytes(far) == ea.state_bytes(state) > 0
 
 
 @pytest.mark.parametrize("spec", SPARSE)
-def test_a_pattern_keeps_all_positions_only_where_its_reach_has_no_bound(spec: str) -> None:
-    attn, _ = made(spec, SIZES[0])
+def test_only_unbounded_patterns_cache_all_positions(spec: str) -> None:
+    attn, _ = make(spec, SIZES[0])
     assert isinstance(attn, SparseAttention)
     state = attn.init_state(1, 8)
     assert type(state) is (KVCache if attn.pattern.reach is None else RollingCache)
@@ -100,7 +100,7 @@ counts = st.integers(1, 40)
 
 @settings(deadline=None)
 @given(counts, counts, counts, counts, st.integers(1, 3000), st.sampled_from([2, 4, 8]))
-def test_full_attention_keeps_two_vectors_a_position_and_key_value_head(
+def test_full_attention_caches_a_key_and_a_value_per_position_and_head(
     batch: int, kv_heads: int, head_dim: int, value_dim: int, positions: int, size: int
 ) -> None:
     dims = Dims(heads=3 * kv_heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim)
@@ -110,14 +110,14 @@ def test_full_attention_keeps_two_vectors_a_position_and_key_value_head(
 
 
 def buffers(state: Any) -> dict[str, tuple[int, int]]:
-    """Where each tensor of a cache lies, and how large its memory is."""
+    """Address and size in bytes of each tensor of a cache."""
     tensors = {f.name: getattr(state, f.name) for f in fields(state)}
     return {name: (x.data_ptr(), x.untyped_storage().nbytes()) for name, x in tensors.items() if isinstance(x, Tensor)}
 
 
 @pytest.mark.parametrize("spec", CACHES)
-def test_steps_write_into_the_memory_that_the_state_was_made_with(spec: str) -> None:
-    attn, s = made(spec, Sizes(2, 8, 5, 60, 2, torch.float32))
+def test_steps_write_in_place(spec: str) -> None:
+    attn, s = make(spec, Sizes(2, 8, 5, 60, 2, torch.float32))
     state = attn.init_state(s.batch, s.positions)
     before = buffers(state)
     assert before
@@ -131,9 +131,9 @@ def test_steps_write_into_the_memory_that_the_state_was_made_with(spec: str) -> 
 
 
 @pytest.mark.parametrize("spec", DECODING)
-def test_rows_of_a_state_go_on_by_themselves(spec: str) -> None:
-    """A copy with rows taken, left out and repeated gives what states of these rows alone give, and leaves its own."""
-    attn, s = made(spec, Sizes(2, 8, 5, 60, 2, torch.float64))
+def test_selected_rows_of_a_state_decode_independently(spec: str) -> None:
+    """Selected and repeated rows give the original rows' results, and steps of the copy do not change the state."""
+    attn, s = make(spec, Sizes(2, 8, 5, 60, 2, torch.float64))
     shape = subject(spec).shape(s.positions, batch=s.batch, heads=2 * s.kv_heads, kv_heads=s.kv_heads, value_dim=5)
     call = subject(spec).draw(shape, mask=ea.Mask(causal=True), dtype=s.dtype)
     prompt, later = call.both(slice(0, 40)), call.both(slice(40, 43))
@@ -146,7 +146,7 @@ def test_rows_of_a_state_go_on_by_themselves(spec: str) -> None:
     got, _ = mixed.step(attn, select_state_rows(state, s.batch, rows))
     got, _ = mixed.step(
         attn, select_state_rows(state, s.batch, rows)
-    )  # the first copy has written into nothing of the state
+    )  # the step of the first copy has not changed the state
     want, _ = later.step(attn, after_prompt())
     torch.testing.assert_close(got, want[rows], rtol=0, atol=1e-12)
     torch.testing.assert_close(later.step(attn, state)[0], want, rtol=0, atol=1e-12)

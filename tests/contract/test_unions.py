@@ -1,4 +1,4 @@
-"""Any union of patterns keeps the sparse family's promises: drawn at random, against the dense float64 oracle."""
+"""Random unions of patterns compared with the dense float64 reference implementation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _gradients(attn: ea.Attention, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mas
 
 @settings(max_examples=120, deadline=None)
 @given(unions, numbers(1, 200), numbers(1, 200), st.sampled_from([1, 2]), st.data())
-def test_a_union_is_its_oracle(spec: str, n: int, m: int, group: int, data: st.DataObject) -> None:
+def test_a_union_equals_the_reference(spec: str, n: int, m: int, group: int, data: st.DataObject) -> None:
     mask = data.draw(masks(n, m))
     generator = torch.Generator().manual_seed(0)
 
@@ -56,8 +56,8 @@ def test_a_union_is_its_oracle(spec: str, n: int, m: int, group: int, data: st.D
     fast, dense = ea.create(spec), ea.create(spec, backend="dense")
     if mask.causal or fast.traits.bidirectional:
         pairs = zip(_gradients(fast, q, k, v, mask), _gradients(dense, q, k, v, mask), strict=True)
-        for what, (got, want) in zip(("output", "q", "k", "v"), pairs, strict=True):
-            assert_close(got, want, f"{spec}: {what}, N={n}, M={m}")
+        for name, (got, want) in zip(("output", "q", "k", "v"), pairs, strict=True):
+            assert_close(got, want, f"{spec}: {name}, N={n}, M={m}")
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,7 +81,7 @@ def test_unions_of_bounded_patterns_decode_in_constant_memory(spec: str) -> None
     assert len(sizes) == 1
 
 
-def test_a_union_keeps_the_order_of_its_parts_out_of_its_name() -> None:
+def test_the_spec_of_a_union_is_independent_of_order() -> None:
     one, other = (ea.create("|".join(x)) for x in permutations(("strided:stride=8", "sliding_window:window=2")))
     assert one.spec == other.spec
     assert isinstance(one, SparseAttention)
@@ -91,7 +91,7 @@ def test_a_union_keeps_the_order_of_its_parts_out_of_its_name() -> None:
 @pytest.mark.parametrize("backend", ["adaptive", "parts", "masked", "dense"])
 @pytest.mark.parametrize("pattern", [Band(3, 5), Band(2, 9, 2) | Keys(1, 3), Queries(4) | Band(0, 2), Blocks(4)])
 def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, backend: str) -> None:
-    """Rows that see nothing, not even themselves, among them."""
+    """Including rows that see no key at all."""
     attn = SparseAttention(pattern)
     q, k, v = (torch.randn(1, 2, 30, 4, dtype=torch.float64) for _ in range(3))
     want = attn(q, k, v, ea.Mask(causal=True))
@@ -103,7 +103,7 @@ def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, b
         assert_close(out, want[:, :, rows], f"{pattern}, position {i}")
 
 
-def test_a_dense_backend_decodes_by_the_oracle(monkeypatch) -> None:
+def test_the_dense_backend_decodes_with_the_reference(monkeypatch) -> None:
     monkeypatch.setattr(sparse, "attend_fused", None)  # a call would fail
     attn, q = ea.create("longformer:window=3:n_global=2:backend=dense"), torch.randn(1, 1, 1, 8)
     assert_close(attn.step(q, q, q, attn.init_state(1, 4))[0], q, "the first position sees itself", tolerance=1e-6)

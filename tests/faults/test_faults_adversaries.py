@@ -1,12 +1,12 @@
-"""Mechanisms that deceive the timer or the verification: each is detected, its honest counterpart is not."""
+"""Adversarial mechanisms are detected, and their honest counterparts are measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pandas as pd
-import planted
 import pytest
+import tiny_suites
 from adversary_detection import ADVERSARIES, LONG, SHORT, make_suite
 from shell import run
 
@@ -18,20 +18,20 @@ from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged, watch_global_state
 
-SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
+REASONS = {  # part of the reason of its rows
     "pointer": "differs from the reference",
     "version": "differs from the reference",
     "corner": "differs from the reference",
-    "contents": "",
+    "contents": "",  # always correct, and not faster: see below
     "constant": "differs from the reference",
     "second": "differs from the reference",
     "not_a_number": "the output of the reference implementation has values that are not finite",
     "lazy": "the output is a LateTensor, not a plain tensor",
     "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (adversaries.py:",
-    "thread": "",  # one of several, by how far it has come
+    "thread": "",  # depends on how far the thread has come
     "short": "differs from the reference",
     "half": "differs from the reference",
-    "numpy": "",  # the oracle sees what was written, or the inputs are not what they were
+    "numpy": "",  # either the output or the inputs differ
     "sixty": "it wrote into its input v",
 }
 
@@ -39,128 +39,128 @@ SAYS = {  # what is said of it in a run; nothing of the one that is never wrong 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     folder = tmp_path_factory.mktemp("adversaries")
-    names = [f"zz_{kind}{name}" for kind in ("", "honest_") for name in SAYS]
+    names = [f"zz_{kind}{name}" for kind in ("", "honest_") for name in REASONS]
     (folder / "adversaries.toml").write_text(make_suite(names))
     run("run", "adversaries.toml", "--out", "out", cwd=folder)
     return ea.load(folder / "out").set_index(["variant", "seq_len"])
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_it_is_found_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
+@pytest.mark.parametrize("name", REASONS)
+def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
     if name == "contents":
-        pytest.skip("it is never wrong; that it gains nothing is tested below")
+        pytest.skip("always correct; that it gains nothing is tested below")
     length = LONG if name == "short" else SHORT
     row = rows.loc[(f"zz_{name}", length)]
     assert (row.status, pd.isna(row.latency_ms)) == ("invalid", True)
-    assert SAYS[name] in row.reason
+    assert REASONS[name] in row.reason
 
 
 @pytest.mark.parametrize("length", [SHORT, LONG])
-@pytest.mark.parametrize("name", SAYS)
-def test_its_honest_twin_is_measured(name: str, length: int, rows: pd.DataFrame) -> None:
+@pytest.mark.parametrize("name", REASONS)
+def test_the_honest_counterpart_is_measured(name: str, length: int, rows: pd.DataFrame) -> None:
     row = rows.loc[(f"zz_honest_{name}", length)]
     assert (row.status, str(row.reason)) == ("ok", "<NA>")
     assert row.latency_ms > 0
     assert row.gate_len == length
 
 
-# -- each layer is needed --------------------------------------------------------------------------------------------
+# -- each safeguard is needed ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    assert jobs.MeasureRounds  # importing it records what must not change
-    with planted.undone():
+    assert jobs.MeasureRounds  # its import records the functions that must not be replaced
+    with tiny_suites.isolated_registry():
         ea.load_plugin(str(ADVERSARIES))
         yield
     integrity.restore()
 
 
-def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if inputs stayed as they are, the same for every call."""
+def _repeat_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use one set of inputs for all calls."""
     real = inputs.RowPool.write
     monkeypatch.setattr(inputs.RowPool, "write", lambda self, *_: real(self, 0, 0, 0))
     monkeypatch.setattr(inputs, "MIN_INPUT_SETS", 1)
     monkeypatch.setattr(samples, "MAX_INPUT_SETS", 1)
 
 
-def _compare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def _disable_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (output_comparison, verification):
         monkeypatch.setattr(module, "check_same", lambda *_: 0.0)
 
 
-OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
-    "renewal": _keep_inputs,
-    "comparison": _compare_nothing,
-    "contents": lambda monkeypatch: monkeypatch.setattr(samples, "check_inputs", lambda feed: None),
-    "plain": lambda monkeypatch: [
+DISABLE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "new_inputs": _repeat_inputs,
+    "comparison": _disable_comparison,
+    "input_contents": lambda monkeypatch: monkeypatch.setattr(samples, "check_inputs", lambda feed: None),
+    "plain_output": lambda monkeypatch: [
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
-    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_sealed_parts", {}),
-    "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
+    "integrity": lambda monkeypatch: monkeypatch.setattr(integrity, "_sealed_parts", {}),
+    "finished": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
 }
-LAYERS = {
-    "pointer": ["renewal"],
-    "version": ["renewal"],
-    "corner": ["renewal"],
+SAFEGUARDS = {
+    "pointer": ["new_inputs"],
+    "version": ["new_inputs"],
+    "corner": ["new_inputs"],
     "constant": ["comparison"],
     "second": ["comparison"],
     "not_a_number": ["comparison"],
-    "lazy": ["plain"],
-    "clock": ["seal"],
-    "thread": ["comparison", "ended"],
+    "lazy": ["plain_output"],
+    "clock": ["integrity"],
+    "thread": ["comparison", "finished"],
     "short": ["comparison"],
     "half": ["comparison"],
-    "numpy": ["comparison", "contents"],
-    "sixty": ["comparison", "contents"],
+    "numpy": ["comparison", "input_contents"],
+    "sixty": ["comparison", "input_contents"],
 }
 
 
-def _look(name: str, passes_taken: int = 40) -> str | None:
-    """What is found of a mechanism, if anything."""
-    w = Workload(planted.case(name, seq_len=LONG if "short" in name else SHORT))
-    subject = make_timed(w, seed=0)
+def _detect(name: str, samples_taken: int = 40) -> str | None:
+    """The reason for which a mechanism is rejected, or None."""
+    workload = Workload(tiny_suites.case(name, seq_len=LONG if "short" in name else SHORT))
+    subject = make_timed(workload, seed=0)
     try:
         with watch_global_state():
-            verify_workload(w)
-            for _ in range(passes_taken):
+            verify_workload(workload)
+            for _ in range(samples_taken):
                 subject.reset(3)
                 subject.run(3)
                 subject.verify()
-    except (InvalidResult, GlobalStateChanged) as found:
-        return str(found)
+    except (InvalidResult, GlobalStateChanged) as error:
+        return str(error)
     return None
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize("name", LAYERS)
-def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SAYS[name] in (_look(f"zz_{name}") or "")
-    assert _look(f"zz_honest_{name}") is None
-    monkeypatch.setattr(integrity, "_sealed_parts", {})  # it would find what is switched off here
-    for layer in LAYERS[name]:
-        OFF[layer](monkeypatch)
-    assert _look(f"zz_{name}") is None
+@pytest.mark.parametrize("name", SAFEGUARDS)
+def test_an_adversary_passes_without_its_safeguard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert REASONS[name] in (_detect(f"zz_{name}") or "")
+    assert _detect(f"zz_honest_{name}") is None
+    monkeypatch.setattr(integrity, "_sealed_parts", {})  # it would detect the replacements below
+    for safeguard in SAFEGUARDS[name]:
+        DISABLE[safeguard](monkeypatch)
+    assert _detect(f"zz_{name}") is None
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    def computed() -> int:
-        w = Workload(planted.case("zz_contents", seq_len=SHORT))
-        subject = make_timed(w, seed=0)
+def test_caching_by_contents_saves_no_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count_computed() -> int:
+        workload = Workload(tiny_suites.case("zz_contents", seq_len=SHORT))
+        subject = make_timed(workload, seed=0)
         for _ in range(20):
             subject.reset(10)
             subject.run(10)
             subject.verify()
-        return len(w.attn.cache)  # pyright: ignore
+        return len(workload.attn.cache)  # pyright: ignore
 
-    assert computed() >= 0.95 * 200
-    _keep_inputs(monkeypatch)
-    assert computed() == 1
+    assert count_computed() >= 0.95 * 200
+    _repeat_inputs(monkeypatch)
+    assert count_computed() == 1
 
 
 def test_every_adversary_has_a_case() -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         names = set(ea.load_plugin(str(ADVERSARIES)))
-    assert names == {f"zz_{kind}{name}" for name in SAYS for kind in ("", "honest_")}
+    assert names == {f"zz_{kind}{name}" for name in REASONS for kind in ("", "honest_")}

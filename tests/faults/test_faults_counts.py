@@ -1,4 +1,4 @@
-"""Mechanisms that count in NumPy's numbers, or say what cannot be shown: a row each, and the run goes on."""
+"""Pair counts that JSON cannot store, and unprintable error messages: each becomes a row, and the run continues."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class Counts(ea.SoftmaxAttention):
 
 @ea.register("zz_int64", family="full")
 class Int64(Counts):
-    "Exact attention that counts in NumPy's integers."
+    "Exact attention whose pair count is a NumPy integer."
     count = np.int64
 
 @ea.register("zz_nan", family="full")
 class Nan(Counts):
-    "Exact attention that does not know how many."
+    "Exact attention whose pair count is NaN."
     def count(self, pairs):
         return float("nan")
 
 @ea.register("zz_array", family="full")
 class Array(Counts):
-    "Exact attention that counts in an array."
+    "Exact attention whose pair count is an array."
     def count(self, pairs):
         return np.array([pairs, pairs])
 
 @ea.register("zz_garbled", family="full")
 class Garbled(ea.SoftmaxAttention):
-    "Exact attention that ends in words that no page can hold."
+    "Exact attention that raises an error with unprintable characters."
     def compute(self, q, k, v, mask, **inputs):
         raise RuntimeError("red \\x1b[31m\\x00 and half \\ud800\\nof a character")
 """
 
 
-def test_what_json_refuses_ends_its_case_alone(tmp_path: Path) -> None:
+def test_a_value_that_json_refuses_fails_only_its_case(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text(COUNTS)
     (tmp_path / "tiny.toml").write_text(TINY)
     names = "full,zz_int64,zz_nan,zz_array,zz_garbled,linear"

@@ -1,4 +1,4 @@
-"""Somebody else's run, with links laid into it by name: nothing outside its folder is ever written."""
+"""A run folder with symbolic links: nothing outside of the folder is written, and no foreign file is replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shell import TINY, run
 
 REPORTS = ("report.html", "report.md", "rows.csv", "plots")
 RUNS = ("lock", "lock.json", "run.json", "quarantine.jsonl", "rows-x.jsonl")
-# names that temporary files had, or that somebody may guess
+# names that temporary files had in earlier versions, or that can be guessed
 GUESSED = tuple(
     name.format(end)
     for end in (*REPORTS[:3], "run.json", "rows.jsonl", "rows-x.jsonl", "lock.json", "comment.md", "rows.jsonl.gz")
@@ -30,22 +30,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _plant(finished: Path, folder: Path, *names: str) -> Path:
-    """A copy of the run with one damaged line and links of these names to what is returned."""
+def _copy_with_links(finished: Path, folder: Path, *names: str) -> Path:
+    """Copy the run, damage one line, and add links of these names to a file or folder outside; returns the latter."""
     (folder / "tiny.toml").write_text(TINY)
     out, outside = folder / "out", folder / "outside"
     out.mkdir()
     outside.mkdir()
-    (outside / "theirs").write_text("not a record\n")
+    (outside / "foreign").write_text("not a record\n")
     for path in (finished / "out").iterdir():
         (out / path.name).write_bytes(path.read_bytes())
     with (out / "rows.jsonl").open("a") as rows:
         rows.write("damaged\n")
     if "run.json" in names:
-        (outside / "theirs").write_bytes((out / "run.json").read_bytes())
+        (outside / "foreign").write_bytes((out / "run.json").read_bytes())
     for name in names:
         (out / name).unlink(missing_ok=True)
-        (out / name).symlink_to(outside if name == "plots" else outside / "theirs")
+        (out / name).symlink_to(outside if name == "plots" else outside / "foreign")
     return outside
 
 
@@ -57,8 +57,8 @@ VERBS = {"report": "report out", "resume": "run tiny.toml --seq-len 8 --out out 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_links_under_guessed_names_are_passed_by(verb: str, finished: Path, tmp_path: Path) -> None:
-    outside = _plant(finished, tmp_path, *GUESSED, *(RUNS if verb == "report" else ()))
+def test_links_under_guessed_names_are_ignored(verb: str, finished: Path, tmp_path: Path) -> None:
+    outside = _copy_with_links(finished, tmp_path, *GUESSED, *(RUNS if verb == "report" else ()))
     before = _contents(outside)
     done = run(*VERBS[verb].split(), cwd=tmp_path)
     assert done.code == 0, done.err
@@ -69,8 +69,8 @@ def test_links_under_guessed_names_are_passed_by(verb: str, finished: Path, tmp_
 @pytest.mark.parametrize(
     ("verb", "name"), [*(("report", name) for name in REPORTS), *(("resume", name) for name in (*REPORTS, *RUNS))]
 )
-def test_links_where_we_would_write_are_refused(verb: str, name: str, finished: Path, tmp_path: Path) -> None:
-    outside = _plant(finished, tmp_path, name)
+def test_links_in_place_of_output_files_are_refused(verb: str, name: str, finished: Path, tmp_path: Path) -> None:
+    outside = _copy_with_links(finished, tmp_path, name)
     before, rows = _contents(outside), (tmp_path / "out" / "rows.jsonl").read_bytes()
     done = run(*VERBS[verb].split(), cwd=tmp_path)
     assert done.code == 2
@@ -82,17 +82,17 @@ def test_links_where_we_would_write_are_refused(verb: str, name: str, finished: 
 
 
 @pytest.mark.parametrize("name", ["lock", "rows-x.jsonl", "comment.md", ".comment.md.tmp"])
-def test_a_comparison_stays_in_its_folder(name: str, tmp_path: Path) -> None:
+def test_compare_writes_nothing_through_links(name: str, tmp_path: Path) -> None:
     base = write(tmp_path / "base", [record("full", 64, steady(10)), record("linear", 64, steady(2))])
-    (tmp_path / "theirs").write_text("")
+    (tmp_path / "foreign").write_text("")
     (base / name).unlink(missing_ok=True)
-    (base / name).symlink_to(tmp_path / "theirs")
+    (base / name).symlink_to(tmp_path / "foreign")
     done = run("compare", "base", "base", "--out", "base/comment.md", cwd=tmp_path)
-    assert (tmp_path / "theirs").read_text() == ""
+    assert (tmp_path / "foreign").read_text() == ""
     assert done.code == (2 if name == "comment.md" else 0), done.err
 
 
-# -- files that lie in the way -------------------------------------------------------------------------------------
+# -- existing files ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def base(tmp_path: Path) -> Path:
         "list --family sparse --picture photo.png",
     ],
 )
-def test_no_file_but_our_own_is_written_over(line: str, base: Path, tmp_path: Path) -> None:
+def test_foreign_files_are_not_overwritten(line: str, base: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for name in ("notes.md", "photo.png", "docs/report.md"):
         (tmp_path / name).write_text("mine: ![](plots/a.png)")
@@ -131,7 +131,7 @@ def test_no_file_but_our_own_is_written_over(line: str, base: Path, tmp_path: Pa
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_what_we_wrote_is_written_again(base: Path, tmp_path: Path) -> None:
+def test_generated_files_are_overwritten(base: Path, tmp_path: Path) -> None:
     lines = [
         *(f"compare A A --format {form} --out to/{form}" for form in ("text", "markdown", "json")),
         *(f"report A --export {form}=to/{form}" for form in ("pytest-benchmark", "github-action")),
@@ -143,8 +143,8 @@ def test_what_we_wrote_is_written_again(base: Path, tmp_path: Path) -> None:
         assert done.code == 0, done.err
 
 
-def test_a_report_deletes_nothing_of_the_users(base: Path, tmp_path: Path) -> None:
-    """Neither what a document of theirs shows, nor pictures of theirs under names of ours."""
+def test_a_report_deletes_no_foreign_files(base: Path, tmp_path: Path) -> None:
+    """Neither a picture that a foreign report.md shows, nor one with the name of a generated plot."""
     docs = tmp_path / "docs"
     (docs / "plots").mkdir(parents=True)
     (docs / "plots" / "a.png").write_text("mine")
@@ -158,7 +158,7 @@ def test_a_report_deletes_nothing_of_the_users(base: Path, tmp_path: Path) -> No
     done = run("report", "A", "--out", "docs", cwd=tmp_path)
     assert done.code == 0, done.err
     shown = (docs / "report.md").read_text()
-    (docs / "report.md").write_text(shown + "![](plots/a.png)\n")  # named by our report, and yet not ours
+    (docs / "report.md").write_text(shown + "![](plots/a.png)\n")  # linked by the generated report, but not generated
     done = run("report", "A", "--out", "docs", cwd=tmp_path)
     assert done.code == 0, done.err
     assert (docs / "plots" / "a.png").read_text() == "mine"

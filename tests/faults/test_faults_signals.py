@@ -1,4 +1,4 @@
-"""Signals in the middle of a run: what was acknowledged stays, and taking the run up again completes it."""
+"""Signals during a run: acknowledged rows are kept, and `--resume` completes the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shell import TINY, WAITS, run, start, wait
 import efficient_attn as ea
 
 LENGTHS = (8, 12, 16, 20, 24)
-ENDS = {  # the exit code, and the word that is said of it
+EXPECTED = {  # exit code, and word of the message
     signal.SIGINT: (130, "interrupted"),
     signal.SIGTERM: (143, "terminated"),
     signal.SIGKILL: (-signal.SIGKILL, None),
@@ -41,32 +41,32 @@ ARGUMENTS = ("run", "tiny.toml", "--out", "out", "--resume")
 
 @dataclass
 class Running:
-    """A command that runs, and what it says as it says it."""
+    """A running command and its standard error."""
 
     pid: int
     err: TextIO
     code: int | None = None
 
-    def end(self) -> int:
-        """Its exit code, once it has ended."""
+    def wait(self) -> int:
+        """Wait for its end and return the exit code."""
         self.code = wait(self.pid) if self.code is None else self.code
         return self.code
 
 
 @contextmanager
 def _running(folder: Path) -> Iterator[Running]:
-    told = folder / "told"
-    os.mkfifo(told)
-    pid = start(*ARGUMENTS, cwd=folder, err=str(told))
-    with told.open() as err:
+    log = folder / "stderr"
+    os.mkfifo(log)
+    pid = start(*ARGUMENTS, cwd=folder, err=str(log))
+    with log.open() as err:
         process = Running(pid, err)
         try:
             yield process
         finally:
-            told.unlink()
+            log.unlink()
             if process.code is None:
                 os.kill(pid, signal.SIGKILL)
-                process.end()
+                process.wait()
 
 
 def _lines(folder: Path) -> list[str]:
@@ -74,8 +74,8 @@ def _lines(folder: Path) -> list[str]:
     return path.read_text().splitlines(keepends=True) if path.is_file() else []
 
 
-def _completed(folder: Path, kept: list[str]) -> None:
-    """Take the run up again: it ends well, the rows so far stay as they are, every case has one."""
+def _complete(folder: Path, kept: list[str]) -> None:
+    """Resume the run: it succeeds, earlier rows are unchanged, and every case has one row."""
     done = run(*ARGUMENTS, cwd=folder)
     assert done.code == 0, done.err
     assert _lines(folder)[: len(kept)] == kept
@@ -86,8 +86,8 @@ def _completed(folder: Path, kept: list[str]) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("sent", ENDS)
-def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) -> None:
+@pytest.mark.parametrize("sent", EXPECTED)
+def test_a_signal_during_a_case_keeps_acknowledged_rows(sent: signal.Signals, folder: Path) -> None:
     (folder / "hold").touch()
     with _running(folder) as process:
         deadline = time.monotonic() + 60
@@ -97,35 +97,35 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
         workers = list_descendants(process.pid)
         assert len(workers) >= 2  # the server and at least one
         os.kill(process.pid, sent)
-        returned, err = process.end(), process.err.read()
+        returned, err = process.wait(), process.err.read()
     assert not wait_until_gone(workers)
     acknowledged = [line for line in err.splitlines() if line.startswith("[")]
     kept = _lines(folder)
-    assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third
+    assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; none of the third length
     assert len(ea.load(folder / "out")) == 4
-    code, word = ENDS[sent]
+    code, word = EXPECTED[sent]
     assert returned == code
-    told = [f"efficient-attn: {word}; the rows so far are saved; continue with --resume --out out"] if word else []
+    message = [f"efficient-attn: {word}; the rows so far are saved; continue with --resume --out out"] if word else []
     rest = [line for line in err.splitlines() if line not in acknowledged and "not ready to measure" not in line]
-    assert rest == told
+    assert rest == message
     (folder / "hold").unlink()
-    _completed(folder, kept)
+    _complete(folder, kept)
 
 
-def test_kills_at_any_moment_lose_nothing_and_double_nothing(folder: Path) -> None:
+def test_kills_lose_and_duplicate_no_rows(folder: Path) -> None:
     kept: list[str] = []
     for _ in range(2):
         with _running(folder) as process:
-            told = 0
+            count = 0
             for line in process.err:
-                told += line.startswith("[")
-                if told == 3:
+                count += line.startswith("[")
+                if count == 3:
                     os.kill(process.pid, signal.SIGKILL)
                     break
             rest = [line for line in process.err if line.startswith("[")]
-            process.end()
+            process.wait()
         now = _lines(folder)
         assert now[: len(kept)] == kept
-        assert len(now) >= len(kept) + 3 + len(rest)  # what was told of is there
+        assert len(now) >= len(kept) + 3 + len(rest)  # every acknowledged row is stored
         kept = now
-    _completed(folder, kept)
+    _complete(folder, kept)

@@ -1,4 +1,4 @@
-"""A kill while a site is published: whoever looks meets a whole one, old or new, and the next publish cleans up."""
+"""Kills during `publish`: the site is always complete, old or new, and the next `publish` removes temporary files."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def _read(site: Path) -> dict[str, bytes]:
 
 
 def _list_written(out: Path) -> list[str]:
-    """What a publisher has written beside the site so far."""
+    """The files of the new site that a publisher has written so far."""
     return [name for work in out.glob(".site.*.tmp") for _, _, names in os.walk(work / "site") for name in names]
 
 
-# the moments at which a publisher is met, each from a number between 0 and 1: while it reads and renders, while it
-# writes, and once all is written, when it swaps and cleans up
-def _is_reading(share: float, out: Path, begun: float) -> bool:
-    return time.monotonic() - begun > 0.4 * share
+# The moment of a kill in three phases of `publish`, by a share between 0 and 1: while it reads and renders, while it
+# writes, and while it exchanges the folders and cleans up.
+def _is_reading(share: float, out: Path, start_s: float) -> bool:
+    return time.monotonic() - start_s > 0.4 * share
 
 
-def _is_writing(share: float, out: Path, begun: float) -> bool:
+def _is_writing(share: float, out: Path, start_s: float) -> bool:
     return len(_list_written(out)) > 0.9 * FILES * share
 
 
-def _is_swapping(share: float, out: Path, begun: float) -> bool:
+def _is_swapping(share: float, out: Path, start_s: float) -> bool:
     if "files.json" not in _list_written(out) and (out / "site" / "index.html").read_bytes() == b"old":
         return False
     time.sleep(0.004 * share)
@@ -53,41 +53,41 @@ MOMENTS: tuple[Moment, ...] = (_is_writing, _is_swapping, _is_reading)
 
 
 def _kill(folder: Path, moment: Moment, share: float) -> int:
-    """Publish, and kill at a moment: the exit code, that of success where the moment was missed."""
-    pid, begun = start(*ARGUMENTS, cwd=folder), time.monotonic()
-    while not moment(share, folder / "out", begun) and _lives(pid):
-        assert (folder / "out" / "site" / "index.html").is_file(), "there is a site at any time"
-        assert time.monotonic() - begun < LIMIT_S
+    """Publish, and kill the process at a moment. The exit code, which is 0 if the process ended before."""
+    pid, start_s = start(*ARGUMENTS, cwd=folder), time.monotonic()
+    while not moment(share, folder / "out", start_s) and _is_running(pid):
+        assert (folder / "out" / "site" / "index.html").is_file(), "the site exists at any time"
+        assert time.monotonic() - start_s < LIMIT_S
         time.sleep(0.0003)
     os.kill(pid, signal.SIGKILL)
     return wait(pid)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.sampled(DRAWS)
 @pytest.mark.parametrize("draw", range(DRAWS))
-def test_a_kill_leaves_the_old_site_or_the_new_one_and_the_next_publish_no_litter(draw: int, tmp_path: Path) -> None:
+def test_a_killed_publish_leaves_the_old_or_the_new_site(draw: int, tmp_path: Path) -> None:
     runs.write_run(tmp_path / "run", runs.speed(lengths=(512, 1024)))
     site, share = tmp_path / "out" / "site", random.Random(draw).random()
     moment = MOMENTS[draw % len(MOMENTS)]
     replace_site(site, OLD)
     old = _read(site)
     code = 0
-    for _ in range(4):  # a busy machine may let a publisher end before it is met
+    for _ in range(4):  # on a busy machine the publisher may end before the moment is noticed
         replace_site(site, OLD)
         code = _kill(tmp_path, moment, share)
         left = _read(site)
-        check_site(site)  # each file is as the site itself says
+        check_site(site)  # every file has its recorded checksum
         assert left == old or (left["index.html"] != b"old" and not set(OLD) - {"index.html"} & set(left))
         if code != 0:
             break
-    assert code == -signal.SIGKILL, "no kill met it"
+    assert code == -signal.SIGKILL, "every publisher ended before its kill"
     done = run(*ARGUMENTS, cwd=tmp_path)
     assert done.code == 0, done.err
     new = _read(site)
     assert left in (old, new)
     assert len(new) > FILES * 0.9
-    assert [path.name for path in site.parent.iterdir()] == ["site"], "no litter"
+    assert [path.name for path in site.parent.iterdir()] == ["site"], "temporary files are left"

@@ -1,4 +1,4 @@
-"""What a disk and other processes may do to a run: no room, no second writer, a kill at any byte."""
+"""Storage failures of a run: a full disk, a second writer, and kills while writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import efficient_attn as ea
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.store import RunWriter, StoreError, read
 
-# the real command where no file may grow beyond so many bytes, as a quota or a full disk has it
+# the command with a limit on the size of its rows file, as with a quota or a full disk
 LIMITED = """
 import resource, signal, sys
 from efficient_attn.cli import main
@@ -23,7 +23,7 @@ limit = int(sys.argv.pop(1))
 import efficient_attn.results.durable as durable
 really = durable.append
 def append(file, data):
-    # only here, for plug-ins and caches are no part of this
+    # for rows only, not for plug-ins and caches
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
         really(file, data)
@@ -41,18 +41,18 @@ def _limited(folder: Path, limit: int, *arguments: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits for files there")
-def test_no_room_is_one_line_and_the_run_goes_on_once_there_is(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file size limits")
+def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     arguments = ("run", "tiny.toml", "--out", "out", "--resume")
     done = _limited(tmp_path, 4500, *arguments)  # a row takes 1.5 to 2 KB, so that one does not fit whole
     assert done.returncode == 2, done.stderr
-    told = "File too large; what was written so far is saved; free some space and continue with --resume"
-    assert done.stderr.splitlines()[-1] == f"efficient-attn: out: {told}"
+    message = "File too large; what was written so far is saved; free some space and continue with --resume"
+    assert done.stderr.splitlines()[-1] == f"efficient-attn: out: {message}"
     assert "Traceback" not in done.stderr
     path = tmp_path / "out" / "rows.jsonl"
     kept = path.read_text()
-    assert kept.endswith("}\n"), "the record that did not fit left no part of itself"
+    assert kept.endswith("}\n"), "no part of the record that did not fit is left"
     count = len(read(path.parent))
     assert 0 < count < 4
     again = run(*arguments, cwd=tmp_path)
@@ -62,12 +62,12 @@ def test_no_room_is_one_line_and_the_run_goes_on_once_there_is(tmp_path: Path) -
     assert not (path.parent / "quarantine.jsonl").exists()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux's")
-def test_a_device_without_room(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_device_is_an_error(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._file)
-    # what cannot be cut is told of too: a device has no length
+    # a device cannot be truncated either
     with pytest.raises(StoreError, match=rf"^{tmp_path}: .*; what was written so far is saved; free some"):
         writer.write(Record(Row(case_key="x")))
     os.close(full)
@@ -106,9 +106,9 @@ def test_kills_while_writing_lose_nothing_that_was_acknowledged(tmp_path: Path) 
     for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", WRITES, tmp_path], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            told = [process.stdout.readline() for _ in range(25)]
+            lines = [process.stdout.readline() for _ in range(25)]
             process.kill()
-            told += process.stdout.readlines()
+            lines += process.stdout.readlines()
         with RunWriter(tmp_path, resume=True) as writer:
             assert list(writer.statuses) == [f"case{i}" for i in range(len(writer.statuses))]
-            assert len(writer.statuses) > int([line for line in told if line.endswith("\n")][-1])
+            assert len(writer.statuses) > int([line for line in lines if line.endswith("\n")][-1])

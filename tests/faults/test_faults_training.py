@@ -1,4 +1,4 @@
-"""Kills in the middle of training: it goes on from its checkpoint, and ends as if nobody had killed anything."""
+"""Kills during training: `--resume` continues from the checkpoint, with the same result as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from efficient_attn.results.store import read
 
 pytestmark = pytest.mark.slow
 
-# exact attention that writes down each of its calls in training, and waits at one of them while the file "hold" exists
+# exact attention that records its calls in training, and blocks at the sixth while the file "hold" exists
 COUNTS = """
 import os, time
 from dataclasses import replace
@@ -32,7 +32,7 @@ register_task(make_task(replace(MQAR, name="tiny", recipe=replace(MQAR.recipe, d
 
 @ea.register("zz_counts", family="full")
 class Counts(ea.SoftmaxAttention):
-    "Exact attention that counts."
+    "Exact attention that counts its calls."
 
     def compute(self, q, k, v, mask, **inputs):
         if torch.is_grad_enabled():
@@ -59,29 +59,29 @@ steps        = {STEPS}
 checkpoint_s = 1e-9
 """
 ARGUMENTS = ("run", "sweep.toml", "--out", "out", "--resume", "--retry-failed")
-ONE = ("--quick", "--set", f"steps={4 * STEPS}")  # one attempt, of so many steps
+ONE = ("--quick", "--set", f"steps={4 * STEPS}")  # one attempt of STEPS steps: --quick divides by four
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return _lay(tmp_path)
+    return _write_files(tmp_path)
 
 
-def _lay(folder: Path) -> Path:
+def _write_files(folder: Path) -> Path:
     (folder / "counts.py").write_text(COUNTS)
     (folder / "sweep.toml").write_text(SUITE)
     return folder
 
 
 @pytest.fixture(scope="module")
-def peace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What an undisturbed run came to."""
-    folder = _lay(tmp_path_factory.mktemp("peace"))
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of an uninterrupted run."""
+    folder = _write_files(tmp_path_factory.mktemp("uninterrupted"))
     return _finish(folder, STEPS)
 
 
 def _finish(folder: Path, calls: int) -> dict[str, Any]:
-    """Run it to its end, in which there were so many calls in all; what its only row says."""
+    """Run to the end, after so many calls in all, and return the results in its only row."""
     done = run(*ARGUMENTS, *ONE, cwd=folder)
     assert done.code == 0, done.err
     (record,) = read(folder / "out")
@@ -93,29 +93,29 @@ def _finish(folder: Path, calls: int) -> dict[str, Any]:
     return {"key": row.case_key, "accuracy": row.accuracy, "loss": row.loss, **extra, **record.samples}
 
 
-@pytest.mark.parametrize("whom", ["command", "worker"])
-def test_what_was_killed_in_the_middle_goes_on_from_its_checkpoint(
-    whom: str, folder: Path, peace: dict[str, Any]
+@pytest.mark.parametrize("victim", ["command", "worker"])
+def test_killed_training_continues_from_its_checkpoint(
+    victim: str, folder: Path, uninterrupted: dict[str, Any]
 ) -> None:
     (folder / "hold").touch()
     pid = start(*ARGUMENTS, *ONE, cwd=folder)
     deadline = time.monotonic() + 60
     reached, text = folder / "reached", ""
-    while not text:  # the worker writes it again at every step: between two reads it may be empty
+    while not text:  # the worker rewrites it repeatedly, so that it can be empty when read
         assert time.monotonic() < deadline
         time.sleep(0.02)
         text = reached.read_text() if reached.exists() else ""
     worker, workers = int(text), list_descendants(pid)
     assert worker in workers
-    os.kill(pid if whom == "command" else worker, signal.SIGKILL)
+    os.kill(pid if victim == "command" else worker, signal.SIGKILL)
     code = wait(pid)
     assert not wait_until_gone(workers)
     rows = [record.row for record in read(folder / "out")]
-    if whom == "command":
+    if victim == "command":
         assert (code, rows) == (-signal.SIGKILL, [])
     else:
         assert [row.status for row in rows] == ["crashed"]
         assert code == 1
     assert len(list((folder / "out" / CHECKPOINT_FOLDER).glob("*.safetensors"))) == 1
     (folder / "hold").unlink()
-    assert _finish(folder, STEPS + 1) == peace  # the step that was killed is the only one that was taken twice
+    assert _finish(folder, STEPS + 1) == uninterrupted  # only the killed step is repeated

@@ -1,4 +1,4 @@
-"""Synthetic runs to compare: cells of a baseline and variants, with the noise that a shared machine makes."""
+"""Synthetic runs to compare: groups of a baseline and a variant, with the noise of a shared machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key(variant: str, length: int, *, digest: str = "0") -> str:
 
 
 def record(variant: str, length: int, rounds: Sequence[float] = (), **known: Any) -> Record:
-    """A case; without rounds (ms, one pass each) it holds no time."""
+    """A case; without rounds (ms, one sample each) it has no time."""
     process = known.pop("process", None)
     digest = known.pop("digest", "0")
     row = Row(
@@ -48,7 +48,7 @@ def failed(variant: str, length: int, status: str = "oom", reason: str = "no mem
 def measured(
     rng: np.random.Generator,
     *,
-    cells: int = 3,
+    groups: int = 3,
     factors: Mapping[str, float] | None = None,
     noise: float = 0.015,
     shared: float = 0.05,
@@ -58,14 +58,14 @@ def measured(
     rounds: int = 4,
     **known: Any,
 ) -> list[Record]:
-    """One session's records. factors: what a variant's time is multiplied by.
+    """The records of one session. factors: by which the times of a variant are multiplied.
 
-    noise: of each value; shared: of a round, the same for all variants; machine: of the whole session;
-    by_process: of one variant in one process.
+    Standard deviations of log times: noise, of each value; shared, of a round for all variants; machine, of the whole
+    session; by_process, of one variant in one process.
     """
     found, process = [], np.repeat(np.arange(processes), rounds)
     session = rng.normal(0, machine)
-    for length in (64 * 2**i for i in range(cells)):
+    for length in (64 * 2**i for i in range(groups)):
         together = rng.normal(session, shared, len(process))
         for variant, ms in COSTS.items():
             own = np.repeat(rng.normal(0, by_process, processes), rounds) + rng.normal(0, noise, len(process))
@@ -90,7 +90,7 @@ def write(folder: Path, records: Sequence[Record], **environment: Any) -> Path:
 
 
 def steady(ms: float, *, spread: float = 0.001, rounds: int = 8) -> list[float]:
-    """Rounds around a value, the same at every call."""
+    """Rounds around a value, without random noise."""
     return [ms * math.exp(spread * (-1) ** i) for i in range(rounds)]
 
 

@@ -1,4 +1,4 @@
-"""Facts that hypothesis draws."""
+"""Hypothesis strategies for pattern facts."""
 
 from __future__ import annotations
 

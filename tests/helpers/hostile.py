@@ -1,4 +1,4 @@
-"""200 texts that would like to be more than text, and rows that hold them wherever a row takes text."""
+"""200 hostile texts (scripts, formulas, paths, terminal codes), and rows that have them in every text column."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ SHAPES = (
     "<base href=http://example.org/><iframe src=//example.org/{0}>",
     "\u2028{0}\u2029</SCRIPT ><ScRiPt>{0}//",
     "a" * 300 + "/{0}\n{0}",
-    # Markdown: links, pictures, tables, headings, and code that ends
+    # Markdown: links, pictures, tables, headings, and ends of code blocks
     "[{0}](javascript:{0})",
     "![{0}](http://example.org/{0}.png)",
     "| {0} | [x][{0}] |\n|---|---|\n\n[{0}]: http://example.org/{0}",
     "```\n# {0}\n<http://example.org/{0}>",
-    # cells of a spreadsheet
+    # formulas of spreadsheets
     "+1+cmd|'{0}'!A0",
     "-2+3+cmd|'{0}'!A0",
     "\t=1+{0}",
     "\r=1+{0}",
-    # terminals: links, a title, a cleared screen, text turned round, and the markup of what prints our tables
+    # terminals: links, titles, a cleared screen, reversed text, and the markup of rich
     "\x1b]8;;http://example.org/{0}\x07{0}\x1b]0;{0}\x07\x9b2J\x7f\x08",
     "\u2066\u200f\u061c{0}\u2069\ufeff\u200b",
     "[bold red]{0}[/bold red][link=http://example.org/{0}]x[/]",
-    # names that Windows keeps for itself, and other places
+    # reserved names of Windows, and other paths
     "CON.{0}",
     "nul:{0}",
     "\\\\example.org\\share\\{0}",
@@ -57,16 +57,16 @@ SHAPES = (
     "&lt;script&gt;{0}&#60;/script&#62;]]><!ENTITY {0} SYSTEM 'file:///etc/passwd'>",
 )
 HOSTILE = tuple(shape.format(f"{HURT}{number}") for number in range(5) for shape in SHAPES)
-FOLDER = "<img src=x onerror=window.hurt=1>"  # what a run's may be called
+FOLDER = "<img src=x onerror=window.hurt=1>"  # a possible name of a run's folder
 FIELDS = ("reason", "part", "inputs", "options", "suite", "backend_used", "stop_reason", "metric", "cache", "task")
 
 
 def records() -> Iterator[runs.Record]:
-    """Each text as a mechanism, timed beside exact attention; each shape in each of the fields, four as machines."""
+    """Each text as a mechanism, timed with exact attention; each shape in each text column; four texts as machines."""
     for number, text in enumerate(HOSTILE):
         copy = number // len(SHAPES)
-        told = {FIELDS[copy]: text, FIELDS[copy + 5]: text}
-        known = told | {"seq_len": 64 + number, "status": "ok", "mode": "forward"}
+        texts = {FIELDS[copy]: text, FIELDS[copy + 5]: text}
+        known = texts | {"seq_len": 64 + number, "status": "ok", "mode": "forward"}
         timed = {"latency_ms": 1.0, "latency_ms_low": 0.9, "latency_ms_high": 1.1, "peak_memory_bytes": 10**6}
         base = runs.row("full", **(known | timed), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
         own = runs.row(text, **(known | timed), speedup=2.0, speedup_low=1.9, speedup_high=2.1)
@@ -78,7 +78,7 @@ def records() -> Iterator[runs.Record]:
 
 
 def write_run(folder: Path) -> Path:
-    """A run of them all, the texts in what it says of itself too; into a folder of a hostile name in this one."""
+    """A run with all of the records, and hostile texts in its description, in a folder with a hostile name."""
     suite = {"name": HOSTILE[0], "title": HOSTILE[4], "baseline": "full"}
     about = runs.about(HOSTILE[0], suite=suite, command=[*HOSTILE[: len(SHAPES)]])
     return runs.write_run(folder / FOLDER, records(), about)

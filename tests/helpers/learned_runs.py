@@ -1,4 +1,4 @@
-"""Synthetic rows of trained models, and the section that shows them."""
+"""Synthetic rows of trained models, and the sections that show them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ NOT_NEEDED = "more than chance was learned within the grid"
 
 
 def attempt(variant: str, score: float, kind: str = "grid", seed: int = 0, rate: float = 0.002, **known: Any) -> Record:
-    """One trained model's row. known: columns of the row, or of the task's own, ``train_...``."""
+    """The row of one trained model. known: columns of the row, or of its task as ``train_...``."""
     own = {name.removeprefix("train_"): known.pop(name) for name in list(known) if name.startswith("train_")}
     task, length = known.pop("task", "recall"), known.pop("seq_len", 64)
     words = f"seed {seed}, {kind}" + (f", rate {rate:g}" if kind in ("grid", "beyond") else "")
-    place = {"mode": "train", "task": task, "seq_len": length, "causal": True, "head_dim": 16, "baseline": "full"}
-    place |= {"metric": "accuracy", "accuracy": score, "steps": 100, "parameters": 3000, "part": "one"}
-    made = runs.row(variant, **(place | {"inputs": words, "seed": seed, "stop_reason": "the budget of steps"} | known))
+    fields = {"mode": "train", "task": task, "seq_len": length, "causal": True, "head_dim": 16, "baseline": "full"}
+    fields |= {"metric": "accuracy", "accuracy": score, "steps": 100, "parameters": 3000, "part": "one"}
+    made = runs.row(variant, **(fields | {"inputs": words, "seed": seed, "stop_reason": "the budget of steps"} | known))
     made.case_key = f"{task}/{made.part}/{words}/{made.case_key}"
-    told: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "attempt": kind, "learning_rate": rate, "budget": 100, "score": score, "validation": score, "chance": 0.1,
         "majority": 0.1, "shortcut": None, "way": None, "low": score - 0.03, "high": score + 0.03, "examples": 512,
         "batch": 32, "test_len": length, "train_s": 2.0, "step_ms": 20.0, "attention": 1000, "mixer": 1500,
         "embeddings": 500,
     }  # fmt: skip
-    made.extra = {f"train.{name}": value for name, value in (told | own).items()}
+    made.extra = {f"train.{name}": value for name, value in (extra | own).items()}
     return Record(made, {"steps": [50, 100], "loss": [2.0, 1.0], "validation": [score / 2, score]})
 
 
@@ -43,7 +43,7 @@ def skipped(variant: str, kind: str, reason: str = NOT_NEEDED, **known: Any) -> 
 
 
 def seeds(variant: str, scores: Sequence[float], **known: Any) -> Iterator[Record]:
-    """A grid of two rates, of which the higher is better, and the other seeds with that."""
+    """A grid of two learning rates, of which the higher is better, and the other seeds at that rate."""
     yield attempt(variant, scores[0] / 2, rate=0.0005, **known)
     yield attempt(variant, scores[0], **known)
     yield skipped(variant, "longer", **{k: v for k, v in known.items() if not k.startswith("train_")})
@@ -52,7 +52,7 @@ def seeds(variant: str, scores: Sequence[float], **known: Any) -> Iterator[Recor
 
 
 def unable(variant: str, **known: Any) -> Iterator[Record]:
-    """All that is tried where nothing is learned."""
+    """The attempts of a model that stays at chance."""
     for kind, rate in (("grid", 0.0005), ("grid", 0.002), ("beyond", 0.008), ("beyond", 0.0001), ("longer", 0.002)):
         budget = 200 if kind == "longer" else 100
         yield attempt(variant, 0.11, kind, rate=rate, train_budget=budget, **known)
@@ -70,7 +70,7 @@ def block(folder: Path, *records: Record) -> Any:
 
 
 def cells(folder: Path, *records: Record) -> dict[str, list[str]]:
-    """The first table."""
+    """The texts of the first table, by the first column."""
     return {row[0].text: [cell.text for cell in row[1:]] for row in block(folder, *records).tables[0].rows}
 
 

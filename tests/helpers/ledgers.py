@@ -1,4 +1,4 @@
-"""Small ledgers of claims, as files would hold them, and evidence for them."""
+"""Small ledgers of claims, as entries and as files, and evidence for them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from efficient_attn.results.rows import Record
 STARTED = dt.datetime(2026, 2, 1, tzinfo=dt.UTC)
 
 
-def said(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> dict[str, Any]:
-    """A claim as a file says it."""
+def claim_fields(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> dict[str, Any]:
+    """The fields of a claim as a file has them."""
     usual = {"id": "a-claim", "mechanism": "linear", "claim": "It is fast.", "says": "2x", "date": dt.date(2026, 1, 1)}
     usual |= {"rows": rows or {"variant": "linear"}, "rule": rule, "run": "efficient-attn run quickstart"}
     return usual | known
 
 
 def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> LedgerEntry:
-    claim = Claim.model_validate(said(rule, rows, **known))
+    claim = Claim.model_validate(claim_fields(rule, rows, **known))
     return LedgerEntry(
         "a", ClaimSource(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)), claim, True
     )
@@ -58,23 +58,23 @@ date = 2026-01-01
 
 
 def evidence(*records: Record, started: dt.datetime | None = STARTED) -> Evidence:
-    """What reading runs gives, each ``run_id`` a run of its own."""
-    seen: list[EvidenceRow] = []
+    """The evidence in runs, one for each ``run_id``."""
+    rows: list[EvidenceRow] = []
     for run in dict.fromkeys(r.row.run_id for r in records):
-        mine = [r for r in records if r.row.run_id == run]
-        beside = {id(e.record): e.baseline for e in pair_with_baselines(mine).values()}
-        seen += [make_evidence_row(r, beside.get(id(r)), started) for r in mine]
-    return Evidence(seen)
+        own = [r for r in records if r.row.run_id == run]
+        baselines = {id(e.record): e.baseline for e in pair_with_baselines(own).values()}
+        rows += [make_evidence_row(r, baselines.get(id(r)), started) for r in own]
+    return Evidence(rows)
 
 
 def disturb(*records: Record) -> list[Record]:
-    """The same, most of their rounds disturbed."""
+    """The records with most rounds disturbed."""
     for one in records:
         one.row.rounds, one.row.contaminated = 8, 5
     return [*records]
 
 
 def pair(factor: float, *, spread: float = 0.01, length: int = 64, **known: Any) -> list[Record]:
-    """A baseline and a variant that is so many times as fast."""
+    """A baseline and a variant with a speedup of `factor`."""
     linear = record("linear", length, steady(10 / factor, spread=spread), speedup=factor, **known)
     return [record("full", length, steady(10), **known), linear]

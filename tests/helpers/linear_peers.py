@@ -1,12 +1,12 @@
-"""The peers of linear, low-rank and hashed attention, and small inputs for them, for the tests of both files."""
+"""Other libraries' linear, low-rank and hashed attention, and small inputs for them, for two test files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -27,8 +27,8 @@ DIMS = ea.Dims(heads=3, head_dim=16, max_len=1024)
 
 @contextmanager
 def loaded() -> Iterator[None]:
-    """Inside, the peers are registered."""
-    with planted.undone():
+    """Register the peers in the context."""
+    with tiny_suites.isolated_registry():
         for module in ("linear", "low_rank", "hashed"):
             ea.load_plugin(f"efficient_attn.peers.{module}")
         yield

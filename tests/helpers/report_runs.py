@@ -1,4 +1,4 @@
-"""Synthetic runs for the report's tests: rows such as a quickstart on two cores gives, without measuring anything."""
+"""Synthetic runs for the report's tests, similar to the quickstart on two cores."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ SUITE = f'title    = "{TITLE}"\nbaseline = "full"\n\n[axes]\nseq_len = [512, 102
 
 
 def row(variant: str, **known: Any) -> Row:
-    """A row with the fields that every synthetic row has; its key names what makes it one of a kind."""
+    """A row with the common fields of synthetic rows, and a key from those that identify it."""
     base: dict[str, Any] = {
         "run_id": "quickstart-1", "suite": "quickstart", "family": FAMILY.get(variant.partition(":")[0], "sparse"),
         "device": "cpu", "dtype": "float32", "batch": 1, "heads": 4, "head_dim": 64, "threads": 1, "causal": False,
         "machine": "Xeon-x2-15GiB", "compiled": False, "task": "speed", "kv_heads": 4, "options": "{}",
     }  # fmt: skip
     made = Row(variant=variant, **(base | known))
-    place = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)
-    place += (f"b{made.batch}-h{made.heads}-kv{made.kv_heads}-d{made.head_dim}", made.threads)
-    made.case_key = "/".join(map(str, place))
+    key = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)
+    key += (f"b{made.batch}-h{made.heads}-kv{made.kv_heads}-d{made.head_dim}", made.threads)
+    made.case_key = "/".join(map(str, key))
     return made
 
 
 def speed(
     mode: str = "forward", causal: bool = False, lengths: Iterable[int] = (512, 1024, 2048, 4096, 8192), **known: Any
 ) -> Iterator[Record]:
-    """Rows of one cell family: quadratic exact attention beside linear mechanisms, with noise of a percent."""
+    """Rows of one mode: quadratic exact attention and linear mechanisms, with noise of a percent."""
     noise = random.Random(7)
     for n in lengths:
         base = None
@@ -63,7 +63,7 @@ def speed(
 
 
 def work(variant: str, n: int, causal: bool) -> dict[str, Any]:
-    """What ran, and on which pairs: the window's tiles hold a tenth more pairs than the window."""
+    """Backend and counted pairs: the window's tiles have a tenth more pairs than the window."""
     if variant == "full":
         pairs = n * (n + 1) // 2 if causal else n * n
         return {"backend_used": "sdpa", "pairs": pairs, "pairs_computed": pairs}
@@ -115,7 +115,7 @@ SORT = Section(
 
 
 def sort(lengths: Iterable[int] = (1024, 4096, 65536), **extra: Any) -> Iterator[Record]:
-    """Rows of a task that the package does not know."""
+    """Rows of a task that the package does not define."""
     for n in lengths:
         for place, variant in enumerate(("linear", "full"), 1):
             own: dict[str, Any] = {"seconds": place * n * 1e-8, "rounds": 8}
@@ -137,7 +137,7 @@ def failures(**known: Any) -> Iterator[Record]:
 
 
 def everything(**known: Any) -> Iterator[Record]:
-    """What a quickstart comes to."""
+    """The rows of a quickstart."""
     yield from speed(**known)
     yield from speed(causal=True, **known)
     yield from speed("forward_backward", True, (512, 1024, 2048, 4096), **known)
@@ -147,7 +147,7 @@ def everything(**known: Any) -> Iterator[Record]:
 
 
 def about(machine: str = "Xeon-x2-15GiB", **known: Any) -> dict[str, Any]:
-    """A session's description as run.json holds it."""
+    """The description of a session in run.json."""
     return {
         "run_id": "quickstart-1",
         "suite": {"name": "quickstart", "title": TITLE, "baseline": "full"},
@@ -165,7 +165,7 @@ def about(machine: str = "Xeon-x2-15GiB", **known: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, records: Iterable[Record], described: dict[str, Any] | None = None) -> Path:
-    """A run's folder with these records, written by the store itself."""
+    """A run's folder with these records, written by the store."""
     with RunWriter(folder) as writer:
         writer.write_session(about() if described is None else described)
         for record in records:

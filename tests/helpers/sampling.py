@@ -1,4 +1,4 @@
-"""Which of the tests marked ``sampled`` a run holds: a part that changes from commit to commit and can be repeated."""
+"""The sample of tests marked ``sampled`` that a run has: it changes with the commit and can be repeated."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-SAMPLES = 90  # any so many consecutive samples hold every test between them
-SHARE = 10  # a test marked ``sampled`` is in one of so many samples, where the mark names no other number
+SAMPLES = 90  # any 90 consecutive samples contain every test
+SHARE = 10  # a test marked ``sampled`` is in one of 10 samples, unless the mark gives another number
 
 
 def commit_number(folder: Path) -> int:
@@ -21,10 +21,10 @@ def commit_number(folder: Path) -> int:
 
 
 def choose_sample(groups: Mapping[tuple, Sequence[str]], number: int) -> set[str]:
-    """The tests of sample ``number``, by their ids. groups: alike tests under a key that ends in their share, ``s``:
-    each is in every s-th sample, so that any `SAMPLES` consecutive samples hold all of them."""
+    """The ids of the tests in sample ``number``. groups: ids of similar tests by a key that ends in their share ``s``.
+    Each test is in every s-th sample, so that any `SAMPLES` consecutive samples contain all of them."""
     chosen = set()
     for (*_, share), ids in groups.items():
-        ordered = sorted(ids, key=lambda name: zlib.crc32(name.encode()))  # so that neighbours part
+        ordered = sorted(ids, key=lambda name: zlib.crc32(name.encode()))  # so that neighbours are in different samples
         chosen.update(name for at, name in enumerate(ordered) if at % share == number % share)
     return chosen

@@ -1,4 +1,4 @@
-"""The real command in its own process, and tiny suites and plug-ins for it."""
+"""Run the command in a process of its own, and tiny suites and plug-ins for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 QUICK = ("quickstart", "--quick", "--seq-len", "64,128", "--variant", "full,linear")
-LATER = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")  # variables that a running interpreter can still follow
+CHANGEABLE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")  # variables that also take effect in a running interpreter
 COMMAND = (sys.executable, "-m", "efficient_attn")
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command that ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -32,12 +32,12 @@ Command = Callable[..., Done]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
-    return kept | {"OMP_NUM_THREADS": "1"} | variables
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    return inherited | {"OMP_NUM_THREADS": "1"} | variables
 
 
 def run_fresh(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
-    """The command in a fresh interpreter, imports and all."""
+    """The command in a new interpreter."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=cwd,
@@ -51,7 +51,7 @@ def run_fresh(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
 
 
 def loaded(*arguments: str, cwd: Path) -> set[str]:
-    """The modules that the command imports, which ends well, in a fresh interpreter."""
+    """The modules that a successful command imports, in a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *COMMAND[1:], *arguments],
         cwd=cwd,
@@ -62,25 +62,27 @@ def loaded(*arguments: str, cwd: Path) -> set[str]:
         check=True,
     )
     assert done.stdout
-    told = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
-    assert "efficient_attn.cli" in told
-    return set(told)
+    names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "efficient_attn.cli" in names
+    return set(names)
 
 
 @cache
-def _warm() -> subprocess.Popen[str]:
-    """The process that forks for commands, one for a session; it ends when its stdin does."""
-    command = (sys.executable, Path(__file__).with_name("warm.py"))
-    quiet = environment(KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR")  # as commands set it before torch is loaded
+def _server() -> subprocess.Popen[str]:
+    """The process that forks for each command, one for a test session; it ends when its stdin is closed."""
+    command = (sys.executable, Path(__file__).with_name("command_server.py"))
+    quiet = environment(
+        KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR"
+    )  # as the command sets them before it imports torch
     process = subprocess.Popen(command, env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.communicate)  # closes its stdin and waits for its end
+    atexit.register(process.communicate)  # closes its stdin and waits for it
     return process
 
 
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
-    """The command, or a file of Python, in a process of its own: spared the imports unless a variable speaks to the
-    interpreter's start."""
-    if any(name.startswith("PYTHON") and name not in LATER for name in variables):
+    """The command, or a Python file, in a process of its own. It is forked with all modules imported, unless a variable
+    needs a new interpreter."""
+    if any(name.startswith("PYTHON") and name not in CHANGEABLE for name in variables):
         return run_fresh(*arguments, cwd=cwd, **variables)
     with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
         pid = start(*arguments, cwd=cwd, out=out.name, err=err.name, **variables)
@@ -88,26 +90,26 @@ def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
 
 
 def start(*arguments: str | Path, cwd: Path, out: str = os.devnull, err: str = os.devnull, **variables: str) -> int:
-    """Begin a command like `run`, its streams in these files; its process's number, to `wait` for."""
+    """Start a command like `run`, with its output in these files; the process id, for `wait`."""
     request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "environment": environment(**variables)}
-    return _ask(request | {"out": out, "err": err})
+    return _request(request | {"out": out, "err": err})
 
 
 def wait(pid: int) -> int:
-    """The exit code of a process that `start` began, once it has ended."""
-    return _ask(pid)
+    """Wait for a process of `start`; its exit code."""
+    return _request(pid)
 
 
-def _ask(request: object) -> int:
-    warm = _warm()
-    assert warm.stdin is not None
-    assert warm.stdout is not None
-    print(json.dumps(request), file=warm.stdin, flush=True)
-    return int(warm.stdout.readline())
+def _request(request: object) -> int:
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(json.dumps(request), file=server.stdin, flush=True)
+    return int(server.stdout.readline())
 
 
 def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
-    """The same with a terminal on stderr; what appears on it comes back as ``err``."""
+    """The same with a terminal as stderr, whose output is returned as ``err``."""
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -118,15 +120,15 @@ def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
         text=True,
     )
     os.close(terminal)
-    seen = b""
+    output = b""
     try:
         while piece := os.read(screen, 4096):
-            seen += piece
-    except OSError:  # Linux's way to say that the other end is closed
+            output += piece
+    except OSError:  # on Linux: the other end is closed
         pass
     os.close(screen)
     out, _ = process.communicate(timeout=60)
-    return Done(process.returncode, out, seen.decode())
+    return Done(process.returncode, out, output.decode())
 
 
 TINY = """
@@ -143,13 +145,13 @@ variant  = [{ name = "full" }, { name = "linear" }]
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that is over: never change what is in its folder."""
+    """A finished run; tests must not change its folder."""
 
     folder: Path
     done: Done
 
 
-# exact attention that stops at one length for as long as the file "hold" exists, and says that it is there
+# exact attention that blocks at one length while the file "hold" exists, and creates the file "reached"
 WAITS = """
 import time
 from pathlib import Path
@@ -171,7 +173,7 @@ import efficient_attn as ea
 
 @ea.register("zz_wrong", family="full")
 class Wrong(ea.SoftmaxAttention):
-    "Exact attention, a little off."
+    "Exact attention with an error of 1%."
 
     def compute(self, q, k, v, mask, **inputs):
         return super().compute(q, k, v, mask, **inputs) * 1.01

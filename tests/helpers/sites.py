@@ -1,4 +1,4 @@
-"""Small sites for tests, and what their pages link to."""
+"""Small sites for tests, and the links of their pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import report_runs as runs
 
 
 @dataclass
-class Seen(HTMLParser):
-    """What a page refers to, its ids, and its scripts."""
+class ParsedPage(HTMLParser):
+    """The links, ids, tags and scripts of a page."""
 
     links: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -35,45 +35,45 @@ class Seen(HTMLParser):
             self.scripts.append(values)
 
 
-def look(text: str) -> Seen:
-    seen = Seen()
-    seen.feed(text)
-    return seen
+def look(text: str) -> ParsedPage:
+    page = ParsedPage()
+    page.feed(text)
+    return page
 
 
 def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[str], list[str]]:
-    """The pages that are reached from the first one, and the links that lead nowhere."""
-    reached, left, lost = {start}, [start], []
-    while left:
-        name = left.pop()
-        seen = look(files[name].decode())
-        for link in seen.links:
+    """The pages that can be reached from the first one, and the broken links."""
+    reached, todo, broken = {start}, [start], []
+    while todo:
+        name = todo.pop()
+        page = look(files[name].decode())
+        for link in page.links:
             to, _, anchor = link.partition("#")
             if link.startswith(("data:", "https://")):
                 continue
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), to)) if to else name
             if target not in files or (anchor and anchor not in look(files[target].decode()).ids):
-                lost.append(f"{name}: {link}")
+                broken.append(f"{name}: {link}")
             elif target not in reached:
                 reached.add(target)
-                left += [target] if target.endswith(".html") else []
-    return reached, lost
+                todo += [target] if target.endswith(".html") else []
+    return reached, broken
 
 
 def write_runs(folder: Path) -> list[Path]:
-    """Two small runs on unlike machines, with ranks and losses."""
+    """Two small runs on different machines, with ranks and approximation errors."""
     first = runs.write_run(folder / "first", _with_rounds((*runs.speed(), *runs.decode(), *runs.fidelity((0, 2)))))
-    there: dict[str, Any] = {"machine": "Other-x8", "run_id": "other-1"}
+    other: dict[str, Any] = {"machine": "Other-x8", "run_id": "other-1"}
     second = runs.write_run(
         folder / "second",
-        _with_rounds(runs.speed(lengths=(512, 1024), **there)),
+        _with_rounds(runs.speed(lengths=(512, 1024), **other)),
         runs.about("Other-x8", run_id="other-1"),
     )
     return [first, second]
 
 
 def _with_rounds(records: Iterable[runs.Record]) -> Iterator[runs.Record]:
-    """The same with eight rounds of three passes, a baseline that is one, and the part's baseline."""
+    """The records with eight rounds of three samples, and the baseline's speedup of 1."""
     for record in records:
         row = record.row
         row.baseline = "full"

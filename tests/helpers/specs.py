@@ -1,4 +1,4 @@
-"""What the contract tests run over: every registered name, and options that change the code that runs."""
+"""The specs of the contract tests: every registered name, and options that select other code."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ OPTIONS = (
     "reformer:n_hashes=3:bucket_size=5",
     "reformer:n_hashes=1:bucket_size=1000",
 )
-SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reformer")  # one a family
-SLOW = ("additive",)  # all N x M x D sums at once: seconds a law
+SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reformer")  # one for each family
+SLOW = ("additive",)  # computes all N x M x D sums at once: seconds for each test
 SPECS = (*ea.names(), *OPTIONS, *(() if building.load_library("scan")[1] else NATIVE))
 
 
@@ -66,11 +66,13 @@ def _mark(spec: str, *share: object) -> object:
 
 
 def _share(spec: str) -> int:
-    """One in so many laws is tried of a spec: of one a family most, of options fewest."""
+    """The share of conformance tests run for a spec: large for one of each family, small for options."""
     if spec in SAMPLE:
         return 3
     return 60 if spec in (*OPTIONS, *NATIVE, *SLOW) else 7
 
 
-MARKED = [_mark(spec, _share(spec), spec) for spec in SPECS]  # a share of its own: each is tried each time
+MARKED = [
+    _mark(spec, _share(spec), spec) for spec in SPECS
+]  # a group for each spec, so that every spec runs in every sample
 SAMPLED = [_mark(spec, *[10] * (spec not in SAMPLE)) for spec in SPECS]

@@ -1,4 +1,4 @@
-"""Tiny models of transformers with random weights: a decoder with groups, one with a window, an old one, an encoder."""
+"""Tiny transformers models with random weights: Llama with grouped heads, Mistral with a window, GPT-2, BERT."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_ids(rows: int = 3, length: int = 24) -> Tensor:
 
 
 def save_tiny(folder: Path, make: Callable[..., Any] = llama, **more: Any) -> Path:
-    """A tiny model with a tokenizer whose tokens are letters, as a folder that anything of transformers can load."""
+    """Save a tiny model with a tokenizer of letters to a folder that transformers can load."""
     torch.manual_seed(0)
     make(**more).save_pretrained(folder)
     words = {"<pad>": 0, "<s>": 1, **{chr(c): c - 30 for c in range(32, 127)}}

@@ -1,4 +1,4 @@
-"""Problems so small that they are trained in a blink, and stops in the middle of that."""
+"""Problems that are small enough to train in tests, and interruptions of their training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
     rate: float = 2e-3,
     steps: int | None = None,
 ) -> Trainer:
-    """A training that is about to begin, or to go on."""
+    """A trainer that is ready to start or to continue from a checkpoint."""
     given = given or keys()
     learner = make_learner(problem, given, variant, length=LENGTH + 1, seed=index)
     return Trainer(
@@ -40,7 +40,7 @@ def train(
 
 
 def found(training: Trainer, trained: TrainingResult) -> tuple[Any, ...]:
-    """All that came of it but seconds, bit by bit."""
+    """All results except seconds, for comparison bit by bit."""
     progress = trained.progress
     weights = {name: x.numpy().tobytes() for name, x in training.learner.model.state_dict().items()}
     curves = progress.losses, progress.scores, progress.step, progress.steps, progress.stopped
@@ -48,17 +48,17 @@ def found(training: Trainer, trained: TrainingResult) -> tuple[Any, ...]:
 
 
 class Stopped(Exception):
-    """Training was stopped on the way."""
+    """Training was interrupted."""
 
 
 def stop_after(count: int) -> Callable[[], None]:
-    """An ``at`` that raises when it was told so often."""
-    told = 0
+    """An ``at`` callback that raises after so many calls."""
+    calls = 0
 
     def at() -> None:
-        nonlocal told
-        told += 1
-        if told > count:
+        nonlocal calls
+        calls += 1
+        if calls > count:
             raise Stopped
 
     return at

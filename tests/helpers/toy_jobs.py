@@ -1,4 +1,4 @@
-"""Jobs for workers that end in every way a process can end. In a module of their own: workers import them by name."""
+"""Jobs for workers that end in all the ways a process can end, in a module that workers can import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def segfault() -> None:
 
 
 def hang_in_c() -> None:
-    ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter's lock all the while
+    ctypes.PyDLL(None).sleep(1000)  # does not release the interpreter's lock
 
 
 def hang_in_python() -> None:
@@ -36,7 +36,7 @@ def leave() -> None:
     os._exit(3)
 
 
-def exit_politely() -> None:
+def exit_normally() -> None:
     sys.exit(4)
 
 
@@ -53,13 +53,13 @@ def multiply() -> None:
 
 
 ENDS: dict[str, Callable[[], None]] = {f.__name__: f for f in (segfault, hang_in_c, hang_in_python, fail, leave)}
-ENDS |= {"exit": exit_politely, "multiply": multiply}
+ENDS |= {"exit": exit_normally, "multiply": multiply}
 ENDS |= {name: lambda name=name: kill(name) for name in ("SIGKILL", "SIGTERM", "SIGABRT")}
 
 
 @dataclass(frozen=True)
 class Tells:
-    """Tells each thing, then its process and the modules that were there from the start."""
+    """Sends each value, then its process id and whether torch was imported before."""
 
     things: tuple[Any, ...] = ()
 
@@ -71,7 +71,7 @@ class Tells:
 
 @dataclass(frozen=True)
 class Ends:
-    """Says what it is at, tells one thing, then ends in some way."""
+    """Sets its stage, sends one message, then ends in one of the ways in ENDS."""
 
     how: str
     seconds: float | None = None
@@ -84,7 +84,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Allocates:
-    """Takes bytes that the limit does not allow, and some that it does."""
+    """Allocates memory under a limit, and sends the size or the error."""
 
     allowed: int
     wanted: int
@@ -94,16 +94,16 @@ class Allocates:
 
         limit_memory(self.allowed)
         try:
-            held = torch.ones(self.wanted, dtype=torch.uint8)
+            allocated = torch.ones(self.wanted, dtype=torch.uint8)
         except RuntimeError as error:
             send(str(error))
         else:
-            send(held.numel())
+            send(allocated.numel())
 
 
 @dataclass(frozen=True)
 class HangsAndTells:
-    """Tells its process, then hangs."""
+    """Sends its process id, then ends in one of the ways in ENDS."""
 
     how: str
 

@@ -1,4 +1,4 @@
-"""Folders full of small files, for what reads /proc and /sys."""
+"""Folders of small files, in place of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files, by their paths under a root, each with a line end."""
+    """Write files by their paths under a root, each with a final newline."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

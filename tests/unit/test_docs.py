@@ -1,4 +1,4 @@
-"""What the documents show is run, and what they link to is there."""
+"""The documentation's examples run, its commands parse, and its links resolve."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import nbformat
-import planted
 import pytest
+import tiny_suites
 from nbclient import NotebookClient
 from shell import Done, run
 
@@ -34,14 +34,14 @@ def _command(line: str, folder: Path) -> Done:
 
 @cache
 def _help(verb: str) -> str:
-    offered = _command(f"efficient-attn {verb} --help", ROOT)
-    assert offered.code == 0, verb
-    return offered.out
+    done = _command(f"efficient-attn {verb} --help", ROOT)
+    assert done.code == 0, verb
+    return done.out
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the README's own mechanism in it."""
+    """A folder with the README's mechanism."""
     folder = tmp_path_factory.mktemp("readme")
     (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" in block]
     (folder / "my_attn.py").write_text(code)
@@ -56,33 +56,35 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", ["reference/masks.md", "reference/decoding.md"])
-def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
-    code = "\n".join(_blocks(ROOT / "docs" / document, "python"))  # later blocks go on from earlier ones
+def test_the_python_of_a_page_runs(document: str, tmp_path: Path) -> None:
+    code = "\n".join(_blocks(ROOT / "docs" / document, "python"))  # later blocks continue earlier ones
     (tmp_path / "use.py").write_text(code)
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
 
 
 def test_the_notebook_runs(tmp_path: Path) -> None:
-    """In a kernel of its own, from the first cell to the last; what is in git has no output that could be outdated."""
+    """All cells run in a new kernel, and the notebook in git has no outputs, which could be outdated."""
     book = nbformat.read(ROOT / "docs/tutorial/first-run.ipynb", as_version=4)
     nbformat.validate(book)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert not [cell for cell in code if cell.outputs or cell.execution_count]
     NotebookClient(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = {cell.id: "".join(str(output.get("text", output.get("data"))) for output in cell.outputs) for cell in code}
-    assert "retention" in shown["registry"]
-    assert float(ast.literal_eval(shown["own"])["text/plain"]) < 1e-5
-    assert "<table" in shown["run"]
-    assert "image/png" in shown["plot"]
-    assert "reproduced" in shown["claims"]
-    assert "linear" in shown["recommend"] or "disturbed by other programs" in shown["recommend"]
+    outputs = {
+        cell.id: "".join(str(output.get("text", output.get("data"))) for output in cell.outputs) for cell in code
+    }
+    assert "retention" in outputs["registry"]
+    assert float(ast.literal_eval(outputs["own"])["text/plain"]) < 1e-5
+    assert "<table" in outputs["run"]
+    assert "image/png" in outputs["plot"]
+    assert "reproduced" in outputs["claims"]
+    assert "linear" in outputs["recommend"] or "disturbed by other programs" in outputs["recommend"]
     assert (tmp_path / "first_run/report.html").is_file()
     rows = ea.load(tmp_path / "first_run")
     assert set(rows["status"]) <= {"ok", "skipped", "unsupported"}
 
 
-def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
+def test_the_recommendation_example_runs(tmp_path: Path) -> None:
     (code,) = _blocks(ROOT / "docs/how-to/choose-a-mechanism.md", "python")
     (tmp_path / "use.py").write_text(code)
     done = run(tmp_path / "use.py", cwd=ROOT)
@@ -90,7 +92,7 @@ def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
     assert "gqa" in done.out
 
 
-def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
+def test_the_trained_model_examples_run(tmp_path: Path) -> None:
     from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
 
     try:
@@ -98,27 +100,27 @@ def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
     except NotInstalled as error:
         pytest.skip(str(error))
     code = "\n".join(_blocks(ROOT / "docs/how-to/evaluate-trained-models.md", "python"))
-    (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert kept > 0\n")
+    (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert state_bytes > 0\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
 
 
-def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
+def test_the_task_example_runs(tmp_path: Path) -> None:
     page = ROOT / "docs/tutorial/add-a-task.md"
     (task, reading), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
     (tmp_path / "rounding.py").write_text(task)
     (tmp_path / "rounding.toml").write_text(suite)
     for line in "".join(_blocks(page, "console")).splitlines():
-        told = _command(line, tmp_path)
-        assert told.code == 0, told.err
+        done = _command(line, tmp_path)
+        assert done.code == 0, done.err
     (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
 
 
-def test_the_claims_of_the_docs_are_planned() -> None:
+def test_the_growth_claims_example_is_planned() -> None:
     (suite,) = _blocks(ROOT / "docs/concepts/growth.md", "toml")
-    cases = planted.plan(suite)
+    cases = tiny_suites.plan(suite)
     assert [(case.variant, case.group.of_blocks) for case in cases] == [
         *(("full", False), ("sliding_window:window=64", False)),
         *(("gru", True), ("sliding_window:window=64", True)),
@@ -126,23 +128,23 @@ def test_the_claims_of_the_docs_are_planned() -> None:
     assert all(case.keys.find_claim(case.variant) for case in cases)
 
 
-def test_the_problem_of_the_docs_is_learned(tmp_path: Path) -> None:
+def test_the_training_task_example_runs(tmp_path: Path) -> None:
     page = ROOT / "docs/concepts/training-tasks.md"
     (problem,), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
     (tmp_path / "greeting.py").write_text(problem)
     (tmp_path / "greeting.toml").write_text(suite)
     for line in _blocks(page, "console")[-1].splitlines():
-        told = _command(line, tmp_path)
-        assert told.code == 0, told.err
-    assert "greeting, length 16" in told.out
-    assert "sliding_window:window=8  at chance: no answer within its reach" in told.out
+        done = _command(line, tmp_path)
+        assert done.code == 0, done.err
+    assert "greeting, length 16" in done.out
+    assert "sliding_window:window=8  at chance: no answer within its reach" in done.out
     assert "greeting, length 16" in (tmp_path / "greeted/report.md").read_text()
 
 
-def test_every_task_that_trains_is_in_the_docs() -> None:
+def test_every_training_task_is_in_the_docs() -> None:
     from efficient_attn.tasks import TABLE
 
-    trained = [name for name, where in TABLE.items() if ".problem_table:" in where]
+    trained = [name for name, target in TABLE.items() if ".problem_table:" in target]
     text = (ROOT / "docs/concepts/training-tasks.md").read_text()
     assert [name for name in trained if f"| `{name}` |" not in text] == []
     assert trained
@@ -155,18 +157,18 @@ def test_the_masks_table_has_every_field() -> None:
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split(" | ")[0])} == MASK_FIELDS
 
 
-def test_the_readmes_mechanisms_keep_their_claims(example: Path) -> None:
+def test_the_readmes_mechanism_passes_the_conformance_tests(example: Path) -> None:
     done = _command("efficient-attn check my_attn.py", example)
     assert done.code == 0, done.out + done.err
     assert "sink_window:" in done.out
 
 
-def test_the_readmes_mechanisms_are_short() -> None:
+def test_the_readmes_mechanism_is_short() -> None:
     (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" in block]
     assert all(len(part.strip().splitlines()) <= 15 for part in code.split("@ea.register"))
 
 
-def test_the_readmes_mechanisms_run_in_a_suite(example: Path) -> None:
+def test_the_readmes_mechanism_runs_in_a_suite(example: Path) -> None:
     (line,) = [c for b in _blocks(ROOT / "README.md", "console") for c in b.splitlines() if "--plugin" in c]
     done = _command(f"{line} --quick --seq-len 64 --out run", example)
     assert done.code == 0, done.err
@@ -175,11 +177,11 @@ def test_the_readmes_mechanisms_run_in_a_suite(example: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_resolve(document: Path) -> None:
     targets = [t for t in re.findall(r"\]\(([^)\s]+)\)", document.read_text()) if not t.startswith("http")]
     assert [t for t in targets if not (document.parent / t.partition("#")[0]).exists()] == []
-    to_headings = [(document.parent / path if path else document, anchor) for path, _, anchor in map(_split, targets)]
-    assert [(p.name, a) for p, a in to_headings if a and p.suffix == ".md" and a not in _anchors(p)] == []
+    anchors = [(document.parent / path if path else document, anchor) for path, _, anchor in map(_split, targets)]
+    assert [(p.name, a) for p, a in anchors if a and p.suffix == ".md" and a not in _anchors(p)] == []
 
 
 def _split(target: str) -> tuple[str, str, str]:
@@ -187,7 +189,7 @@ def _split(target: str) -> tuple[str, str, str]:
 
 
 def _anchors(document: Path) -> set[str]:
-    """What GitHub calls the headings of a page."""
+    """The anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -196,10 +198,10 @@ def _anchors(document: Path) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_commands_parse(document: Path) -> None:
     """Every efficient-attn command that a document shows has a verb and options that exist."""
-    shown = re.findall(
+    commands = re.findall(
         r"^(?:.*&& \.venv/bin/)?(efficient-attn [a-z].*)$", "\n".join(_blocks(document, "console")), re.MULTILINE
     )
-    for line in shown:
+    for line in commands:
         words = shlex.split(line, comments=True)
         options = {w for w in words if w.startswith("--")}
         assert not {o for o in options if o not in _help(words[1])}, line

@@ -1,4 +1,4 @@
-"""Feature maps: positive, of the width that they tell, and gentle with their input."""
+"""Feature maps: values, width, gradients, unchanged inputs, and user-defined maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_elu_plus_one_is_its_formula_and_positive(graph: bool) -> None:
+def test_elu_plus_one_equals_its_formula_and_is_positive(graph: bool) -> None:
     x = torch.linspace(-20, 20, 101, dtype=torch.float64).view(1, 101).requires_grad_(graph)
     before = x.detach().clone()
     y, log = elu_plus_one(x)
@@ -44,7 +44,7 @@ def _double(width: int) -> int:
 
 
 class RectifiedPair(ea.LinearAttention):
-    """A wider map, some of whose weights are zero, so that rows need not sum to 1."""
+    """A map with features of zero, so that rows need not sum to 1."""
 
     def __init__(self) -> None:
         super().__init__(FeatureMap(_twice, _double))
@@ -57,12 +57,12 @@ class RectifiedPair(ea.LinearAttention):
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
-def test_a_map_of_ones_own_is_a_mechanism_in_one_line(check: Check) -> None:
+def test_a_user_defined_map_passes_the_conformance_tests(check: Check) -> None:
     outcome = run_check(check, Subject(lambda dims, seed, backend: RectifiedPair()))
     assert outcome.status != "failed", outcome.reason
 
 
-def test_the_states_size_follows_the_maps_width() -> None:
+def test_state_bytes_depend_on_the_width_of_the_map() -> None:
     attn = RectifiedPair()
     assert ea.state_bytes(attn.init_state(1, 4)) == 0
     attn.dims = ea.Dims(heads=2, head_dim=8, value_dim=5)
@@ -72,7 +72,7 @@ def test_the_states_size_follows_the_maps_width() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["elu_plus_one", "relu", "scaled_identity"])
-def test_a_gradient_by_hand_is_autograds(name: str, dtype: torch.dtype) -> None:
+def test_a_manual_gradient_equals_autograd(name: str, dtype: torch.dtype) -> None:
     phi = getattr(feature_maps, name)
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     features, _ = phi(x)

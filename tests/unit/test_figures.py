@@ -1,4 +1,4 @@
-"""README's figures and picture come from the published rows."""
+"""README's figures and picture agree with the published rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_readme_has_the_published_figures() -> None:
     assert figures.main(check=True) == 0, "run: python suites/trials/figures.py"
 
 
-def test_a_figure_that_drifts_is_found(tmp_path: Path, monkeypatch) -> None:
+def test_a_changed_figure_is_detected(tmp_path: Path, monkeypatch) -> None:
     text = README.read_text(encoding="utf-8")
     table = figures.make_table()
     number = re.search(r"\d+\.\d+x", table)
@@ -27,7 +27,7 @@ def test_a_figure_that_drifts_is_found(tmp_path: Path, monkeypatch) -> None:
     assert copy.read_text(encoding="utf-8") == text
 
 
-def test_the_picture_shows_what_the_rows_hold(tmp_path: Path, monkeypatch) -> None:
+def test_the_picture_has_the_published_perplexities(tmp_path: Path, monkeypatch) -> None:
     labels = []
     real = figures.plt.Axes.annotate
     monkeypatch.setattr(
@@ -48,9 +48,9 @@ def test_quality_names_model_length_and_direction() -> None:
     assert sum("N = " in cell for cell in cells) >= 4
 
 
-def test_they_are_few_and_readme_is_short() -> None:
+def test_readme_is_short_and_has_few_figures() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     written = "".join(re.findall(r"<!-- (?:output|figures) -->\n(.*?)<!-- end -->", text, re.DOTALL))
-    written = re.sub(r"\([^)]*\bN = [^)]*\)|Zen \d", "", written)  # conditions and processors are no figures
+    written = re.sub(r"\([^)]*\bN = [^)]*\)|Zen \d", "", written)  # conditions and processors do not count as figures
     assert 10 <= len(re.findall(r"(?<![\w=])\d[\d.,]*", written)) <= 40

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works anywhere, away from the checkout."""
+"""The wheel: its contents, and that it works outside of the checkout."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProc
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(CHECKOUT), cwd=out)
-    (made,) = out.glob("*.whl")
-    return made
+    (path,) = out.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel unpacked by pip into a folder of its own, without what it depends on."""
+    """The wheel installed by pip into a new folder, without dependencies."""
     target = tmp_path_factory.mktemp("installed")
     pip = (sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--disable-pip-version-check")
     _run(*pip, "--target", str(target), str(wheel), cwd=target)
@@ -56,43 +56,43 @@ def _names(wheel: Path) -> set[str]:
 
 def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
     names = _names(wheel)
-    wanted = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}
+    expected = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}
     assert not [name for name in names if "trials" in name or "planted" in name]
-    wanted |= {"suites/data/minilm.npz", "suites/data/minilm_text.LICENSE"}
-    assert "suites/quickstart.toml" in wanted
-    assert {f"efficient_attn/{name}" for name in wanted} <= names
+    expected |= {"suites/data/minilm.npz", "suites/data/minilm_text.LICENSE"}
+    assert "suites/quickstart.toml" in expected
+    assert {f"efficient_attn/{name}" for name in expected} <= names
 
 
 def test_large_activations_stay_in_the_repository(wheel: Path) -> None:
     assert (CHECKOUT / "suites" / "data" / "smollm2.npz").is_file()
     assert not [name for name in _names(wheel) if "smollm2" in name]
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert settings["exclude"] == ["/suites/data/smollm2.npz", "/suites/trials"]  # of all that is built, the sdist too
+    assert settings["exclude"] == ["/suites/data/smollm2.npz", "/suites/trials"]  # from the wheel and the sdist
 
 
-def test_what_needs_them_is_skipped_elsewhere(installed: Path, tmp_path: Path) -> None:
+def test_cases_without_their_activations_are_skipped(installed: Path, tmp_path: Path) -> None:
     found = _command(installed, tmp_path, "run", "fidelity_long", "--quick", "--variant", "full", "--out", "out")
     assert found["statuses"].keys() == {"skipped"}
     rows = (tmp_path / "out" / "rows.jsonl").read_text()
     assert "python -m efficient_attn.integrations.capture --model smollm2" in rows
 
 
-def test_nothing_else_lands_in_site_packages(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in _names(wheel)}
-    assert {t for t in tops if not t.endswith(".dist-info")} == {"efficient_attn"}
+def test_the_wheel_installs_one_package_without_caches(wheel: Path) -> None:
+    packages = {name.split("/")[0] for name in _names(wheel)}
+    assert {t for t in packages if not t.endswith(".dist-info")} == {"efficient_attn"}
     assert not [n for n in _names(wheel) if "__pycache__" in n or n.endswith((".pyc", ".tmp"))]
 
 
-def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
+def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     package = CHECKOUT / "efficient_attn"
     files = {p for p in package.rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert {".py", ".cpp", ".h"} <= {p.suffix for p in files}
-    with zipfile.ZipFile(wheel) as made:
+    with zipfile.ZipFile(wheel) as archive:
         for path in files:
-            assert made.read(f"efficient_attn/{path.relative_to(package).as_posix()}") == path.read_bytes(), path
+            assert archive.read(f"efficient_attn/{path.relative_to(package).as_posix()}") == path.read_bytes(), path
 
 
-def test_the_licence_and_the_command_are_declared(wheel: Path) -> None:
+def test_the_metadata_has_the_license_and_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         text = {
             name.rpartition(".dist-info/")[2]: file.read(name).decode() for name in _names(wheel) if ".dist-" in name
@@ -107,16 +107,16 @@ def _command(installed: Path, cwd: Path, *arguments: str) -> Any:
     return json.loads(_run(*command, cwd=cwd, PYTHONPATH=str(installed)).stdout)
 
 
-def test_the_built_in_suite_is_planned_elsewhere(installed: Path, tmp_path: Path) -> None:
-    where = "import efficient_attn as ea; from efficient_attn import resources as s; "
-    where += "print(ea.__file__, s.find_suites_folder(), sep='|')"
-    found = _run(sys.executable, "-c", where, cwd=tmp_path, PYTHONPATH=str(installed)).stdout.strip().split("|")
+def test_a_built_in_suite_is_planned_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+    code = "import efficient_attn as ea; from efficient_attn import resources as s; "
+    code += "print(ea.__file__, s.find_suites_folder(), sep='|')"
+    found = _run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(installed)).stdout.strip().split("|")
     assert found == [str(installed / "efficient_attn" / "__init__.py"), str(installed / "efficient_attn" / "suites")]
     cases = _command(installed, tmp_path, "plan", "quickstart")
     assert len({case["case_key"] for case in cases}) == len(cases) > 40
 
 
-def test_the_built_in_suite_runs_elsewhere(installed: Path, tmp_path: Path) -> None:
+def test_a_built_in_suite_runs_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     options = ("--quick", "--seq-len", "64", "--variant", "full", "--out", "out")
     found = _command(installed, tmp_path, "run", "quickstart", *options)
     assert found["statuses"].keys() == {"ok"}
@@ -124,7 +124,7 @@ def test_the_built_in_suite_runs_elsewhere(installed: Path, tmp_path: Path) -> N
     assert page.is_file()
     assert "<html" in page.read_text(encoding="utf-8")
     (session,) = json.loads((tmp_path / "out" / "run.json").read_text())["sessions"]
-    assert session["environment"]["git"] is None  # it is no checkout that ran
+    assert session["environment"]["git"] is None  # not run from a checkout
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
 
@@ -135,6 +135,6 @@ def test_the_conformance_tests_work_without_the_repository(installed: Path, tmp_
     assert len(outcomes) > 40
 
 
-def test_the_moved_planted_bugs_say_where_they_are() -> None:
+def test_the_import_error_names_the_new_location_of_planted_bugs() -> None:
     with pytest.raises(ImportError, match=r"in planted_bugs, in tests/helpers of the repository; version 0\.3"):
         from efficient_attn.testing import kill_matrix  # noqa: F401  # pyright: ignore

@@ -1,4 +1,4 @@
-"""tests/helpers/sampling.py: samples differ, repeat, and hold every test between them."""
+"""Sampling of tests: samples differ, are reproducible, and together contain every test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUPS = {
 }
 
 
-def test_all_samples_together_hold_every_test() -> None:
+def test_all_samples_together_contain_every_test() -> None:
     counts = Counter(name for k in range(SAMPLES) for name in choose_sample(GROUPS, k))
     for (_, share), names in GROUPS.items():
         expected = {len(range(residue, SAMPLES, share)) for residue in range(share)}
@@ -23,14 +23,14 @@ def test_all_samples_together_hold_every_test() -> None:
 
 
 @pytest.mark.parametrize("share", [2, 3, 7, 60, 90])
-def test_as_many_samples_as_a_share_are_a_partition(share: int) -> None:
+def test_consecutive_samples_of_a_share_are_a_partition(share: int) -> None:
     group = {key: names for key, names in GROUPS.items() if key[1] == share}
     (names,) = group.values()
     samples = [choose_sample(group, k) for k in range(share)]
     assert sorted(name for sample in samples for name in sample) == sorted(names)
 
 
-def test_a_sample_repeats_and_the_next_one_differs() -> None:
+def test_a_sample_is_reproducible_and_the_next_one_differs() -> None:
     assert choose_sample(GROUPS, 17) == choose_sample(GROUPS, 17) != choose_sample(GROUPS, 18)
 
 

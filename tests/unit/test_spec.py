@@ -17,26 +17,26 @@ plain = st.builds(Spec, names, options)
 
 
 @given(specs)
-def test_text_and_back(spec: Spec) -> None:
+def test_a_spec_is_parsed_from_its_text(spec: Spec) -> None:
     parsed = Spec.parse(str(spec))
     assert (parsed.name, parsed.options, parsed.backend) == (spec.name, spec.options, spec.backend)
 
 
 @given(st.lists(specs, min_size=1, max_size=3))
-def test_unions_and_back(parts: list[Spec]) -> None:
+def test_a_union_is_parsed_from_its_text(parts: list[Spec]) -> None:
     parsed = parse_union("|".join(map(str, parts)))
     assert [(s.name, s.options, s.backend) for s in parsed] == [(s.name, s.options, s.backend) for s in parts]
 
 
 @given(st.lists(plain, min_size=2, max_size=3))
-def test_a_union_has_one_text_whatever_the_order(parts: list[Spec]) -> None:
+def test_the_text_of_a_union_is_independent_of_order(parts: list[Spec]) -> None:
     union = Union(tuple(parts))
     assert parse("|".join(map(str, parts))) == union
     assert str(parse(str(union))) == str(union) == str(Union(tuple(reversed(parts))))
 
 
 @given(st.lists(plain, min_size=1, max_size=3), st.sampled_from(["", " (kv_heads=2)", " (cache=cold) (seed=1)"]))
-def test_names_are_listed_for_one_and_of_several_and_of_labels(parts: list[Spec], suffix: str) -> None:
+def test_names_of_specs_unions_and_labels(parts: list[Spec], suffix: str) -> None:
     spec = parse("|".join(map(str, parts)))
     assert spec.names == tuple(part.name for part in parts)
     assert spec.parts == tuple(parts)
@@ -44,7 +44,7 @@ def test_names_are_listed_for_one_and_of_several_and_of_labels(parts: list[Spec]
 
 
 @given(st.lists(plain, min_size=1, max_size=3))
-def test_a_spec_equals_its_text_and_is_not_parsed_again(parts: list[Spec]) -> None:
+def test_a_spec_equals_its_text_and_is_parsed_once(parts: list[Spec]) -> None:
     spec = parse("|".join(map(str, parts)))
     assert parse(spec) is spec
     assert spec == str(spec)
@@ -54,12 +54,12 @@ def test_a_spec_equals_its_text_and_is_not_parsed_again(parts: list[Spec]) -> No
     assert f"{spec:>60}" == f"{spec!s:>60}"
 
 
-def test_typed_values_and_text_are_one_spec() -> None:
+def test_specs_of_typed_values_and_of_text_are_equal() -> None:
     assert Spec("x", {"a": 3, "b": None}) == parse("x:b=none:a=3") != parse("x:b=none:a=4")
 
 
 @given(specs)
-def test_without_backend_all_else_stays(spec: Spec) -> None:
+def test_without_backend_keeps_name_and_options(spec: Spec) -> None:
     bare = spec.without_backend()
     assert (bare.name, bare.options, bare.backend) == (spec.name, spec.options, None)
     assert str(spec).startswith(str(spec.without_backend()))
@@ -73,14 +73,14 @@ def test_a_union_has_no_backend() -> None:
             parse(text)
 
 
-def test_what_is_given_beside_a_spec_joins_it() -> None:
+def test_with_options_adds_to_a_spec() -> None:
     assert parse("x:a=1").with_options({"b": 2}, "dense") == Spec("x", {"a": "1", "b": 2}, "dense")
     assert parse("x:backend=dense").with_options({}, "dense") == Spec("x", {}, "dense")
     assert parse("a|b").with_options({}) == parse("a|b")
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "backend", "words"),
+    ("text", "options", "backend", "message"),
     [
         ("x:a=1", {"a": 1}, None, "x:a=1: option 'a' is given twice"),
         ("x:backend=fast", {}, "dense", "backend is given twice, as 'fast' and 'dense'"),
@@ -88,13 +88,15 @@ def test_what_is_given_beside_a_spec_joins_it() -> None:
         ("b|a", {}, "dense", "options of a union belong to its parts"),
     ],
 )
-def test_what_cannot_be_given_is_reported(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_conflicting_options_are_reported(
+    text: str, options: dict[str, int], backend: str | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         parse(text).with_options(options, backend)
 
 
 @pytest.mark.parametrize(
-    ("spec", "text", "answers"),
+    ("spec", "text", "matches"),
     [
         ("x:a=1:b=2", "x:b=2:a=1", True),
         ("x:a=1:b=2", "x", True),
@@ -105,8 +107,8 @@ def test_what_cannot_be_given_is_reported(text: str, options: dict[str, int], ba
         ("x", "y", False),
     ],
 )
-def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: bool) -> None:
-    assert parse(spec).matches(text) is answers
+def test_a_spec_matches_its_text_and_its_name(spec: str, text: str, matches: bool) -> None:
+    assert parse(spec).matches(text) is matches
 
 
 @pytest.mark.parametrize(
@@ -119,12 +121,12 @@ def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: 
         ("x:broken", "blocks", "x:broken:backend=blocks"),
     ],
 )
-def test_a_label_says_the_backend_once(variant: str, backend: str | None, label: str) -> None:
+def test_a_label_has_the_backend_once(variant: str, backend: str | None, label: str) -> None:
     assert format_label(variant, backend) == label
 
 
 @pytest.mark.parametrize("label", ["", "|", ":", "x:", "x | y (seed=1)", "x:a= | :=y"])
-def test_labels_are_read_without_judging(label: str) -> None:
+def test_invalid_labels_are_read_without_errors(label: str) -> None:
     assert len(list_names(label)) == label.count("|") + 1
 
 
@@ -147,14 +149,14 @@ def test_typed_values_are_written_as_they_are_read(options: dict[str, object], t
     assert str(Spec("x", options)) == text
 
 
-def test_backend_is_apart_and_last() -> None:
+def test_the_backend_is_separate_and_last() -> None:
     spec = Spec.parse(" full:backend=dense:z=1 ")
     assert (spec.name, spec.options, spec.backend) == ("full", {"z": "1"}, "dense")
     assert str(spec) == "full:z=1:backend=dense"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("x:", "expected option=value after ':', got ''"),
         ("x:a", "expected option=value after ':', got 'a'"),
@@ -166,6 +168,6 @@ def test_backend_is_apart_and_last() -> None:
         ("x|", "a mechanism's name is missing"),
     ],
 )
-def test_broken_text_is_reported(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_invalid_text_is_reported(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_union(text)

@@ -1,4 +1,4 @@
-"""The structure: imports go down only, no circles, no long files, tests in their place, nothing heavy too early."""
+"""The structure of the package: layers of imports, no cycles, lengths of files, locations of tests, light imports."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from following import Follower
+from call_tracer import CallTracer
 from imports import Import, find_cycles, find_package, list_imports, list_modules
-from layout import ENDS, astray, loose, small, too_long, upward
+from layout import (
+    ENDS,
+    list_long_files,
+    list_misplaced_tests,
+    list_small_packages,
+    list_toplevel_modules,
+    list_upward_imports,
+)
 from structure import CALL_PATHS, VAGUE, list_bindings
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
 LONGEST_TEST = 320  # lines
 MOST_VAGUE = 17  # assignments of names such as `found` and `said`
-MOST_LOOSE = 7  # modules at the top that are in no room
+MOST_TOPLEVEL = 7  # modules in no subpackage
 
-# From low to high. A module imports its own room and those of lower lines, never the same line or a higher one.
-# From results and report on no torch is in reach.
+# From low to high. A module imports its own package and those on lower lines, never another one on the same line or a
+# higher one. results and report do not import torch.
 LAYERS = (
     "errors",
     "spec  units  resources",
@@ -39,37 +46,37 @@ LAYERS = (
     "__main__  __init__",
 )
 
-# Folders that hold a single file beside their `__init__`, and why they are there already.
-SMALL = {
-    "variants/hashed": "a family is a folder, and Reformer is its only mechanism so far",
+# Subpackages with a single module besides their `__init__`, and the reason.
+SMALL_PACKAGES = {
+    "variants/hashed": "every family has a folder, and Reformer is the only hashed mechanism",
 }
 
-# Tests that are called after no module, and what they are about.
+# Tests that are not named after a module, and their subject.
 NAMED_OTHERWISE = {
     "bench/test_shipped_suites.py": "the suites of suites/",
-    "contract/test_workspace.py": "what mechanisms hold, over the catalogue",
+    "contract/test_workspace.py": "workspace of all mechanisms in the catalogue",
     "layers/test_from_torch.py": "weights of torch's own layer",
     "variants/test_formulas.py": "the formulas of all engines",
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",
-    "test_abilities.py": "docs/reference/torch-features.md, and the trial that writes it",
+    "test_torch_features.py": "docs/reference/torch-features.md, and the trial that writes it",
     "test_docs.py": "docs/ and README",
     "test_figures.py": "README's figures",
     "test_packaging.py": "what is installed",
-    "test_sampling.py": "which tests a run holds",
+    "test_sampling.py": "the sample of tests in a run",
     "test_structure.py": "all of the package",
     "test_structure_checks.py": "the checks of test_structure.py",
-    "testing/test_kit.py": "the kit as a whole",
+    "testing/test_kit.py": "the conformance tests as a whole",
 }
 
 
 # -- the package ---------------------------------------------------------------------------------------------------
 
 
-def test_the_ways_of_the_trial_begin_somewhere() -> None:
-    follower = Follower(PACKAGE)
+def test_the_call_paths_of_the_trial_exist() -> None:
+    tracer = CallTracer(PACKAGE)
     for starts, methods in CALL_PATHS.values():
-        assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
+        assert len(tracer.follow([tracer.find(name) for name in starts], methods)) > 9
 
 
 @pytest.fixture(scope="module")
@@ -79,22 +86,22 @@ def found() -> list[Import]:
 
 
 def test_imports_go_down_only(found: list[Import]) -> None:
-    assert len(found) > 60  # the checker sees them
-    assert upward(found, LAYERS) == []
+    assert len(found) > 60  # imports are detected at all
+    assert list_upward_imports(found, LAYERS) == []
 
 
-def test_every_module_has_a_place() -> None:
-    places = {name for line in LAYERS for name in line.split()}
-    assert sorted({find_package(m) for m in list_modules(PACKAGE)} - places) == []
-    assert sorted(places - {find_package(m) for m in list_modules(PACKAGE)}) == []
+def test_every_module_is_in_a_layer() -> None:
+    layers = {name for line in LAYERS for name in line.split()}
+    assert sorted({find_package(m) for m in list_modules(PACKAGE)} - layers) == []
+    assert sorted(layers - {find_package(m) for m in list_modules(PACKAGE)}) == []
 
 
-def test_no_import_cycles_not_even_for_type_checkers(found: list[Import]) -> None:
+def test_no_import_cycles_including_type_checking_imports(found: list[Import]) -> None:
     assert find_cycles(found) == []
     assert find_cycles(list_imports(PACKAGE, typing=True)) == []
 
 
-# Names that several modules or classes share because they mean the same.
+# Names that several modules or classes share, and why.
 SHARED_MODULES = {
     "linear": "the mechanism, and other libraries' implementations of it",
     "retrieval": "the task, and its section of the report",
@@ -104,8 +111,8 @@ SHARED_MODULES = {
 SHARED_CLASSES = {"Keys": "public: a fact of patterns, and the base class of a task's keys"}
 
 
-def test_one_meaning_a_name() -> None:
-    """No two modules have one file name, and no two classes one name, unless they mean the same."""
+def test_modules_and_classes_have_distinct_names() -> None:
+    """Except for the listed names."""
     files = [path for path in list_modules(PACKAGE).values() if path.stem not in ENDS]
     stems = Counter(path.stem for path in files)
     assert {name for name, count in stems.items() if count > 1} == SHARED_MODULES.keys()
@@ -114,27 +121,32 @@ def test_one_meaning_a_name() -> None:
     assert {name for name, count in classes.items() if count > 1} == SHARED_CLASSES.keys()
 
 
-def test_few_bindings_say_nothing() -> None:
+def test_few_bindings_have_vague_names() -> None:
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in list_modules(PACKAGE).items()}
     vague = [f"{name}: {bound}" for name, tree in trees.items() for bound in list_bindings(tree) if bound in VAGUE]
     assert len(vague) <= MOST_VAGUE, vague
 
 
 def test_no_file_is_too_long() -> None:
-    assert too_long(PACKAGE) + too_long(CHECKOUT / "suites") + too_long(CHECKOUT / "tests", LONGEST_TEST) == []
+    assert (
+        list_long_files(PACKAGE)
+        + list_long_files(CHECKOUT / "suites")
+        + list_long_files(CHECKOUT / "tests", LONGEST_TEST)
+        == []
+    )
 
 
-def test_few_modules_are_in_no_package_of() -> None:
-    assert len(loose(PACKAGE)) <= MOST_LOOSE, loose(PACKAGE)
+def test_few_modules_are_in_no_subpackage() -> None:
+    assert len(list_toplevel_modules(PACKAGE)) <= MOST_TOPLEVEL, list_toplevel_modules(PACKAGE)
 
 
-def test_no_room_is_nearly_empty() -> None:
-    assert small(PACKAGE) == sorted(SMALL)
+def test_no_subpackage_is_nearly_empty() -> None:
+    assert list_small_packages(PACKAGE) == sorted(SMALL_PACKAGES)
 
 
-def test_tests_stand_where_their_modules_do() -> None:
-    lost = astray(CHECKOUT / "tests" / "unit", PACKAGE)
-    assert lost == sorted(NAMED_OTHERWISE)
+def test_tests_are_in_the_folders_of_their_modules() -> None:
+    misplaced = list_misplaced_tests(CHECKOUT / "tests" / "unit", PACKAGE)
+    assert misplaced == sorted(NAMED_OTHERWISE)
 
 
 HEAVY = ("torch", "pandas", "matplotlib", "scipy")
@@ -159,7 +171,7 @@ def test_light_modules_import_nothing_heavy(module: str) -> None:
     assert _imported_by(module, HEAVY) == []
 
 
-def test_results_and_reports_are_read_without_torch() -> None:
+def test_results_and_report_do_not_import_torch() -> None:
     names = [f"efficient_attn.{m}" for m in list_modules(PACKAGE) if find_package(m) in ("results", "report")]
     assert "efficient_attn.report.write" in names
     assert _imported_by(", ".join(names), ("torch", "pandas", "matplotlib")) == ["pandas", "matplotlib"]

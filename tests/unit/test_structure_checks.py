@@ -1,4 +1,4 @@
-"""The checks of test_structure.py find what they look for."""
+"""The checks of test_structure.py detect violations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from imports import Import, find_cycles, list_imports
-from layout import LONGEST, astray, loose, small, too_long, upward
+from layout import (
+    LONGEST,
+    list_long_files,
+    list_misplaced_tests,
+    list_small_packages,
+    list_toplevel_modules,
+    list_upward_imports,
+)
 
 
 def _package(folder: Path, **files: str) -> Path:
@@ -30,12 +37,14 @@ def _package(folder: Path, **files: str) -> Path:
         ("class A:\n    from . import high", 2),
     ],
 )
-def test_an_upward_import_is_found(statement: str, line: int, tmp_path: Path) -> None:
+def test_an_upward_import_is_detected(statement: str, line: int, tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", low=statement, high="from . import low"))
-    assert upward(found, ("low", "high", "__init__")) == [f"low:{line}: imports high, which is not below it"]
+    assert list_upward_imports(found, ("low", "high", "__init__")) == [
+        f"low:{line}: imports high, which is not in a lower layer"
+    ]
 
 
-def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
+def test_type_checking_imports_are_optional(tmp_path: Path) -> None:
     text = (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .high import x\nelse:\n    from . import other\n"
     )
@@ -44,29 +53,31 @@ def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
     assert find_cycles(list_imports(tmp_path / "made", typing=True)) == [["high", "low"]]
 
 
-def test_a_neighbour_on_the_same_line_is_not_below(tmp_path: Path) -> None:
+def test_a_package_of_the_same_layer_is_not_lower(tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
-    assert upward(found, ("one  two", "__init__")) == ["one:1: imports two, which is not below it"]
+    assert list_upward_imports(found, ("one  two", "__init__")) == ["one:1: imports two, which is not in a lower layer"]
 
 
-def test_a_module_without_a_place_is_named(tmp_path: Path) -> None:
+def test_a_module_in_no_layer_is_reported(tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
-    assert upward(found, ("one", "__init__")) == ["one:1: two has no place in LAYERS; give it one"]
+    assert list_upward_imports(found, ("one", "__init__")) == ["one:1: two is not in LAYERS"]
 
 
-def test_modules_of_packages_are_resolved(tmp_path: Path) -> None:
+def test_relative_imports_are_resolved(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", p__in____init__="from .a import x", p__in__a="from .. import q", q="")
     assert set(list_imports(made)) == {Import("p", "p.a", 1, True), Import("p.a", "q", 1, True)}
-    assert upward(list_imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
+    assert list_upward_imports(list_imports(made), ("p", "q", "__init__")) == [
+        "p.a:1: imports q, which is not in a lower layer"
+    ]
 
 
 @pytest.mark.parametrize("text", ["import made.a", "def f():\n    from . import a", "NAME = 'made.a:x'"])
-def test_a_circle_is_found(text: str, tmp_path: Path) -> None:
+def test_a_cycle_is_detected(text: str, tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", a="from .b import x", b="from . import c", c=text, d="from . import a")
     assert find_cycles(list_imports(made)) == [["a", "b", "c"]]
 
 
-def test_a_chain_is_no_circle(tmp_path: Path) -> None:
+def test_a_chain_is_not_a_cycle(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", a="from .b import x\nfrom . import c", b="from . import c", c="x = 1")
     assert find_cycles(list_imports(made)) == []
 
@@ -85,7 +96,7 @@ def test_a_chain_is_no_circle(tmp_path: Path) -> None:
         "from importlib.metadata import entry_points\nGROUP = 'made.high'\nload(GROUP)",
     ],
 )
-def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> None:
+def test_a_string_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> None:
     found = list_imports(_package(tmp_path, __init__="", low=text, high="x = 1"))
     assert {(i.importer, i.imported, i.at_start) for i in found} == {("low", "high", False)}
 
@@ -102,29 +113,29 @@ def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> N
         "found = entry_points(group='made.high')",
     ],
 )
-def test_other_texts_are_none(text: str, tmp_path: Path) -> None:
+def test_other_strings_are_not_imports(text: str, tmp_path: Path) -> None:
     assert list_imports(_package(tmp_path, __init__="", low=text, high="x = 1")) == []
 
 
-def test_a_lazy_table_of_a_package_leads_to_its_modules(tmp_path: Path) -> None:
+def test_a_lazy_table_of_a_package_imports_its_modules(tmp_path: Path) -> None:
     lazy = "import importlib\nHOME = {'x': 'a'}\ndef __getattr__(n):\n    return importlib.import_module(HOME[n])"
     made = _package(tmp_path, __init__="", p__in____init__=lazy, p__in__a="OWN = 'made.p'")
     assert [(i.importer, i.imported) for i in list_imports(made)] == [
         ("p", "p.a")
-    ]  # a package comes before its modules
+    ]  # packages are imported before their modules
 
 
-def test_a_long_file_is_found(tmp_path: Path) -> None:
+def test_a_long_file_is_detected(tmp_path: Path) -> None:
     made = _package(tmp_path, short="x = 1\n" * LONGEST, long="x = 1\n" * (LONGEST + 1))
-    assert too_long(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
+    assert list_long_files(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
 
 
-def test_loose_modules_are_counted(tmp_path: Path) -> None:
+def test_toplevel_modules_are_listed(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", __main__="", a="", p__in____init__="", p__in__b="")
-    assert loose(made) == ["a"]
+    assert list_toplevel_modules(made) == ["a"]
 
 
-def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
+def test_a_nearly_empty_subpackage_is_detected(tmp_path: Path) -> None:
     files = {
         "__init__": "",
         "p__in____init__": "",
@@ -133,14 +144,14 @@ def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
         "q__in__a": "",
         "q__in__b": "",
     }
-    assert small(_package(tmp_path, **files)) == ["p"]
+    assert list_small_packages(_package(tmp_path, **files)) == ["p"]
 
 
-def test_a_test_astray_is_found(tmp_path: Path) -> None:
+def test_a_misplaced_test_is_detected(tmp_path: Path) -> None:
     made = _package(tmp_path / "of", __init__="", a="", p__in____init__="", p__in__b="")
     names = ("a", "a_long", "nothing", "p/b", "p/b_long", "p/p", "p/a", "q/b")
     for name in names:
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"test_{path.name}.py").touch()
-    assert astray(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]
+    assert list_misplaced_tests(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]

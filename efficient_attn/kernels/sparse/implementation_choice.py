@@ -15,7 +15,7 @@ from .tiles import TilePlan
 MAX_MASKED_LENGTH = 1024  # positions on either side beyond which unneeded pairs are never computed
 
 # In pairs of one head of width 64 in torch's masked kernel, about 5.5 ns on a Zen 3 in float32. Fitted to nine patterns
-# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients; suites/trials/short.py measures both
+# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients(suites/trials/short_sequences.py)
 STEP_COST = 30_000  # one kernel call with its fetching, joining and Python, whatever its size
 ROW_COST = 60  # a row that a step fetches, writes and joins
 

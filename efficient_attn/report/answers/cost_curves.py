@@ -28,7 +28,7 @@ ROW_COLUMNS += ["contaminated", *approximation_errors.ERROR_COLUMNS, *BYTE_COLUM
 DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
 MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 # deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
-# published times in leave-one-out tests (suites/trials/recommending.py)
+# published times in leave-one-out tests (suites/trials/recommendation_accuracy.py)
 TIME_BEND, SPEEDUP_BEND = 0.25, 0.4
 BYTES_SLACK = 1.25  # factor by which interpolated bytes, which grow in steps, may be off, unless outer points agree
 BYTES_TOLERANCE = 0.01  # relative deviation below which a point lies on a line

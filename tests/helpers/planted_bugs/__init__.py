@@ -1,4 +1,4 @@
-"""The planted bugs, a file a kind."""
+"""The planted bugs that verify the conformance tests, one file for each kind."""
 
 from . import (
     classic_bugs,

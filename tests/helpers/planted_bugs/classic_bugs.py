@@ -1,4 +1,4 @@
-"""Common bugs of attention code, and what each breaks."""
+"""Common bugs of attention code, and the traits that they violate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUGS = (
            ("gradient",), methods.queries_do_nothing, ("gradients_equal_oracle",)),
     Mutant("no_key_padding", "padding is ignored", methods.compute(methods.changed(key_lengths=None, key_mask=None)),
            ("padding",), methods.hidden_keys_weigh_nothing, ("equals_oracle",)),
-    Mutant("no_key_mask", "key_lengths are honoured, key_mask is not", methods.compute(methods.changed(key_mask=None)),
+    Mutant("no_key_mask", "key_mask is ignored, key_lengths is not", methods.compute(methods.changed(key_mask=None)),
            ("padding",), methods.hidden_keys_weigh_nothing, ("equals_oracle",)),
     Mutant("first_rows_padding", "the first row's key_lengths are used for the whole batch",
            methods.compute(methods.changed(key_lengths=methods.first_row_lengths)),
@@ -30,7 +30,7 @@ BUGS = (
            harmless=methods.never_meet, suspects=("packed_equals_alone",)),
     Mutant("any_mask_field", "unknown mask fields are accepted", methods.any_field,
            suspects=("refusals",)),
-    Mutant("top_left", "the first query sits on the first key",
+    Mutant("top_left", "the first query is aligned with the first key",
            methods.compute(methods.changed(query_start=methods.zero_unless_given)),
            ("cross",), methods.alignment_free, ("alignment",)),
     Mutant("no_query_start", "query_start is ignored", methods.compute(methods.changed(query_start=None)),
@@ -84,7 +84,7 @@ BUGS = (
     Mutant("constant", "the output is zero", methods.compute(after=lambda out, *_: out * 0),
            suspects=("equals_oracle",)),
     Mutant("subclass", "the output is a tensor subclass", 
-           methods.compute(after=memory_bugs.of_its_own_kind), suspects=("output",)),
+           methods.compute(after=memory_bugs.as_tensor_subclass), suspects=("output",)),
     Mutant("decode_newest", "a single step does not see its own key", methods.forgets_newest,
            ("decode",), suspects=("decode_equals_forward",)),
     Mutant("decode_oldest", "a longer step loses its first position for later steps", methods.forgets_oldest,

@@ -1,4 +1,4 @@
-"""Bugs that need two or three conditions together."""
+"""Bugs that occur only with two or three conditions together."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _grouped(q: Tensor, k: Tensor) -> bool:
     return q.shape[1] != k.shape[1]
 
 
-def _apart(q: Tensor, v: Values) -> bool:
+def _widths_differ(q: Tensor, v: Values) -> bool:
     return v is not None and v.shape[-1] != q.shape[-1]
 
 
 def ignores(when: When, *fields: str) -> Methods:
-    """Methods with a ``compute`` that forgets fields of the mask under a condition."""
+    """Methods with a ``compute`` that ignores fields of the mask under a condition."""
 
     def before(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
         return q, k, v, replace(mask, **dict.fromkeys(fields)) if when(q, k, v, mask) else mask
@@ -41,10 +41,10 @@ def ignores(when: When, *fields: str) -> Methods:
 
 def _interleaved_in(dtype: torch.dtype) -> Methods:
     def methods(cls: type[Attention]) -> dict[str, Any]:
-        wrong = interleaved(cls)["compute"]
+        interleaved_compute = interleaved(cls)["compute"]
 
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-            return (wrong if q.dtype == dtype else partial(cls.compute))(self, q, k, v, mask, **inputs)
+            return (interleaved_compute if q.dtype == dtype else partial(cls.compute))(self, q, k, v, mask, **inputs)
 
         return {"compute": compute}
 
@@ -55,7 +55,7 @@ def _no_values(subject: Subject) -> str | None:
     return None if subject.traits.values else "it computes values from k"
 
 
-def _padded_differs(subject: Subject) -> str | None:
+def _padding_has_no_effect(subject: Subject) -> str | None:
     return _no_values(subject) or hidden_keys_weigh_nothing(subject)
 
 
@@ -63,8 +63,8 @@ BUGS = (
     plant("grouped_start", "grouped heads ignore query_start",
           ignores(lambda q, k, v, m: _grouped(q, k), "query_start"), ("grouped", "cross"), alignment_free),
     plant("grouped_apart_padded", "grouped heads with E != D ignore padding",
-          ignores(lambda q, k, v, m: _grouped(q, k) and _apart(q, v), "key_lengths", "key_mask"),
-          ("grouped", "padding"), _padded_differs),
+          ignores(lambda q, k, v, m: _grouped(q, k) and _widths_differ(q, v), "key_lengths", "key_mask"),
+          ("grouped", "padding"), _padding_has_no_effect),
     plant("float32_padding", "float32 ignores padding",
           ignores(lambda q, k, v, m: q.dtype == torch.float32, "key_lengths", "key_mask"),
           ("padding",), hidden_keys_weigh_nothing),
@@ -79,6 +79,6 @@ BUGS = (
           compute(after=lambda out, q, *_: torch.cat([out[..., :-1], 0 * out[..., -1:]], -1)
                   if out.shape[-1] > q.shape[-1] else out)),
     plant("apart_start", "E != D ignores query_start",
-          ignores(lambda q, k, v, m: _apart(q, v), "query_start"), ("cross",),
+          ignores(lambda q, k, v, m: _widths_differ(q, v), "query_start"), ("cross",),
           lambda s: _no_values(s) or alignment_free(s)),
 )  # fmt: skip

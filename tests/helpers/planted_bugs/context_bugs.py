@@ -1,4 +1,4 @@
-"""Bugs that the world around a call brings out: modes, threads, counts of calls, other instances."""
+"""Bugs that depend on the context of a call: modes, threads, the number of calls, other instances."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from efficient_attn.testing.subject import Subject
 from .methods import Methods, compute, hidden_keys_weigh_nothing, no_bfloat16, queries_do_nothing, tampered
 from .planting import planter
 
-plant = planter("world")
+plant = planter("context")
 
 
 def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
-    """Methods with a ``compute`` whose output is off by a thousandth under a condition."""
+    """Methods with a ``compute`` whose output has an error of 0.1% under a condition."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -38,13 +38,13 @@ def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
 
 
 def _from_call(first: int) -> Methods:
-    """Wrong from some call of an instance on."""
+    """Wrong from the call of an instance with this number on."""
 
-    def counted(attn: Attention) -> bool:
-        made = attn.__dict__["_calls"] = attn.__dict__.get("_calls", 0) + 1
-        return made >= first
+    def is_late(attn: Attention) -> bool:
+        count = attn.__dict__["_calls"] = attn.__dict__.get("_calls", 0) + 1
+        return count >= first
 
-    return _wrong_when(counted)
+    return _wrong_when(is_late)
 
 
 def _draws_backward(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
@@ -81,7 +81,7 @@ def _class_wide(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _instances_alike(subject: Subject) -> str | None:
-    """Whether no changeable option, and no seed, gives another mechanism."""
+    """Whether neither an option nor the seed changes the mechanism."""
     if any(True for _ in other_instances(subject)):
         return None
     shape = subject.shape(33)
@@ -129,8 +129,8 @@ def _late_gradient(cls: type[Attention]) -> dict[str, Any]:
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         def wrong(gradient: Tensor) -> Tensor:
-            made = self.__dict__["_passes"] = self.__dict__.get("_passes", 0) + 1
-            return gradient * (1.01 if made > 1 else 1)
+            count = self.__dict__["_passes"] = self.__dict__.get("_passes", 0) + 1
+            return gradient * (1.01 if count > 1 else 1)
 
         return cls.compute(self, tampered(q, wrong), k, v, mask, **inputs)
 
@@ -141,9 +141,9 @@ def _late_steps(cls: type[Attention]) -> dict[str, Any]:
     """Steps are wrong from an instance's hundredth on."""
 
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
-        made = self.__dict__["_steps"] = self.__dict__.get("_steps", 0) + 1
+        count = self.__dict__["_steps"] = self.__dict__.get("_steps", 0) + 1
         out, state = cls.advance(self, q, k, v, state, **inputs)
-        return out * (1.01 if made >= 100 else 1), state
+        return out * (1.01 if count >= 100 else 1), state
 
     return {"advance": advance}
 
@@ -152,8 +152,8 @@ def _in_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _doubled_by_autocast(cls: type[Attention]) -> dict[str, Any]:
-    """In the user's call, because autocast is disabled inside."""
+def _doubles_under_autocast(cls: type[Attention]) -> dict[str, Any]:
+    """Overrides `forward`, because `compute` runs with autocast disabled."""
 
     def forward(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         out = cls.forward(self, q, k, v, mask, **inputs)
@@ -180,7 +180,7 @@ BUGS = (
     plant("eval_mode", "eval() changes the result", _wrong_when(lambda attn: not attn.training), suspects=("modes",)),
     plant("inference_mode", "inference_mode changes the result",
           _wrong_when(lambda attn: torch.is_inference_mode_enabled()), suspects=("modes",)),
-    plant("autocast", "autocast doubles the result", _doubled_by_autocast, (), no_bfloat16, ("autocast",)),
+    plant("autocast", "autocast doubles the result", _doubles_under_autocast, (), no_bfloat16, ("autocast",)),
     plant("int32_lengths", "lengths in int32 are five too short", compute(_short_lengths), ("padding",),
           hidden_keys_weigh_nothing, ("int32_lengths",)),
     plant("second_call", "an instance is wrong from its second call on", _from_call(2),

@@ -1,8 +1,7 @@
-"""Bugs of single dtypes."""
+"""Bugs in some dtypes only."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -16,10 +15,10 @@ from efficient_attn.testing.checks.precision import loud
 from efficient_attn.testing.subject import Subject
 
 from .methods import compute, queries_do_nothing, tampered
-from .planting import planter
+from .planting import map_tensors, planter
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
-MANY = 30  # keys of a row, from which on it shows how they are added up
+MIN_EFFECTIVE_KEYS = 30  # of a row, for which the precision of its sums is visible
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # terms of a sum
 
@@ -33,7 +32,7 @@ def _value_gradient(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor
 
 
 def _sums_narrowly(cls: type[Attention]) -> dict[str, Any]:
-    """In half precision, the values of one part of the keys after another are added up in the same few bits."""
+    """In half precision, partial sums over parts of the keys are added in half precision."""
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if q.dtype not in HALVES or k.shape[2] <= PARTS:
@@ -48,29 +47,21 @@ def _sums_narrowly(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _overflows(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """Scores beyond float16 become infinite, and quotients of them NaN."""
+    """Scores beyond the range of float16 give NaN."""
     if q.dtype != torch.float16:
         return out
-    most = q.float().norm(dim=-1).amax() * k.float().norm(dim=-1).amax()
-    return torch.where(most > torch.finfo(torch.float16).max, torch.nan, out)
+    largest = q.float().norm(dim=-1).amax() * k.float().norm(dim=-1).amax()
+    return torch.where(largest > torch.finfo(torch.float16).max, torch.nan, out)
 
 
-def _rounded(value: Any) -> Any:
-    """Every float32 tensor in a state, with no more bits than bfloat16 has."""
-    if isinstance(value, Tensor):
-        return value.bfloat16().float() if value.dtype == torch.float32 else value
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _rounded(getattr(value, f.name)) for f in fields(value)})
-    if isinstance(value, tuple):
-        made = map(_rounded, value)
-        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
-    return value
+def _round_to_bfloat16(x: Tensor) -> Tensor:
+    return x.bfloat16().float() if x.dtype == torch.float32 else x
 
 
 def _narrow_state(cls: type[Attention]) -> dict[str, Any]:
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         out, state = cls.advance(self, q, k, v, state, **inputs)
-        return out, _rounded(state) if q.dtype in HALVES else state
+        return out, map_tensors(state, _round_to_bfloat16) if q.dtype in HALVES else state
 
     return {"advance": advance}
 
@@ -81,22 +72,16 @@ def _no_wide_state(subject: Subject) -> str | None:
     state = attn.init_state(2, 8, torch.bfloat16, subject.device)
     call = subject.draw(shape, dtype=torch.bfloat16)
     state = call.both(slice(0, 1)).step(attn, state)[1]
-    return None if _rounded_differs(state) else "its state is as narrow as its inputs"
-
-
-def _rounded_differs(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.dtype == torch.float32
-    if is_dataclass(value) and not isinstance(value, type):
-        return any(_rounded_differs(getattr(value, f.name)) for f in fields(value))
-    return isinstance(value, tuple) and any(map(_rounded_differs, value))
+    dtypes: set[torch.dtype] = set()
+    map_tensors(state, lambda x: dtypes.add(x.dtype) or x)
+    return None if torch.float32 in dtypes else "its state is as narrow as its inputs"
 
 
 def _too_large_anyway(subject: Subject) -> str | None:
     """Without division by the sum of weights, results of such scores do not fit float16 either."""
     shape = subject.shape(9, head_dim=128, value_dim=128, batch=1)
-    most = loud(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
-    out = most.run(subject.truth(shape, torch.float16))
+    largest = loud(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
+    out = largest.run(subject.truth(shape, torch.float16))
     large = out.abs().max() > torch.finfo(torch.float16).max / 4
     return "its results are as large as its scores" if large else queries_do_nothing(subject)
 
@@ -106,17 +91,17 @@ def _no_half(subject: Subject) -> str | None:
 
 
 def _few_parts(subject: Subject) -> str | None:
-    """Counted by weights: gates and decays, too, let a row see a few keys only."""
+    """Whether rows have few effective keys, by their weights: gates and decays reduce them too."""
     for causal in subject.causalities:
         absolute_weights = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
         shares = absolute_weights / absolute_weights.sum(-1, keepdim=True)
-        if (1 / shares.square().sum(-1)).nanmean() >= MANY:  # some rows may have no weights
+        if (1 / shares.square().sum(-1)).nanmean() >= MIN_EFFECTIVE_KEYS:  # some rows may have no weights
             return None
     return "few of its rows sum over many keys"
 
 
 BUGS = (
-    plant("float32_key_gradient", "in float32 the keys' gradient is a tenth too large", compute(_key_gradient),
+    plant("float32_key_gradient", "in float32 the keys' gradient is 10% too large", compute(_key_gradient),
           ("gradient",), queries_do_nothing),
     plant("half_value_gradient", "in half precision the values' gradient is halved", compute(_value_gradient),
           ("gradient", "values"), _no_half),
@@ -126,6 +111,6 @@ BUGS = (
           ("values",), lambda s: _no_half(s) or _too_large_anyway(s), ("scores_overflow",)),
     plant("narrow_state", "in half precision the state is stored in bfloat16", _narrow_state,
           ("decode", "values"), lambda s: _no_half(s) or _no_wide_state(s) or _few_parts(s), ("wide_state",)),
-    plant("bfloat16_output", "float32 comes out with no more digits than bfloat16",
+    plant("bfloat16_output", "float32 outputs are rounded to bfloat16",
           compute(after=lambda out, *_: out.bfloat16().to(out.dtype) if out.dtype == torch.float32 else out)),
 )  # fmt: skip

@@ -49,21 +49,21 @@ def _tied(subject: Subject) -> str | None:
     return "its queries are its keys" if subject.draw(subject.shape(4)).tied else None
 
 
-def _together(subject: Subject) -> str | None:
-    apart = subject.traits.rows_alone
-    return None if apart else "single rows cannot be computed, and its reference cannot compute all rows"
+def _needs_all_rows(subject: Subject) -> str | None:
+    rows_alone = subject.traits.rows_alone
+    return None if rows_alone else "single rows cannot be computed, and its reference cannot compute all rows"
 
 
 BUGS = (
     plant("only_values", "no gradient for v if only v requires one", compute(_only_values), ("gradient", "values")),
-    plant("only_queries", "the gradient of q is a tenth too small if k requires none", compute(_only_queries),
+    plant("only_queries", "the gradient of q is 10% too small if k requires none", compute(_only_queries),
           ("gradient",), lambda s: _tied(s) or queries_do_nothing(s)),
-    plant("frozen_queries", "the gradient of k is a tenth too small if q requires none", compute(_frozen_queries),
+    plant("frozen_queries", "the gradient of k is 10% too small if q requires none", compute(_frozen_queries),
           ("gradient",), lambda s: _tied(s) or queries_do_nothing(s)),
-    plant("long_key_gradient", "over more than 512 keys their gradient is a hundredth off", compute(_long),
+    plant("long_key_gradient", "over more than 512 keys their gradient has an error of 1%", compute(_long),
           ("gradient",), queries_do_nothing),
-    plant("query_gradient_4096", "of more than 4,096 queries the gradient is a hundredth off", compute(_beyond_4096),
-          ("gradient",), lambda s: _together(s) or queries_do_nothing(s), ("long_sequence",)),
+    plant("query_gradient_4096", "of more than 4,096 queries the gradient has an error of 1%", compute(_beyond_4096),
+          ("gradient",), lambda s: _needs_all_rows(s) or queries_do_nothing(s), ("long_sequence",)),
     plant("gradient_of_8", "the query's gradient is scaled for width 8", compute(_wide), ("gradient",),
           queries_do_nothing),
     plant("pairs_of_heads", "two heads on one key-value head give half its gradient", compute(_grouped),

@@ -1,4 +1,4 @@
-"""Growth that differs from its declaration."""
+"""Declarations of growth that differ from the measured growth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .planting import planter
 plant = planter("growth", "growth_is_measured")
 
 
-def _says(**fields: Any) -> Methods:
+def _declares(**fields: Any) -> Methods:
     """Methods with a changed declaration of growth."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
@@ -32,16 +32,16 @@ def _not_quadratic(subject: Subject) -> str | None:
 
 
 def _hardly_grows(subject: Subject) -> str | None:
-    """Where a large constant part hides the growth, as with 400 landmarks of narrow heads."""
+    """Whether a large constant part hides the growth, as with 400 landmarks of narrow heads."""
     short, long = (subject.attn.growth.cost(n, n, subject.causalities[0]) for n in FAR)
     return "its work hardly grows at the tested lengths" if grows(short, long) <= SLACK else None
 
 
 BUGS = (
-    plant("constant_time", "time is declared as O(1)", _says(time="O(1)"), harmless=_hardly_grows),
-    plant("constant_memory", "memory is declared as O(1)", _says(memory="O(1)")),
-    plant("constant_cost", "the cost does not grow", _says(cost=lambda n, m, causal: 1.0)),
-    plant("linear_words", "quadratic time is declared as O(N)", _says(time="O(N)"), harmless=_not_quadratic),
-    plant("linear_cost", "the cost of quadratic work is linear", _says(cost=lambda n, m, causal: float(n + m)),
+    plant("constant_time", "time is declared as O(1)", _declares(time="O(1)"), harmless=_hardly_grows),
+    plant("constant_memory", "memory is declared as O(1)", _declares(memory="O(1)")),
+    plant("constant_cost", "the cost does not grow", _declares(cost=lambda n, m, causal: 1.0)),
+    plant("linear_words", "quadratic time is declared as O(N)", _declares(time="O(N)"), harmless=_not_quadratic),
+    plant("linear_cost", "the cost of quadratic work is linear", _declares(cost=lambda n, m, causal: float(n + m)),
           harmless=_not_quadratic),
 )  # fmt: skip

@@ -37,9 +37,9 @@ def kill_matrix(
     checks: Iterable[Check] | None = None,
 ) -> list[Kill]:
     """Plant every mutant in every mechanism and report which check caught it first."""
-    every = tuple(CHECKS if checks is None else checks)
+    all_checks = tuple(CHECKS if checks is None else checks)
     subjects = [s if isinstance(s, Subject) else Subject(s) for s in sources]
-    return [_kill(mutant, s, every) for s in subjects for mutant in (MUTANTS if mutants is None else mutants)]
+    return [_kill(mutant, s, all_checks) for s in subjects for mutant in (MUTANTS if mutants is None else mutants)]
 
 
 def _kill(mutant: Mutant, subject: Subject, checks: tuple[Check, ...]) -> Kill:

@@ -1,4 +1,4 @@
-"""Planted bugs with memory: cached results, and counted calls."""
+"""Bugs that depend on earlier calls: cached results, and counted calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Values
 
 Key = Callable[[Tensor, Tensor, Values], Hashable]
-WAITS = 60  # calls
+CORRECT_CALLS = 60  # before the first wrong one
 
 
 def remembers(key: Key) -> Callable[[type[Attention]], dict[str, Any]]:
@@ -25,10 +25,10 @@ def remembers(key: Key) -> Callable[[type[Attention]], dict[str, Any]]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
             if torch.is_grad_enabled() or mask.used - {"causal"}:
                 return cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
-            at = (key(q, k, v), q.shape, k.shape, mask.causal)
-            if at not in cache:
-                cache[at] = cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
-            return cache[at].clone()
+            address = (key(q, k, v), q.shape, k.shape, mask.causal)
+            if address not in cache:
+                cache[address] = cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
+            return cache[address].clone()
 
         return {"compute": compute}
 
@@ -62,22 +62,22 @@ def skips_every_second(cls: type[Attention]) -> dict[str, Any]:
 
 
 def writes_late(cls: type[Attention]) -> dict[str, Any]:
-    """From one call on the keys are written to, past their version counter."""
+    """From one call on, the keys are changed without incrementing their version counter."""
     calls = [0]
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask, **inputs)
         calls[0] += 1
-        if calls[0] > WAITS:
+        if calls[0] > CORRECT_CALLS:
             k.data[:, :, -1] *= 0.5
         return out
 
     return {"compute": compute}
 
 
-class Unlike(torch.Tensor):
+class TensorSubclass(torch.Tensor):
     """A tensor subclass."""
 
 
-def of_its_own_kind(out: Tensor, *_: Any) -> Tensor:
-    return out.as_subclass(Unlike)
+def as_tensor_subclass(out: Tensor, *_: Any) -> Tensor:
+    return out.as_subclass(TensorSubclass)

@@ -1,5 +1,4 @@
-"""The code of the planted bugs: methods that replace a mechanism's own, and conditions under which a bug changes
-nothing."""
+"""Methods of the planted bugs, and conditions under which a bug changes nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def leaks_backward(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor,
 
 
 def blind_to(value: str) -> Method:
-    """Rows that see no key get NaN, or the mean of all values, instead of zeros."""
+    """Rows that see no key get NaN, or a small constant, instead of zeros."""
 
     def after(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         sees_any = mask.dense(q.shape[2], k.shape[2], device=q.device).any(-1, keepdim=True)
@@ -146,24 +145,24 @@ def any_field(cls: type[Attention]) -> dict[str, Any]:
 
 def forgets_newest(cls: type[Attention]) -> dict[str, Any]:
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
-        late = (k * 0, v if v is None else v * 0) if q.shape[2] == 1 else (k, v)
-        return cls.advance(self, q, *late, state, **inputs)
+        newest = (k * 0, v if v is None else v * 0) if q.shape[2] == 1 else (k, v)
+        return cls.advance(self, q, *newest, state, **inputs)
 
     return {"advance": advance}
 
 
 def forgets_oldest(cls: type[Attention]) -> dict[str, Any]:
-    """Its own rows are correct; only its state lacks the first position of each longer step."""
+    """The outputs of a step are correct, but its state lacks the first position of each longer step."""
 
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
             return cls.advance(self, q, k, v, state, **inputs)
         out, _ = cls.advance(self, q, k, v, copy.deepcopy(state), **inputs)
-        holed = k.clone(), v if v is None else v.clone()
-        for x in holed:
+        without_first = k.clone(), v if v is None else v.clone()
+        for x in without_first:
             if x is not None:
                 x[:, :, 0] = 0
-        return out, cls.advance(self, q, *holed, state, **inputs)[1]
+        return out, cls.advance(self, q, *without_first, state, **inputs)[1]
 
     return {"advance": advance}
 
@@ -185,13 +184,13 @@ def noise(out: Tensor, *_: Any) -> Tensor:
 
 
 def one_value(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    alone = k.shape[2] == q.shape[2] == 1 and v.shape[1] in (1, q.shape[1])
-    return v.expand(out.shape) if alone and mask.used <= {"causal"} else out
+    single_key = k.shape[2] == q.shape[2] == 1 and v.shape[1] in (1, q.shape[1])
+    return v.expand(out.shape) if single_key and mask.used <= {"causal"} else out
 
 
 def late(out: Tensor, q: Tensor, *_: Any) -> Tensor:
-    late = (torch.arange(q.shape[2], device=q.device) >= 256)[:, None]
-    return torch.where(late, out * (1 + 1e-6), out)
+    is_late = (torch.arange(q.shape[2], device=q.device) >= 256)[:, None]
+    return torch.where(is_late, out * (1 + 1e-6), out)
 
 
 def seeded(out: Tensor, *_: Any) -> Tensor:
@@ -204,19 +203,19 @@ def scale_free(subject: Subject) -> str | None:
     attn, call = subject.oracle(shape), subject.draw(shape)
     longer = call.with_(q=call["q"] * 1.01)
     same = torch.allclose(longer.run(attn), call.run(attn), rtol=1e-12, atol=1e-12)
-    return "the length of a query does not matter to it" if same else None
+    return "its output is independent of the length of queries" if same else None
 
 
 def queries_do_nothing(subject: Subject) -> str | None:
-    """With a single key weights are 1 whatever the scores, and a masked key's value is zero anyway."""
+    """Whether outputs are independent of queries."""
     shape = subject.shape(17)
     attn, call = subject.oracle(shape), subject.draw(shape)
     same = torch.equal(call.with_(q=call["q"] + 1).run(attn), call.run(attn))
-    return "queries do not matter to it" if same else None
+    return "its output is independent of queries" if same else None
 
 
 def hidden_keys_weigh_nothing(subject: Subject) -> str | None:
-    """Masked keys are zero too, and a zero key may have no weight anyway, for example with ReLU features."""
+    """Whether masking has no effect, as masked keys are zeroed and zero keys have no weight with some features."""
     shape = subject.shape(17)
     attn = subject.oracle(shape)
     j = torch.arange(17, device=subject.device)
@@ -241,7 +240,7 @@ def no_cache(subject: Subject) -> str | None:
         return reason
     state = subject.make(subject.shape(4)).init_state(2, 8)
     is_cache = isinstance(state, KVCache | RollingCache | LatentCache)
-    return None if is_cache else "it has its own kind of cache"
+    return None if is_cache else "its cache is of another type"
 
 
 def never_meet(subject: Subject) -> str | None:
@@ -270,12 +269,12 @@ def no_bfloat16(subject: Subject) -> str | None:
 
 
 def no_past(subject: Subject) -> str | None:
-    """Whether the second position sees the first at all."""
+    """Whether the second position does not see the first."""
     shape = subject.shape(2)
     attn, call = subject.oracle(shape), subject.draw(shape, mask=Mask(causal=True))
     first = call.change(lambda x: torch.cat([x[:, :, :1] + 1, x[:, :, 1:]], 2), "key")
     same = torch.equal(first.run(attn)[:, :, 1], call.run(attn)[:, :, 1])
-    return "a position sees none before it" if same else None
+    return "positions do not see earlier ones" if same else None
 
 
 def changed(**fields: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Mask]]:

@@ -1,4 +1,4 @@
-"""Planted bugs that show in training, in evaluation, or in what is pickled, and not in a single call."""
+"""Bugs of dropout and of pickling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from efficient_attn.testing.subject import Subject
 
 from .planting import planter
 
-plant = planter("lapses")
+plant = planter("modes")
 
 
 def _ignores_dropout(cls: type[Attention]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _forgets_to_scale(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _claims_dropout(cls: type[Attention]) -> dict[str, Any]:
-    """The trait is declared, and nothing is dropped."""
+    """The trait is declared, but no weight is dropped."""
 
     def traits(self: Attention) -> Traits:
         return replace(cls.traits.__get__(self), dropout=True)
@@ -44,22 +44,22 @@ def _claims_dropout(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _does_drop(subject: Subject) -> str | None:
-    return "it claims dropout, and does drop weights" if subject.traits.dropout else None
+    return "it declares dropout and drops weights" if subject.traits.dropout else None
 
 
 def _keeps_a_lambda(cls: type[Attention]) -> dict[str, Any]:
-    """The first call leaves a function on the module that no pickle can name."""
+    """A call stores a lambda on the module, which cannot be pickled."""
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask, **inputs)
-        self.__dict__["kept"] = lambda: None
+        self.__dict__["stored"] = lambda: None
         return out
 
     return {"compute": compute}
 
 
 def _loses_its_backend(cls: type[Attention]) -> dict[str, Any]:
-    """A pickled instance comes back with the dense backend."""
+    """An unpickled instance has the dense backend."""
 
     def state(self: Attention) -> dict[str, Any]:
         return {**self.__dict__, "_backend": "dense"}
@@ -68,14 +68,14 @@ def _loses_its_backend(cls: type[Attention]) -> dict[str, Any]:
 
 
 BUGS = (
-    plant("ignores_dropout", "dropout is claimed, set and ignored", _ignores_dropout,
+    plant("ignores_dropout", "dropout is declared, but ignored", _ignores_dropout,
           ("dropout",), suspects=("dropout_drops_weights", "dropout_mean")),
     plant("drops_in_evaluation", "weights are dropped in evaluation too", _drops_in_evaluation,
           ("dropout",), suspects=("dropout_is_never_ignored",)),
-    plant("forgets_to_scale", "weights that are left are not scaled up", _forgets_to_scale,
+    plant("forgets_to_scale", "the remaining weights are not scaled up", _forgets_to_scale,
           ("dropout",), suspects=("dropout_drops_weights", "dropout_mean")),
     plant("claims_dropout", "dropout is declared and nothing is dropped", _claims_dropout,
           (), _does_drop, ("dropout_drops_weights", "dropout_mean")),
     plant("keeps_a_lambda", "a call leaves a lambda on the module", _keeps_a_lambda, suspects=("pickles",)),
-    plant("loses_its_backend", "a pickle comes back with another backend", _loses_its_backend, suspects=("pickles",)),
+    plant("loses_its_backend", "an unpickled instance has another backend", _loses_its_backend, suspects=("pickles",)),
 )  # fmt: skip

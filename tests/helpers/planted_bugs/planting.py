@@ -1,12 +1,14 @@
-"""A planted bug: what it changes, which trait that breaks, and how it is planted in a mechanism."""
+"""A planted bug: the methods that it replaces, the traits that it violates, and how it is planted in a mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
+
+from torch import Tensor
 
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims
@@ -29,6 +31,18 @@ def subclass(cls: type[Attention], methods: dict[str, Any]) -> type[Attention]:
     return made
 
 
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A decode state (nested dataclasses and tuples) with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields(value)})
+    if isinstance(value, tuple):
+        changed = [map_tensors(x, change) for x in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
+    return value
+
+
 def _revive(number: int) -> Attention:
     kind = _made[number]
     return kind.__new__(kind)
@@ -38,8 +52,8 @@ def _revive(number: int) -> Attention:
 class Mutant:
     """One planted bug.
 
-    methods: given the class that is mutated, the methods that replace its own. needs: the traits that it breaks.
-    harmless: why it changes nothing for some mechanism. suspects: checks to run first. kind: of bug.
+    methods: from a class, the methods that replace its own. needs: the traits that must be declared. harmless: a reason
+    why the bug changes nothing in a mechanism, or None. suspects: checks to run first. kind: the group of bugs.
     """
 
     name: str
@@ -56,7 +70,7 @@ class Mutant:
             if not getattr(subject.traits, trait):
                 return f"{trait} is not declared"
         if subject.attn.backend == "dense":
-            return "it has no fast form"
+            return "it has no fast implementation"
         return self.harmless(subject)
 
     def planted(self, subject: Subject) -> Subject:
@@ -76,8 +90,8 @@ class Mutant:
         return replace(subject, source=factory, others=others)
 
 
-def planter(kind: str, *usual: str) -> Callable[..., Mutant]:
-    """A function that makes bugs of a kind, with the checks to run first if a bug names none."""
+def planter(kind: str, *suspects_by_default: str) -> Callable[..., Mutant]:
+    """A constructor of bugs of one kind, with default checks to run first."""
 
     def plant(
         name: str,
@@ -85,7 +99,7 @@ def planter(kind: str, *usual: str) -> Callable[..., Mutant]:
         methods: Callable[[type[Attention]], dict[str, Any]],
         needs: tuple[str, ...] = (),
         harmless: Callable[[Subject], str | None] = lambda subject: None,
-        suspects: tuple[str, ...] = usual,
+        suspects: tuple[str, ...] = suspects_by_default,
     ) -> Mutant:
         return Mutant(name, meaning, methods, needs, harmless, suspects, kind)
 

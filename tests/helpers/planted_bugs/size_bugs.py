@@ -1,4 +1,4 @@
-"""Bugs that only some sizes show."""
+"""Bugs at some sizes only."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def _beyond_4096(out: Tensor, *_: object) -> Tensor:
 BUGS = (
     plant("scale_of_8", "scores are scaled for width 8, whatever the width", compute(_scaled_for_8),
           (), scale_free),
-    plant("width_64", "a fast path for D = 64 is a thousandth off", _wrong_at_width(64)),
-    plant("width_80", "so is one for D = 80", _wrong_at_width(80)),
+    plant("width_64", "outputs for D = 64 have an error of 0.1%", _wrong_at_width(64)),
+    plant("width_80", "outputs for D = 80 have an error of 0.1%", _wrong_at_width(80)),
     plant("odd_width", "the last column of odd widths is lost", compute(_without_last_of_odd), (), queries_do_nothing),
     plant("multiple_of_64", "the last row is wrong if 64 divides N",
           compute(after=lambda out, q, *_: _last_row(out, q.shape[2] % 64 == 0))),
     plant("not_multiple_of_64", "the last row is wrong beyond 512 if 64 does not divide N",
           compute(after=lambda out, q, *_: _last_row(out, q.shape[2] > 512 and q.shape[2] % 64 != 0))),
-    plant("many_keys", "more than 320 keys are a thousandth off",
+    plant("many_keys", "outputs over more than 320 keys have an error of 0.1%",
           compute(after=lambda out, q, k, *_: out * (1.001 if k.shape[2] > 320 else 1))),
-    plant("beyond_4096", "rows beyond 4,096 are a hundredth off", compute(after=_beyond_4096),
+    plant("beyond_4096", "rows beyond 4,096 have an error of 1%", compute(after=_beyond_4096),
           suspects=("long_sequence",)),
     plant("batch_of_4", "the fourth row of a batch is the first", compute(after=_fourth_of_batch)),
     plant("three_heads", "of three key-value heads the heads are rotated",
           compute(after=lambda out, q, k, *_: out.roll(1, 1) if k.shape[1] == 3 else out),
-          harmless=lambda s: f"it insists on {s.attn.kv_heads} key-value heads" if s.attn.kv_heads else None),
+          harmless=lambda s: f"it always has {s.attn.kv_heads} key-value heads" if s.attn.kv_heads else None),
 )  # fmt: skip

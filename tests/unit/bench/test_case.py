@@ -9,8 +9,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 
 import efficient_attn as ea
@@ -24,7 +24,7 @@ from efficient_attn.results.rows import COLUMNS
 from efficient_attn.results.shards import strip_digest
 from efficient_attn.spec import Spec
 
-CASE = planted.case()
+CASE = tiny_suites.case()
 RESULTS = Path(__file__).parents[3] / "results"
 
 
@@ -41,7 +41,7 @@ def _changed(**fields: Any) -> Any:
 
 
 def test_the_key_is_readable_and_stable() -> None:
-    assert CASE.key == planted.case().key
+    assert CASE.key == tiny_suites.case().key
     assert CASE.key.startswith("trial/all/forward/full/n16-b1-h2-kv2-d8/float32-cpu-t1-all#")
 
 
@@ -78,8 +78,8 @@ def test_the_digest_changes_with_everything_that_matters(other: Any) -> None:
 
 
 def test_where_a_task_or_its_data_lie_does_not_change_the_digest() -> None:
-    text = planted.TINY.replace('"forward"', '"fidelity"')
-    (case, *_) = planted.plan(text, variants=["full"])
+    text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
+    (case, *_) = tiny_suites.plan(text, variants=["full"])
     keys = (("activations", "elsewhere.npz"),)  # what it holds is told by its label
     assert dataclasses.replace(case, group=dataclasses.replace(case.group, keys=keys)).digest == case.digest
     assert (
@@ -103,41 +103,41 @@ def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeyp
 
 
 def test_options_change_the_key() -> None:
-    assert planted.case("sliding_window:window=4").digest != planted.case("sliding_window:window=5").digest
+    assert tiny_suites.case("sliding_window:window=4").digest != tiny_suites.case("sliding_window:window=5").digest
 
 
 def test_a_default_that_is_written_out_does_not_change_the_digest() -> None:
-    assert planted.case("sliding_window").digest == planted.case("sliding_window:window=128").digest
+    assert tiny_suites.case("sliding_window").digest == tiny_suites.case("sliding_window:window=128").digest
 
 
 def test_the_parts_of_a_union_may_come_in_any_order() -> None:
     one, other = "sliding_window:window=1", "sliding_window:window=3"
-    assert planted.case(f"{one}|{other}").key == planted.case(f"{other}|{one}").key
+    assert tiny_suites.case(f"{one}|{other}").key == tiny_suites.case(f"{other}|{one}").key
 
 
 def test_the_order_of_options_does_not_matter() -> None:
-    variant = planted.loaded(planted.TINY + '[[variant]]\nname="gqa:backend=dense"\noptions={ kv_heads = 1 }\n')
+    variant = tiny_suites.parse(tiny_suites.TINY + '[[variant]]\nname="gqa:backend=dense"\noptions={ kv_heads = 1 }\n')
     assert [v.name for v in variant.suite.variant or ()] == ["full", "gqa:backend=dense"]
-    assert planted.case("gqa:backend=dense:kv_heads=1").key == planted.case("gqa:kv_heads=1:backend=dense").key
+    assert tiny_suites.case("gqa:backend=dense:kv_heads=1").key == tiny_suites.case("gqa:kv_heads=1:backend=dense").key
 
 
 def test_a_backend_is_part_of_the_case_and_of_its_mechanism() -> None:
-    case = planted.case("full:backend=dense")
+    case = tiny_suites.case("full:backend=dense")
     assert case.backend == case.create().backend == "dense"
-    assert planted.case().create().backend == "sdpa"
+    assert tiny_suites.case().create().backend == "sdpa"
     assert case.create(backend="sdpa").backend == "sdpa"
     with pytest.raises(UnsupportedError, match="no backend 'nope'"):
-        planted.case("full:backend=nope").create()
+        tiny_suites.case("full:backend=nope").create()
 
 
 def test_the_mechanism_is_made_for_the_cell() -> None:
-    attn = planted.case("gqa:kv_heads=1", dtype="float64", seq_len=24).create()
+    attn = tiny_suites.case("gqa:kv_heads=1", dtype="float64", seq_len=24).create()
     assert attn.dims == ea.Dims(heads=2, kv_heads=1, head_dim=8, value_dim=8, max_len=24)
-    assert planted.case("full").create().dims.max_len == 16
+    assert tiny_suites.case("full").create().dims.max_len == 16
 
 
 def test_parameters_get_the_cells_dtype() -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
 
         @ea.register("zz_learned", family="full")
         class Learned(ea.SoftmaxAttention):
@@ -147,11 +147,11 @@ def test_parameters_get_the_cells_dtype() -> None:
                 super().__init__()
                 self.weight = torch.nn.Parameter(torch.ones(3))
 
-        assert planted.case("zz_learned", dtype="float64").create().weight.dtype == torch.float64
+        assert tiny_suites.case("zz_learned", dtype="float64").create().weight.dtype == torch.float64
 
 
 def test_the_row_says_what_is_known_before_measuring() -> None:
-    row = planted.case("sliding_window:window=4", seq_len=32, causal=True).row()
+    row = tiny_suites.case("sliding_window:window=4", seq_len=32, causal=True).row()
     assert (row.variant, row.family, json.loads(row.options or "")) == (
         "sliding_window:window=4",
         "sparse",
@@ -186,9 +186,9 @@ def _print_of(folder: Path, word: str) -> str:
     path = folder / word / "mine.py"
     path.parent.mkdir()
     path.write_text(SOURCE.format(word))
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin(str(path))
-        return planted.case("zz_print").fingerprint
+        return tiny_suites.case("zz_print").fingerprint
 
 
 def test_the_fingerprint_follows_the_source(tmp_path: Path) -> None:
@@ -196,8 +196,11 @@ def test_the_fingerprint_follows_the_source(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_the_same_for_equal_sources() -> None:
-    assert planted.case("sliding_window:window=3").fingerprint == planted.case("sliding_window:window=4").fingerprint
-    assert planted.case("full").fingerprint != planted.case("linear").fingerprint
+    assert (
+        tiny_suites.case("sliding_window:window=3").fingerprint
+        == tiny_suites.case("sliding_window:window=4").fingerprint
+    )
+    assert tiny_suites.case("full").fingerprint != tiny_suites.case("linear").fingerprint
 
 
 DERIVED = """
@@ -217,10 +220,10 @@ def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_pat
         for name, text in (("base", SOURCE), ("derived", DERIVED)):
             (folder / name).mkdir(parents=True)
             (folder / name / "mine.py").write_text(text)
-        with planted.undone():
+        with tiny_suites.isolated_registry():
             ea.load_plugin(str(folder / "base" / "mine.py"))
             ea.load_plugin(str(folder / "derived" / "mine.py"))
-            found.add(planted.case("zz_derived").fingerprint)
+            found.add(tiny_suites.case("zz_derived").fingerprint)
     assert len(found) == 1
 
 
@@ -236,8 +239,8 @@ def test_a_layer_is_another_case_than_its_mechanism() -> None:
 @pytest.mark.parametrize("suite", ["quickstart", "promises"])
 def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
     published = {strip_digest(record.row.case_key) for record in store.read(RESULTS / suite)}
-    with planted.undone():
-        planned = {strip_digest(case.key) for case in make_plan(planted.load_suite(suite))}
+    with tiny_suites.isolated_registry():
+        planned = {strip_digest(case.key) for case in make_plan(tiny_suites.load_suite(suite))}
     assert len(published) > 40
     assert published <= planned
 
@@ -258,7 +261,7 @@ def test_a_layers_fingerprint_follows_the_layer() -> None:
     "variant", ["sliding_window:window=8", "sliding_window:window=8|strided:stride=4", "gqa:kv_heads=2"]
 )
 def test_a_case_never_parses_its_variant_again(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = planted.case(variant)
+    case = tiny_suites.case(variant)
 
     def refuse(text: str) -> Spec:
         raise AssertionError(f"{text!r} was parsed again")

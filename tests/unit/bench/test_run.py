@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -26,13 +26,13 @@ from efficient_attn.results.store import read
 
 pytestmark = pytest.mark.slow
 
-TEXT = planted.TINY.replace("max_rounds=2\n", "").replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
+TEXT = tiny_suites.TINY.replace("max_rounds=2\n", "").replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     threads = torch.get_num_threads()
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
     torch.set_num_threads(threads)
 
@@ -61,7 +61,7 @@ def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
-    loaded = planted.loaded(text)
+    loaded = tiny_suites.parse(text)
     options = {"start_method": "inline"} | options
     return run(loaded, make_plan(loaded), folder, **options)
 
@@ -71,7 +71,7 @@ def _keys(folder: Path) -> list[str]:
 
 
 def _planned(text: str = TEXT) -> list[str]:
-    return [case.key for case in planted.plan(text)]
+    return [case.key for case in tiny_suites.plan(text)]
 
 
 def test_every_planned_case_ends_in_one_row_in_the_plans_order(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_rows_say_which_run_made_them_and_where(tmp_path: Path) -> None:
 
 
 def test_failures_are_counted_and_what_was_not_possible_is_none(tmp_path: Path) -> None:
-    name = planted.plant("zz_wrong", lambda out: out * 2)
-    text = planted.TINY + f'[[variant]]\nname = "{name}"\n[[variant]]\nname = "full:backend=magic"\n'
+    name = tiny_suites.register_modified("zz_wrong", lambda out: out * 2)
+    text = tiny_suites.TINY + f'[[variant]]\nname = "{name}"\n[[variant]]\nname = "full:backend=magic"\n'
     outcome = _run(tmp_path, text)
     assert outcome.statuses == Counter(ok=1, invalid=1, unsupported=1)
     assert outcome.failed == 1
@@ -162,7 +162,7 @@ def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> N
 
 def test_another_length_is_added(tmp_path: Path) -> None:
     _run(tmp_path)
-    more = planted.TINY.replace("[16]", "[12]")
+    more = tiny_suites.TINY.replace("[16]", "[12]")
     _run(tmp_path, more, resume=True)
     assert _keys(tmp_path) == _planned() + _planned(more)
 
@@ -175,7 +175,7 @@ def test_failed_cases_are_measured_again_when_asked(tmp_path: Path, measured: li
             raise RuntimeError("not today")
         return out
 
-    text = TEXT.replace('"linear"', f'"{planted.plant("zz_moody", twist)}"')
+    text = TEXT.replace('"linear"', f'"{tiny_suites.register_modified("zz_moody", twist)}"')
     assert _run(tmp_path, text).failed == 1
     broken = False
     measured.clear()
@@ -259,7 +259,7 @@ def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Pat
             raise KeyboardInterrupt
         return out
 
-    text = TEXT.replace('"linear"', f'"{planted.plant("zz_stop", twist)}"')
+    text = TEXT.replace('"linear"', f'"{tiny_suites.register_modified("zz_stop", twist)}"')
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, text)
     assert _keys(tmp_path) == _planned(text)[:2]  # the cell that was interrupted left nothing half done

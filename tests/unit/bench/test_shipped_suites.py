@@ -7,10 +7,10 @@ from dataclasses import asdict
 from functools import cache
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 import torch
-from planted import load_suite
+from tiny_suites import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case, group_cases
@@ -26,7 +26,7 @@ LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer"
 
 @pytest.fixture(autouse=True, scope="module")
 def _forgotten() -> Iterator[None]:
-    with planted.undone():  # the suites load plug-ins
+    with tiny_suites.isolated_registry():  # the suites load plug-ins
         _planned.cache_clear()  # a plan is of no use where its plug-ins are forgotten
         yield
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 
 import efficient_attn as ea
@@ -206,7 +206,7 @@ def test_a_plugin_leads_to_what_it_names_and_to_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin(str(_plugin(tmp_path)))
         assert sources(type(ea.create("zz_mine"))) == trace([tmp_path / "mine.py"])
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 
 from efficient_attn import tasks
 from efficient_attn.bench.planning.case_factory import fingerprint_task
@@ -80,14 +80,14 @@ register_task(make_task(replace(COPYING, name="theirs", draw=draw)))
 
 
 def test_a_problem_of_a_plugin_names_its_cases_by_its_own_file(tmp_path: Path) -> None:
-    text, told = planted.TINY.replace('"forward"', '"theirs"'), []
+    text, told = tiny_suites.TINY.replace('"forward"', '"theirs"'), []
     for name, more in (("one", ""), ("same", ""), ("other", "# changed\n")):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "theirs.py"
         file.write_text(PROBLEM + more)
-        with planted.undone():
+        with tiny_suites.isolated_registry():
             load_plugin(str(file))
-            told.append({case.fingerprint for case in planted.plan(text)})
+            told.append({case.fingerprint for case in tiny_suites.plan(text)})
     assert len(told[0]) == 1
     assert told[0] == told[1] != told[2]
 
@@ -108,7 +108,7 @@ def test_names_of_version_0_1_still_work_and_warn(old: str, new: str) -> None:
 
 
 def test_attributes_of_version_0_1_still_work_and_warn() -> None:
-    case = planted.case()
+    case = tiny_suites.case()
     with pytest.warns(DeprecationWarning, match=r"Case.cell is now group"):
         group = case.cell
     with pytest.warns(DeprecationWarning, match=r"Group.place is now config"):

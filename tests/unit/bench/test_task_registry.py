@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import planted
 import pytest
-from measured import measure_cases
+import tiny_suites
+from inline_measurement import measure_cases
 
 from efficient_attn.bench import task_registry
 from efficient_attn.bench.case_config import CaseConfig
@@ -27,7 +27,7 @@ def task(name: str, *words: str, plan: Any = None) -> Task:
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
@@ -100,7 +100,7 @@ class Seeded(Keys):
 def test_a_tasks_key_that_is_the_suites_own_is_refused() -> None:
     register_task(replace(task("mine", "mine"), keys=Seeded))
     with pytest.raises(UsageError, match=r"trial\.toml: a task has a key 'seed', which is also a key of suites"):
-        planted.loaded(planted.TINY.replace('"forward"', '"mine"'))
+        tiny_suites.parse(tiny_suites.TINY.replace('"forward"', '"mine"'))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_what_a_task_adds_and_nobody_can_keep_ends_its_case_and_not_the_run(extr
         yield asked.make_group(CaseConfig(seq_len=8, max_len=8, heads=2, head_dim=8)), None
 
     register_task(replace(task("mine", "mine", plan=plan), judge=judge, columns={"x": "a number"}))
-    text = planted.TINY.replace('"forward"', '"mine"') + '[[variant]]\nname = "linear"\n'
-    failed, fine = measure_cases(planted.plan(text))
+    text = tiny_suites.TINY.replace('"forward"', '"mine"') + '[[variant]]\nname = "linear"\n'
+    failed, fine = measure_cases(tiny_suites.plan(text))
     assert (failed.row.status, fine.row.status, fine.row.extra) == ("error", "ok", {"x": 1.0})
     assert says in (failed.row.reason or "")
     assert failed.row.extra == {}

@@ -8,8 +8,8 @@ import re
 from dataclasses import replace
 
 import pandas as pd
-import planted
 import pytest
+import tiny_suites
 
 import efficient_attn as ea
 from efficient_attn.cli import console, summary
@@ -106,7 +106,7 @@ def test_a_pattern_for_programs_is_its_shares() -> None:
 
 
 def test_a_plan_shows_groups_and_counts(capsys: Capture) -> None:
-    console.show_plan(planted.plan(planted.TINY.replace("[16]", "[16, 32, 64]")))
+    console.show_plan(tiny_suites.plan(tiny_suites.TINY.replace("[16]", "[16, 32, 64]")))
     text = _printed(capsys)
     (line,) = [x for x in text.splitlines() if x.startswith("all ")]
     assert line.split() == ["all", "forward", "cpu", "float32", "2", "x", "8", "full", "16", "32", "64", "3"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +18,7 @@ from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint, verify_memory_counter
 
 MIB = 2**20
-TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory.py"))
+TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory_counts.py"))
 
 
 def _mib(size: float) -> Tensor:
@@ -213,7 +213,7 @@ def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
 
 
 def test_a_mechanisms_workload_is_counted() -> None:
-    workload = Workload(planted.case("full", seq_len=256))
+    workload = Workload(tiny_suites.case("full", seq_len=256))
     found = measure_footprint(lambda: workload.forward(workload.sample), device="cpu")
     assert found.output == 2 * 256 * 8 * 4
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found.kernels

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from forced_choice import force_implementation
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
 from efficient_attn.kernels import half_precision
-from tests.helpers.forms import forced
 
 HALVES = [torch.bfloat16, torch.float16]
 
 
 def test_only_half_precision_on_cpus_is_asked_about() -> None:
-    with forced(half_precision.HALF, "float32"):
+    with force_implementation(half_precision.HALF, "float32"):
         for dtype in (torch.float32, torch.float64):
             assert half_precision.fused_dtype(torch.ones(1, dtype=dtype), "forward", 64, 64) == dtype
         assert half_precision.product_dtype(torch.ones(1, dtype=torch.float16, device="meta"), 4, 4, 4) == torch.float16
@@ -24,7 +24,7 @@ def test_only_half_precision_on_cpus_is_asked_about() -> None:
 @pytest.mark.parametrize("dtype", HALVES)
 def test_products_sum_in_float32(dtype: torch.dtype) -> None:
     a, b = torch.full((1, 4096), 0.5).to(dtype), torch.ones(4096, 1).to(dtype)
-    with forced(half_precision.HALF, "float32"):
+    with force_implementation(half_precision.HALF, "float32"):
         out = half_precision.matmul(a, b)
     assert out.dtype == dtype
     assert out.item() == 2048  # in its own digits the sum stops growing before
@@ -66,7 +66,7 @@ def test_either_form_is_as_near_to_the_oracle(
     for mechanism in (attn.to(dtype), exact.to(dtype)):  # what hashes sees the same digits
         leaves = [x.detach().requires_grad_() for x in given_inputs]
         values = leaves[2] if len(leaves) > 2 else None
-        with forced(half_precision.HALF, form):
+        with force_implementation(half_precision.HALF, form):
             out = mechanism(leaves[0], leaves[1], values, ea.Mask(**given))
             upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
             results.append([out, *torch.autograd.grad(out, leaves, upstream)])

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from forced_choice import force_implementation
 
 from efficient_attn.kernels import products
-from tests.helpers.forms import forced
 
 TIGHT = {"rtol": 1e-5, "atol": 1e-4}
 
@@ -21,7 +21,7 @@ def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         return
     if request.param == "by_head" and not products.has_onednn():
         pytest.skip("torch was built without oneDNN")
-    with forced(products.PRODUCTS, request.param):
+    with force_implementation(products.PRODUCTS, request.param):
         yield
 
 
@@ -71,7 +71,7 @@ def test_onednn_gets_a_dense_right_side(monkeypatch: pytest.MonkeyPatch) -> None
         torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: called.append(b) or real(a, b, *rest)
     )
     apart = torch.randn(2, 9, 3, 5)[:, :, 1]
-    with forced(products.PRODUCTS, "by_head"):
+    with force_implementation(products.PRODUCTS, "by_head"):
         products.multiply_rows(torch.randn(2, 4, 9), apart)
         products.add_products(torch.zeros(2, 4, 5), torch.randn(2, 9, 4), apart)
         products.add_matrix_product(torch.zeros(4, 5), torch.randn(4, 9), apart[0])

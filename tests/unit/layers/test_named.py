@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import nn
 
@@ -97,6 +97,6 @@ def test_what_names_no_baseline_has_no_class() -> None:
 
 def test_a_mechanism_of_a_plugin_may_be_called_as_a_baseline_is() -> None:
     assert is_baseline("gru")
-    with planted.undone():
-        planted.plant("gru")
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("gru")
         assert not is_baseline("gru")  # of a mechanism alone the plug-in's is meant

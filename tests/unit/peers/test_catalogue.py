@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import planted
 import pytest
+import tiny_suites
 
 import efficient_attn as ea
 from efficient_attn.peers.catalogue import PEERS
@@ -11,6 +11,6 @@ from efficient_attn.peers.catalogue import PEERS
 
 @pytest.mark.parametrize("plugin", sorted({peer.plugin for peer in PEERS}))
 def test_the_list_has_what_a_plugin_registers(plugin: str) -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         found = ea.load_plugin(plugin)
     assert sorted(peer.name for peer in PEERS if peer.plugin == plugin) == sorted(found)

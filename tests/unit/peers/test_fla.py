@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -28,7 +28,7 @@ OURS = {
 
 @pytest.fixture(autouse=True)
 def _loaded() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin("efficient_attn.peers.fla")
         yield
 
@@ -84,7 +84,7 @@ def test_half_precision_comes_back_as_it_went_in(spec: str) -> None:
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_fla_linear"])
 def test_it_passes_verification(spec: str, mode: str) -> None:
-    assert verify_workload(Workload(planted.case(spec, mode, seq_len=500, causal=True, head_dim=64)))[0] < 1e-5
+    assert verify_workload(Workload(tiny_suites.case(spec, mode, seq_len=500, causal=True, head_dim=64)))[0] < 1e-5
 
 
 @pytest.mark.slow

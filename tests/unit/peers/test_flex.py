@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -22,7 +22,7 @@ OURS = {
 
 @pytest.fixture(autouse=True)
 def _loaded() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin("efficient_attn.peers.flex")
         yield
 

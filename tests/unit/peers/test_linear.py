@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from linear_peers import PACKAGES, create, draw, loaded, skip_unless_installed
 from torch import Tensor
@@ -171,7 +171,7 @@ def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -
 @pytest.mark.parametrize(("spec", "causal"), [(p, c) for p in PACKAGES for c in (False, True)[: 1 + (p in CAUSAL_TOO)]])
 def test_it_passes_verification(spec: str, causal: bool, mode: str) -> None:
     """At the suite's sizes of a head: in float32, hashed to the same chunks."""
-    assert verify_workload(Workload(planted.case(spec, mode, seq_len=512, causal=causal, head_dim=64)))[0] < 1e-5
+    assert verify_workload(Workload(tiny_suites.case(spec, mode, seq_len=512, causal=causal, head_dim=64)))[0] < 1e-5
 
 
 # -- said once more, by hand -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from linear_peers import PACKAGES, create, draw, loaded, skip_unless_installed
-from planted import load_suite
+from tiny_suites import load_suite
 from torch import Tensor
 
 import efficient_attn as ea

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -29,7 +29,7 @@ PACKAGES = {
 
 @pytest.fixture(autouse=True)
 def _loaded() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         ea.load_plugin(MODULE)
         yield
 
@@ -234,7 +234,7 @@ def test_bigbirds_options_out_of_range(option: str) -> None:
 @pytest.mark.parametrize("spec", PACKAGES)
 def test_it_passes_verification(spec: str, mode: str) -> None:
     """BigBird is too short at the length at which gradients are usually compared."""
-    assert verify_workload(Workload(planted.case(spec, mode, seq_len=1024)))[0] < 1e-5
+    assert verify_workload(Workload(tiny_suites.case(spec, mode, seq_len=1024)))[0] < 1e-5
 
 
 @pytest.mark.parametrize(("peer", "module", "package"), [(p, *names) for p, names in PACKAGES.items()])

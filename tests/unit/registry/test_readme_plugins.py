@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import planted
 import pytest
+import tiny_suites
 
 import efficient_attn as ea
 from efficient_attn import testing
@@ -51,7 +51,7 @@ def test_readme_still_says_so() -> None:
 def test_they_are_made_and_keep_their_word(tmp_path: Path, spec: str, options: dict[str, int]) -> None:
     path = tmp_path / "my_attn.py"
     path.write_text(TODAY)
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         assert ea.load_plugin(str(path)) == ["sink_window", "softplus"]
         attn = ea.create(spec, dims=ea.Dims(heads=2), seed=7)
         assert (attn.spec, attn.dims, attn.seed) == (spec, ea.Dims(heads=2), 7)

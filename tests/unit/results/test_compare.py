@@ -48,7 +48,7 @@ def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, A
     rng = np.random.default_rng(1)
     wrong = total = families = 0
     for _ in range(200):
-        found = _compare(measured(rng, cells=10, **noise), measured(rng, cells=10, **noise), by=by)
+        found = _compare(measured(rng, groups=10, **noise), measured(rng, groups=10, **noise), by=by)
         called = [c.kind in ("faster", "slower") for c in found.changes if c.by == by]
         total, wrong, families = total + len(called), wrong + sum(called), families + any(called)
     assert total == 200 * (10 if by == "speedup" else 20)
@@ -69,8 +69,8 @@ def test_five_percent_are_found_through_noise_and_drift(factor: float, kind: str
     rng = np.random.default_rng(3)
     seen: Counter[str] = Counter()
     for _ in range(100):
-        old = measured(rng, cells=5, machine=0.05)
-        new = measured(rng, cells=5, machine=0.05, factors={"linear": factor})
+        old = measured(rng, groups=5, machine=0.05)
+        new = measured(rng, groups=5, machine=0.05, factors={"linear": factor})
         seen.update(c.kind for c in _compare(old, new).changes if "/linear/" in c.name)
     assert seen[kind] >= 0.95 * seen.total()
     assert seen.total() == 500
@@ -80,8 +80,8 @@ def test_the_interval_covers_the_true_ratio() -> None:
     rng = np.random.default_rng(4)
     hits = 0
     for _ in range(1000):
-        new = measured(rng, cells=1, factors={"linear": 0.8}, machine=0.1)
-        change = _of(_compare(measured(rng, cells=1, machine=0.1)[1:2], new[1:2], by="latency", drift=0.1))
+        new = measured(rng, groups=1, factors={"linear": 0.8}, machine=0.1)
+        change = _of(_compare(measured(rng, groups=1, machine=0.1)[1:2], new[1:2], by="latency", drift=0.1))
         assert change.low is not None
         assert change.high is not None
         hits += change.low <= 1.25 <= change.high
@@ -111,7 +111,7 @@ def test_swapping_the_runs_inverts_everything(cells: list[tuple[list[float], lis
 
 @pytest.mark.parametrize("by", ["speedup", "latency"])
 def test_more_cells_mean_wider_intervals(by: Any) -> None:
-    old, new = measured(np.random.default_rng(5), cells=6), measured(np.random.default_rng(6), cells=6)
+    old, new = measured(np.random.default_rng(5), groups=6), measured(np.random.default_rng(6), groups=6)
     widths = []
     for cells in (1, 2, 6):
         change = _of(_compare(old[: 2 * cells], new[: 2 * cells], by=by))
@@ -121,8 +121,8 @@ def test_more_cells_mean_wider_intervals(by: Any) -> None:
 
 def test_the_verdict_is_what_the_interval_says() -> None:
     rng = np.random.default_rng(7)
-    new = measured(rng, cells=6, factors={"linear": 1.03})
-    for change in _compare(measured(rng, cells=6), new).changes:
+    new = measured(rng, groups=6, factors={"linear": 1.03})
+    for change in _compare(measured(rng, groups=6), new).changes:
         assert change.low is not None
         assert change.high is not None
         if change.kind == "slower":

@@ -33,8 +33,8 @@ def test_a_difference_of_the_tolerance_is_found_or_its_case_is_blind() -> None:
     missed = found = 0
     for _ in range(150):
         noise = float(rng.uniform(0.005, 0.06))
-        old = measured(rng, cells=4, noise=noise)
-        new = measured(rng, cells=4, noise=noise, factors={"linear": 1.1})
+        old = measured(rng, groups=4, noise=noise)
+        new = measured(rng, groups=4, noise=noise, factors={"linear": 1.1})
         kinds = [(c.kind, c.blind) for c in compare_rows(old, new, tolerance=0.1).changes if "/linear/" in c.name]
         found += sum(kind == "slower" for kind, _ in kinds)
         missed += sum(kind != "slower" and not blind for kind, blind in kinds)
@@ -47,7 +47,7 @@ def test_the_bound_holds_for_all_cases_at_once() -> None:
     rng = np.random.default_rng(14)
     wrong = 0
     for _ in range(200):
-        old, new = (measured(rng, cells=10, factors={"linear": f}) for f in (1.0, 1.01))
+        old, new = (measured(rng, groups=10, factors={"linear": f}) for f in (1.0, 1.01))
         bound = compare_rows(old, new, drift=0.0, margin=0.0).slower_by_at_most
         assert bound is not None
         wrong += bound < 0.01
@@ -55,7 +55,7 @@ def test_the_bound_holds_for_all_cases_at_once() -> None:
 
 
 def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
-    old, new = measured(np.random.default_rng(15), cells=6), measured(np.random.default_rng(16), cells=6)
+    old, new = measured(np.random.default_rng(15), groups=6), measured(np.random.default_rng(16), groups=6)
     same, blind = [], []
     for tolerance in (0.02, 0.05, 0.5):
         found = compare_rows(old, new, tolerance=tolerance)

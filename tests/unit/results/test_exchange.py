@@ -107,7 +107,7 @@ def test_only_what_was_timed_is_exported(folder: Path) -> None:
 def test_an_export_read_back_is_the_run(tmp_path: Path) -> None:
     import numpy as np
 
-    one, two = (measured(np.random.default_rng(seed), cells=2) for seed in (1, 2))
+    one, two = (measured(np.random.default_rng(seed), groups=2) for seed in (1, 2))
     folders = write(tmp_path / "one", one), write(tmp_path / "two", two)
     files = [_export(folder, tmp_path / f"{folder.name}.json") for folder in folders]
     direct, through = (compare(*(read_run(p) for p in pair)) for pair in (folders, files))

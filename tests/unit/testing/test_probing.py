@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toys import Slow, Stepwise, Toy
+from toy_mechanisms import Slow, Stepwise, Toy
 
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 import torch
-from measured import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants
 from torch import Tensor
 
 import efficient_attn as ea
@@ -24,7 +24,7 @@ from efficient_attn.registry import class_of
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     threads = torch.get_num_threads()
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
     torch.set_num_threads(threads)
 
@@ -35,15 +35,19 @@ def _slow(out: Tensor) -> Tensor:
 
 
 ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
-    "unsupported": (planted.raising(ea.UnsupportedError("not here")), "unsupported", "not here"),
+    "unsupported": (tiny_suites.raising(ea.UnsupportedError("not here")), "unsupported", "not here"),
     "wrong": (lambda out: out * 1.1, "invalid", "differs from the reference"),
     "not finite": (lambda out: out / 0, "invalid", "not finite"),
-    "allocation": (planted.raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: 9")), "oom", "allocate"),
-    "memory": (planted.raising(MemoryError("no more")), "oom", "MemoryError: no more"),
-    "device memory": (planted.raising(torch.OutOfMemoryError("CUDA out of memory")), "oom", "CUDA out of memory"),
-    "runtime": (planted.raising(RuntimeError("boom\n  at line 3")), "error", "RuntimeError: boom at line 3"),
-    "another error": (planted.raising(KeyError("lost")), "error", "KeyError: 'lost'"),
-    "usage": (planted.raising(ea.UsageError("no such thing")), "error", "no such thing"),
+    "allocation": (
+        tiny_suites.raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: 9")),
+        "oom",
+        "allocate",
+    ),
+    "memory": (tiny_suites.raising(MemoryError("no more")), "oom", "MemoryError: no more"),
+    "device memory": (tiny_suites.raising(torch.OutOfMemoryError("CUDA out of memory")), "oom", "CUDA out of memory"),
+    "runtime": (tiny_suites.raising(RuntimeError("boom\n  at line 3")), "error", "RuntimeError: boom at line 3"),
+    "another error": (tiny_suites.raising(KeyError("lost")), "error", "KeyError: 'lost'"),
+    "usage": (tiny_suites.raising(ea.UsageError("no such thing")), "error", "no such thing"),
     "slow": (_slow, "timeout", "one call takes 0."),
 }
 
@@ -53,8 +57,8 @@ ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) -> None:
     twist, status, says = ENDS[end]
-    name = planted.plant("zz_ends", twist)
-    cases = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
+    name = tiny_suites.register_modified("zz_ends", twist)
+    cases = tiny_suites.plan(tiny_suites.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
     if end == "slow":
         first = cases[0].group
         cell = dataclasses.replace(first, sampling=dataclasses.replace(first.sampling, budget_s=0.3))
@@ -70,9 +74,9 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) ->
 
 
 def test_a_baseline_that_fails_leaves_the_others_without_speedup() -> None:
-    name = planted.plant("zz_base", planted.raising(RuntimeError("boom")))
-    text = planted.TINY.replace('= "full"', f'= "{name}"', 1).replace('name = "full"', f'name = "{name}"')
-    failed, linear = measure_cases(planted.plan(text + '[[variant]]\nname = "linear"\n'))
+    name = tiny_suites.register_modified("zz_base", tiny_suites.raising(RuntimeError("boom")))
+    text = tiny_suites.TINY.replace('= "full"', f'= "{name}"', 1).replace('name = "full"', f'name = "{name}"')
+    failed, linear = measure_cases(tiny_suites.plan(text + '[[variant]]\nname = "linear"\n'))
     assert (failed.row.status, linear.row.status, linear.row.speedup) == ("error", "ok", None)
 
 
@@ -84,7 +88,7 @@ def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(mo
             raise RuntimeError("on a later call")
         return out
 
-    name = planted.plant("zz_later", twist)
+    name = tiny_suites.register_modified("zz_later", twist)
     original = jobs.run_rounds
 
     def take_rounds(*args: Any, **options: Any) -> Any:
@@ -120,8 +124,8 @@ def test_a_dtype_that_a_backend_does_not_take_is_unsupported(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["forward", "fidelity"])
 def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    text = planted.TINY.replace('"forward"', f'"{mode}"')
-    first = group_cases(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
+    text = tiny_suites.TINY.replace('"forward"', f'"{mode}"')
+    first = group_cases(tiny_suites.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
     for record in measure_cases(first):
         assert (record.row.status, record.row.reason) == ("skipped", "no CUDA device on this machine")
         assert (record.row.device, record.row.latency_ms, record.row.relative_error) == ("cuda", None, None)
@@ -129,11 +133,11 @@ def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytes
 
 def test_an_interrupt_is_nobodys_result() -> None:
     with pytest.raises(KeyboardInterrupt):
-        measure_variants(planted.plant("zz_stop", planted.raising(KeyboardInterrupt())))
+        measure_variants(tiny_suites.register_modified("zz_stop", tiny_suites.raising(KeyboardInterrupt())))
 
 
 def test_a_count_that_json_does_not_know_ends_its_case_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = planted.plant("zz_counts", lambda out: out)
+    name = tiny_suites.register_modified("zz_counts", lambda out: out)
     monkeypatch.setattr(class_of(name), "pairs", lambda self, n, m, causal: np.arange(2))
     failed, linear = measure_variants(name, "linear")
     assert (failed.row.status, failed.row.pairs, linear.row.status) == ("error", None, "ok")

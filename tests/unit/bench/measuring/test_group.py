@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
-from measured import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
@@ -29,7 +29,7 @@ MODES = ("forward", "forward_backward", "decode", "prefill")
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     threads = torch.get_num_threads()
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
     torch.set_num_threads(threads)
 
@@ -65,8 +65,8 @@ def test_speedups_are_paired_with_the_baselines_rounds() -> None:
 
 
 def _several_heads(order: Sequence[int]) -> list[Record]:
-    text = planted.TINY.replace('"forward"', '"decode"').replace("heads = 2", "heads = 4")
-    return measure_cases(planted.plan(text, variants=["full", "linear"], axes={"kv_heads": order}))
+    text = tiny_suites.TINY.replace('"forward"', '"decode"').replace("heads = 2", "heads = 4")
+    return measure_cases(tiny_suites.plan(text, variants=["full", "linear"], axes={"kv_heads": order}))
 
 
 @pytest.mark.parametrize("order", [(1, 4, 2), (4, 2, 1)])
@@ -118,7 +118,7 @@ def test_work_is_counted() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str) -> None:
-    (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
+    (case,) = tiny_suites.plan(tiny_suites.TINY.replace('"forward"', f'"{mode}"'))
     setting = Conditions(engine=LocalEngine("inline"))
     best = Roofline(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(CacheLevel("L2", 1 << 20, 1e13),))
     setting.rooflines["cpu", "float32", 1] = best
@@ -137,7 +137,7 @@ def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str)
 
 def _refuse(*variants: str, rate: float) -> list[Row]:
     """A cell on a machine that multiplies at a rate, and reads at any."""
-    cases = planted.plan(planted.TINY, variants=variants)
+    cases = tiny_suites.plan(tiny_suites.TINY, variants=variants)
     ceilings = {("cpu", "float32", 1): Roofline(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
     setting = Conditions(engine=LocalEngine("inline"), rooflines=ceilings)
     return [record.row for record in measure_group(cases[0].group, cases, setting)]
@@ -170,9 +170,9 @@ def test_the_slow_end_of_the_interval_is_what_counts(monkeypatch: pytest.MonkeyP
 
 
 def _with_budget(variant: str, **axes: Any) -> Any:
-    text = planted.TINY.replace('"forward"', '"decode"')
+    text = tiny_suites.TINY.replace('"forward"', '"decode"')
     given = {name: [value] for name, value in axes.items()}
-    return measure_cases(planted.plan(text, variants=[variant], keys={"memory_budget": 10**6}, axes=given))[0].row
+    return measure_cases(tiny_suites.plan(text, variants=[variant], keys={"memory_budget": 10**6}, axes=given))[0].row
 
 
 def test_the_longest_context_in_a_budget_is_counted() -> None:
@@ -212,7 +212,7 @@ def test_threads_are_set_and_the_next_cell_gets_the_default_again() -> None:
     before = measure_variants("full", threads=1)[0].row.threads
     assert before == 1
     assert measure_variants("full", threads=2)[0].row.threads == 2
-    (case,) = planted.plan(planted.TINY.replace(", threads = [1]", ""))
+    (case,) = tiny_suites.plan(tiny_suites.TINY.replace(", threads = [1]", ""))
     last = measure_cases([case])[0].row
     assert (last.status, last.reason) == ("ok", None)
     assert last.threads == jobs._default_threads()
@@ -220,7 +220,9 @@ def test_threads_are_set_and_the_next_cell_gets_the_default_again() -> None:
 
 def test_what_is_not_timed_is_reported_as_soon_as_it_is_known() -> None:
     """So that a run that ends early keeps it, and in the order in which it was asked for."""
-    cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=["full", "linear", "gqa:kv_heads=2"])
+    cases = tiny_suites.plan(
+        tiny_suites.TINY.replace('"forward"', '"fidelity"'), variants=["full", "linear", "gqa:kv_heads=2"]
+    )
     layer = [case for case in cases if case.group.config.layer == 0]
     judged: list[str] = []
 

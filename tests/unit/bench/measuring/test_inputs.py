@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from efficient_attn.bench.measuring.workload import Workload
 
 
 def _feed(variant: str = "full", **axes: Any) -> ChangingInputs:
-    w = Workload(planted.case(variant, **axes))
+    w = Workload(tiny_suites.case(variant, **axes))
     return make_inputs(w.case, w.attn, w.shape, w.sample, seed=0)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -23,12 +23,12 @@ LONG = 300
 def _short_of_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The oracle is affordable up to 256 positions of 2 heads."""
     monkeypatch.setattr(output_comparison, "MAX_PAIRS_PER_ROUND", 2 * 256**2)
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
 def _train(variant: str, seq_len: int = LONG, **axes: Any) -> Workload:
-    return Workload(planted.case(variant, "forward_backward", seq_len=seq_len, **axes))
+    return Workload(tiny_suites.case(variant, "forward_backward", seq_len=seq_len, **axes))
 
 
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=7", "mqa", "retention", "linformer"])

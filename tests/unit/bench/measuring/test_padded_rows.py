@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -28,12 +28,12 @@ FILLS = (*PADDED, "packed")
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
 def _case(fill: str, variant: str = "full", mode: str = "forward", **axes: Any) -> Case:
-    return planted.case(variant, mode, **{"fill": fill, "batch": 3, "seq_len": 40} | axes)
+    return tiny_suites.case(variant, mode, **{"fill": fill, "batch": 3, "seq_len": 40} | axes)
 
 
 def _lengths(**known: Any) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def test_a_mechanism_that_ignores_the_rows_ends_is_invalid(fill: str) -> None:
 
 
 def test_a_mechanism_without_padding_says_so() -> None:
-    name = planted.plant("zz_unpadded", traits=ea.Traits(padding=False))
+    name = tiny_suites.register_modified("zz_unpadded", traits=ea.Traits(padding=False))
     with pytest.raises(ea.UnsupportedError, match="padding"):
         verify_workload(Workload(_case("half", name)))[0]
     assert verify_workload(Workload(_case("packed", name)))[0] < 1e-5  # there is none

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -25,12 +25,12 @@ MODES = ("forward", "forward_backward", "prefill", "decode")
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
 def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Workload:
-    return Workload(planted.case(variant, mode, **axes))
+    return Workload(tiny_suites.case(variant, mode, **axes))
 
 
 def _subject(w: Workload) -> TimedCall:
@@ -66,7 +66,7 @@ def test_the_subject_calls_what_the_mode_says(mode: str, monkeypatch: pytest.Mon
 
 def test_no_two_calls_of_a_pass_get_the_same_contents_nor_the_next_pass() -> None:
     seen: list[Tensor] = []
-    name = planted.plant("zz_sees", lambda out: seen.append(out.clone()) or out)
+    name = tiny_suites.register_modified("zz_sees", lambda out: seen.append(out.clone()) or out)
     subject = _subject(_workload(name))
     for _ in range(2):
         subject.reset(20)
@@ -92,7 +92,7 @@ def test_a_call_that_is_wrong_only_while_it_is_timed_is_caught(mode: str) -> Non
         calls[0] += 1
         return out * (1.01 if calls[0] > 60 else 1)
 
-    w = _workload(planted.plant("zz_late", late, advance=late), mode)
+    w = _workload(tiny_suites.register_modified("zz_late", late, advance=late), mode)
     assert verify_workload(w)[0] < 1e-5
     with pytest.raises(InvalidResult, match="differs from the reference"):
         _judge(_subject(w), MIN_STEPS, passes=40)  # the call that is looked at is drawn
@@ -121,7 +121,7 @@ def test_a_result_in_the_memory_of_an_earlier_one_is_caught() -> None:
     def reuse(out: Tensor) -> Tensor:
         return kept.setdefault("buffer", torch.empty_like(out)).copy_(out)
 
-    subject = _subject(_workload(planted.plant("zz_buffer", reuse)))
+    subject = _subject(_workload(tiny_suites.register_modified("zz_buffer", reuse)))
     with pytest.raises(InvalidResult, match="shares its memory with that of an earlier call"):
         _judge(subject, 9, passes=9)
 
@@ -139,7 +139,7 @@ class Lazy(torch.Tensor):
 )
 def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -> None:
     with pytest.raises(InvalidResult, match=says):
-        verify_workload(_workload(planted.plant("zz_unlike", twist)))
+        verify_workload(_workload(tiny_suites.register_modified("zz_unlike", twist)))
 
 
 # -- steps ---------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_steps_with_further_inputs_or_without_values_pass_the_gate(variant: str)
 
 def test_inputs_of_queries_come_with_the_steps_only() -> None:
     traits = ea.Traits(inputs={"gate": ea.Input("query"), "rate": ea.Input("key", per_head=False)})
-    w = _workload(planted.plant("zz_gated", traits=traits), "decode")
+    w = _workload(tiny_suites.register_modified("zz_gated", traits=traits), "decode")
     assert w.sample.inputs["gate"].shape == (1, 2, 16)
     assert list_key_inputs(w.attn, w.sample).keys() == {"rate"}
     steps = _steps(w)
@@ -198,7 +198,7 @@ def test_inputs_of_queries_come_with_the_steps_only() -> None:
 
 def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
-    case = planted.case("full", cache="cold")
+    case = tiny_suites.case("full", cache="cold")
     assert "-cold#" in case.key
     subject = _subject(Workload(case))
     assert (subject.max_calls, subject.min_calls) == (1, 1)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 
 from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.case_config import CaseConfig
@@ -23,7 +23,7 @@ from efficient_attn.results.rows import Record, Row
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
     scratch.set_folder(None)
 
@@ -39,7 +39,7 @@ def test_a_worker_knows_the_folder_of_its_run_and_no_earlier_one(tmp_path: Path)
         yield asked.make_group(CaseConfig(seq_len=8, max_len=8)), None
 
     register_task(Task(name="look", words=("look",), plan=plan, judge=judge, guess=lambda case, best: Guess(0, 0, 0)))
-    ((cell, cases),) = group_cases(planted.plan(planted.TINY.replace('"forward"', '"look"')))
+    ((cell, cases),) = group_cases(tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"look"')))
     for folder in (tmp_path, None):
         list(measure_group(cell, cases, Conditions(engine=LocalEngine("inline"), folder=folder)))
     assert seen == [tmp_path, None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from torch import Tensor
 
@@ -21,12 +21,12 @@ MODES = ("forward", "forward_backward", "decode", "prefill")
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
 def _gate(variant: str, mode: str, **axes: Any) -> float:
-    return verify_workload(Workload(planted.case(variant, mode, **axes)))[0]
+    return verify_workload(Workload(tiny_suites.case(variant, mode, **axes)))[0]
 
 
 def _spoiled(out: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ FAULTS = {
 def test_a_fault_in_the_fast_form_is_caught(fault: str, mode: str) -> None:
     twist, says = FAULTS[fault]
     with pytest.raises(InvalidResult, match=says):
-        _gate(planted.plant("zz_faulty", twist), mode)
+        _gate(tiny_suites.register_modified("zz_faulty", twist), mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -77,7 +77,7 @@ class _WrongGradient(torch.autograd.Function):
 
 
 def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
-    name = planted.plant("zz_gradient", _WrongGradient.apply)
+    name = tiny_suites.register_modified("zz_gradient", _WrongGradient.apply)
     assert _gate(name, "forward") < 1e-5
     with pytest.raises(InvalidResult):
         _gate(name, "forward_backward")
@@ -85,7 +85,7 @@ def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_a_wrong_step_beside_a_right_forward_pass_is_caught(mode: str) -> None:
-    name = planted.plant("zz_step", advance=lambda out: out * 1.01)
+    name = tiny_suites.register_modified("zz_step", advance=lambda out: out * 1.01)
     assert _gate(name, "forward") < 1e-5
     with pytest.raises(InvalidResult):
         _gate(name, mode)
@@ -101,7 +101,7 @@ def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row
         return out
 
     with pytest.raises(InvalidResult):
-        _gate(planted.plant("zz_row", twist), "forward", seq_len=2048, causal=causal)
+        _gate(tiny_suites.register_modified("zz_row", twist), "forward", seq_len=2048, causal=causal)
 
 
 @pytest.mark.parametrize("traits", [ea.Traits(cross=False), ea.Traits(mixes_queries=True)])
@@ -116,12 +116,14 @@ def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
         lengths.append(out.shape[2])
         return out
 
-    whole, wrong = planted.plant("zz_whole", twist, traits=traits), lambda out: out * 1.01
+    whole, wrong = tiny_suites.register_modified("zz_whole", twist, traits=traits), lambda out: out * 1.01
     for seq_len, compared in ((90, 90), (100, 100), (200, 100)):
-        error, length = verify_workload(Workload(planted.case(whole, seq_len=seq_len)))
+        error, length = verify_workload(Workload(tiny_suites.case(whole, seq_len=seq_len)))
         assert (error < 1e-5, length) == (True, compared)
         with pytest.raises(InvalidResult):
-            _gate(planted.plant(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len)
+            _gate(
+                tiny_suites.register_modified(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len
+            )
     assert lengths == [90, 90, 100, 100, 200, 200, 100]  # two calls, whose results must not share their memory
 
 
@@ -140,7 +142,7 @@ def test_a_leak_of_the_future_is_caught() -> None:
 
 def test_the_error_says_how_far_and_how_far_is_allowed() -> None:
     with pytest.raises(InvalidResult, match=r"relative error 1\.00e-02, allowed 1e-04"):
-        _gate(planted.plant("zz_how_far", lambda out: out * 1.01), "forward")
+        _gate(tiny_suites.register_modified("zz_how_far", lambda out: out * 1.01), "forward")
 
 
 class _Long(ea.SoftmaxAttention):
@@ -161,7 +163,7 @@ def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
 
 @pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
 def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
-    assert verification._fits_pairs(Workload(planted.case("full", "forward", seq_len=400)), pairs) == length
+    assert verification._fits_pairs(Workload(tiny_suites.case("full", "forward", seq_len=400)), pairs) == length
 
 
 def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
@@ -171,7 +173,7 @@ def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_w
     ea.register("zz_long", family="full")(_Long)
     monkeypatch.setattr(verification, "supports_rows", lambda _: False)
     monkeypatch.setattr(verification, "MAX_PAIRS_PER_ROUND", 4 * 2 * 128**2)
-    small = Workload(planted.case("zz_long", "forward_backward", seq_len=400, batch=4))
+    small = Workload(tiny_suites.case("zz_long", "forward_backward", seq_len=400, batch=4))
     with pytest.raises(InvalidResult, match="gradient"):
         verification._check_small_gradients(small)
     monkeypatch.setattr(verification, "ONCE_PAIRS", 2 * 400**2 - 1)

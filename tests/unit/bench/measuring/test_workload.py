@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
 
 import efficient_attn as ea
@@ -16,7 +16,7 @@ from efficient_attn.bench.measuring.workload import Workload
 
 
 def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Workload:
-    return Workload(planted.case(variant, mode, **axes))
+    return Workload(tiny_suites.case(variant, mode, **axes))
 
 
 def _same(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
@@ -96,7 +96,7 @@ def test_another_shape_can_be_drawn_for_the_same_case() -> None:
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
 def test_what_is_not_compiled_says_so(mode: str) -> None:
     with pytest.raises(ea.UnsupportedError, match="only forward and forward_backward are compiled"):
-        Workload(planted.case("full", mode=mode, compiled=True)).warm()
+        Workload(tiny_suites.case("full", mode=mode, compiled=True)).warm()
 
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward", "prefill", "decode"])
@@ -108,8 +108,8 @@ def test_who_compiles_by_itself_does_so_in_a_call_of_its_own(mode: str, monkeypa
         made.append(1)
         return out
 
-    with planted.undone():
-        workload = _workload(planted.plant("zz_compiles", counting, advance=counting), mode=mode)
+    with tiny_suites.isolated_registry():
+        workload = _workload(tiny_suites.register_modified("zz_compiles", counting, advance=counting), mode=mode)
         workload.warm()
         assert not made
         monkeypatch.setattr(type(workload.attn), "compiles", True)
@@ -127,12 +127,12 @@ def test_compiling_counts_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
         torch._dynamo.graph_break()
         return out
 
-    with planted.undone():
-        name = planted.plant("zz_breaks", twist)
-        plain, broken = (Workload(planted.case(v, compiled=True)) for v in ("full", name))
+    with tiny_suites.isolated_registry():
+        name = tiny_suites.register_modified("zz_breaks", twist)
+        plain, broken = (Workload(tiny_suites.case(v, compiled=True)) for v in ("full", name))
         for workload in (plain, broken):
             workload.warm()
             assert workload.call is not workload.attn
-            plain_one = Workload(planted.case("full"))
+            plain_one = Workload(tiny_suites.case("full"))
             torch.testing.assert_close(workload.forward(workload.sample), plain_one.forward(plain_one.sample))
     assert broken.graph_breaks > plain.graph_breaks

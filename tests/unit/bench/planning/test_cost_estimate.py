@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
-from planted import load_suite
+import tiny_suites
+from tiny_suites import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
@@ -31,7 +31,7 @@ SUITES = ("quickstart", "promises")
 
 @pytest.fixture(autouse=True, scope="module")
 def _forgotten() -> Iterator[None]:
-    with planted.undone():  # the suites load plug-ins
+    with tiny_suites.isolated_registry():  # the suites load plug-ins
         yield
 
 
@@ -107,7 +107,7 @@ def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_parts_make_the_whole() -> None:
-    cases = planted.plan(variants=["full", "linear"], axes={"seq_len": [64, 128]})
+    cases = tiny_suites.plan(variants=["full", "linear"], axes={"seq_len": [64, 128]})
     found = estimate_cost(cases, best=BEST)
     assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
     assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
@@ -116,16 +116,16 @@ def test_the_parts_make_the_whole() -> None:
 
 
 def test_exact_sizes() -> None:
-    assert estimate_case(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
-    whole = estimate_case(planted.case("full", mode="decode", seq_len=2048), BEST)
+    assert estimate_case(tiny_suites.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
+    whole = estimate_case(tiny_suites.case("full", mode="decode", seq_len=2048), BEST)
     assert whole.call_bytes == 2 * 2 * 2048 * 8 * 4  # keys and values
-    fixed = [estimate_case(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
+    fixed = [estimate_case(tiny_suites.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
     assert fixed[0] == fixed[1]
 
 
 def test_more_work_costs_more() -> None:
     def cost(variant: str = "full", **axes: Any) -> Guess:
-        return estimate_case(planted.case(variant, **axes), BEST)
+        return estimate_case(tiny_suites.case(variant, **axes), BEST)
 
     assert cost(seq_len=4096).call_s > 3 * cost(seq_len=2048).call_s
     assert cost(seq_len=2048).call_s > 1.5 * cost(seq_len=2048, causal=True).call_s
@@ -136,50 +136,52 @@ def test_more_work_costs_more() -> None:
 
 def test_a_dense_backend_holds_its_scores() -> None:
     n = 512
-    fused, dense = (estimate_case(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
+    fused, dense = (
+        estimate_case(tiny_suites.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense")
+    )
     assert dense - fused == 2 * (2 * n * n * 4)
-    training = estimate_case(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
+    training = estimate_case(tiny_suites.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
     assert training.call_bytes >= 2 * (dense - fused)
 
 
 def test_a_budget_bounds_a_case() -> None:
     costs = []
     for n in (2**16, 2**17, 2**18):
-        (case,) = planted.plan(axes={"seq_len": [n]})
+        (case,) = tiny_suites.plan(axes={"seq_len": [n]})
         assert estimate_case(case, BEST).call_s > case.group.sampling.budget_s
         costs += [seconds for seconds, _ in estimate_cost([case], best=BEST).cases.values()]
     assert costs[0] == costs[1] == costs[2]
 
 
 def test_slow_machines_take_longer() -> None:
-    cases = planted.plan(axes={"seq_len": [2048]})
+    cases = tiny_suites.plan(axes={"seq_len": [2048]})
     slow = estimate_cost(cases, best=Roofline(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
     assert slow.wall_s > estimate_cost(cases, best=BEST).wall_s
 
 
 def test_nothing_is_said_of_what_a_device_that_is_not_here_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = estimate_cost(planted.plan(axes={"device": ["cuda"]}), best=BEST)
+    found = estimate_cost(tiny_suites.plan(axes={"device": ["cuda"]}), best=BEST)
     assert (found.wall_s, found.peak_bytes, found.cases) == (0.0, 0, {})
     assert "CUDA" in found.absent["cuda"]
-    cases = planted.plan(axes={"device": ["cpu", "cuda"]})
+    cases = tiny_suites.plan(axes={"device": ["cpu", "cuda"]})
     both = estimate_cost(cases, best=BEST)
     assert both.cases.keys() == {case.key for case in cases if case.group.config.device == "cpu"}
     assert both.absent == found.absent
     assert both.wall_s > SESSION_S
-    assert estimate_cost(planted.plan(), best=BEST).absent == {}
+    assert estimate_cost(tiny_suites.plan(), best=BEST).absent == {}
 
 
 def test_what_is_compiled_waits_for_it_in_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, compiled = planted.case(), planted.case(compiled=True)
+    plain, compiled = tiny_suites.case(), tiny_suites.case(compiled=True)
     waits = estimate_case(compiled, BEST).compile_s
     assert waits > estimate_case(plain, BEST).compile_s == 0
     workers = 1 + plain.group.sampling.processes
     assert estimate_cost([compiled], best=BEST).wall_s - estimate_cost([plain], best=BEST).wall_s == pytest.approx(
         workers * waits
     )
-    with planted.undone():
-        case = planted.case(planted.plant("zz_compiles_itself"))
+    with tiny_suites.isolated_registry():
+        case = tiny_suites.case(tiny_suites.register_modified("zz_compiles_itself"))
         monkeypatch.setattr(type(case.create()), "compiles", True)
         assert estimate_case(case, BEST).compile_s == waits
 
@@ -189,8 +191,8 @@ def test_an_empty_plan_costs_nothing() -> None:
 
 
 def test_what_a_mechanism_cannot_do_costs_little() -> None:
-    with planted.undone():
-        planted.plant("no_decoding", traits=ea.Traits(decode=False))
-        case = planted.case("no_decoding", mode="decode")
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("no_decoding", traits=ea.Traits(decode=False))
+        case = tiny_suites.case("no_decoding", mode="decode")
         assert estimate_case(case, BEST) == Guess(0.0, 0, 0)
         assert estimate_cost([case], best=BEST).wall_s < SESSION_S + 2

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 
 from efficient_attn.bench.planning.experimental_design import choose_points, count_effects, list_sections
 from efficient_attn.errors import UsageError
@@ -85,8 +85,8 @@ def test_factors_that_never_differ_alone_are_refused() -> None:
 
 
 def test_a_designs_section_names_its_part_and_what_varies_in_it() -> None:
-    text = planted.TINY + '[[part]]\nname = "one"\n[[part]]\nname = "two"\ndesign = { points = 4 }\n'
+    text = tiny_suites.TINY + '[[part]]\nname = "one"\n[[part]]\nname = "two"\ndesign = { points = 4 }\n'
     text += "axes = { heads = [1, 2], batch = [3, 3], causal = [false, true] }\n"
-    (section,) = list_sections("my-suite", planted.loaded(text).suite)
+    (section,) = list_sections("my-suite", tiny_suites.parse(text).suite)
     assert (section.name, section.suite, section.part) == ("effects_my_suite_2", "my-suite", "two")
     assert [column.name for column in section.columns] == ["causal", "heads"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import planted
 import pytest
+import tiny_suites
 
 from efficient_attn.bench.case import Case
 from efficient_attn.errors import UsageError
@@ -29,7 +29,7 @@ def _pairs(cases: list[Case]) -> list[tuple[str, str]]:
 
 
 def test_blocks_are_cases_of_their_own_cells() -> None:
-    cases = planted.plan(LAYERS)
+    cases = tiny_suites.plan(LAYERS)
     assert _pairs(cases) == [
         *(("mechanisms", "full"), ("layers", "gru")),
         *(("layers", "convolution:kernel=5"), ("layers", "sliding_window")),
@@ -41,9 +41,9 @@ def test_blocks_are_cases_of_their_own_cells() -> None:
 
 
 def test_blocks_are_chosen_on_the_command_line() -> None:
-    assert _pairs(planted.plan(LAYERS, variants=["gru"])) == [("layers", "gru")]
-    assert _pairs(planted.plan(LAYERS, variants=["convolution"])) == [("layers", "convolution:kernel=5")]
-    both = _pairs(planted.plan(LAYERS, variants=["lstm", "linear"]))
+    assert _pairs(tiny_suites.plan(LAYERS, variants=["gru"])) == [("layers", "gru")]
+    assert _pairs(tiny_suites.plan(LAYERS, variants=["convolution"])) == [("layers", "convolution:kernel=5")]
+    both = _pairs(tiny_suites.plan(LAYERS, variants=["lstm", "linear"]))
     assert both == [("mechanisms", "linear"), ("layers", "lstm"), ("layers", "linear")]
 
 
@@ -59,4 +59,4 @@ def test_blocks_are_chosen_on_the_command_line() -> None:
 )
 def test_blocks_that_do_not_exist_are_refused_with_their_place(old: str, new: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        planted.plan(LAYERS.replace(old, new))
+        tiny_suites.plan(LAYERS.replace(old, new))

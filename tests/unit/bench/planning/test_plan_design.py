@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import planted
 import pytest
-from planted import values_of
+import tiny_suites
+from tiny_suites import values_of
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.errors import UsageError
@@ -35,7 +35,7 @@ def _points(cases: list[Case]) -> list[tuple[Any, ...]]:
 
 
 def test_a_design_measures_so_many_places_and_all_variants_in_each() -> None:
-    cases = planted.plan(DESIGN)
+    cases = tiny_suites.plan(DESIGN)
     assert len(set(_points(cases))) == len(_points(cases)) == 12
     assert len(cases) == 24
     assert set(values_of(cases, "seq_len")) == {24, 72, 200}
@@ -46,45 +46,45 @@ def test_a_design_measures_so_many_places_and_all_variants_in_each() -> None:
 def test_a_part_may_have_a_design_of_its_own() -> None:
     parts = DESIGN.replace("design   =", "#") + '[[part]]\nname = "few"\ndesign = { points = 9, seed = 3 }\n'
     parts += '[[part]]\nname = "all"\naxes = { causal = [true], seq_len = [24] }\n'
-    cases = planted.plan(parts)
+    cases = tiny_suites.plan(parts)
     few, every = ([c for c in cases if c.group.part == name] for name in ("few", "all"))
     assert (len(few), len(every)) == (2 * 9, 2 * 3 * 2 * 3)
 
 
 def test_the_seed_chooses_other_points() -> None:
-    assert _points(planted.plan(DESIGN)) == _points(planted.plan(DESIGN))
-    assert _points(planted.plan(DESIGN)) != _points(planted.plan(DESIGN.replace("12 }", "12, seed = 1 }")))
+    assert _points(tiny_suites.plan(DESIGN)) == _points(tiny_suites.plan(DESIGN))
+    assert _points(tiny_suites.plan(DESIGN)) != _points(tiny_suites.plan(DESIGN.replace("12 }", "12, seed = 1 }")))
 
 
 def test_places_that_take_exact_attention_too_long_are_left_out() -> None:
     most = 4 * 2 * 200**2 * 8  # the longest rows with two heads, no more
-    cases = planted.plan(DESIGN.replace("12 }", f"12, most_flops = {most} }}"))
+    cases = tiny_suites.plan(DESIGN.replace("12 }", f"12, most_flops = {most} }}"))
     assert {heads for n, heads, *_ in _points(cases) if n == 200} == {2}
     assert len(_points(cases)) == 12
     with pytest.raises(UsageError, match="part 'all': design: exact attention needs more than 10 operations"):
-        planted.plan(DESIGN.replace("12 }", "12, most_flops = 10 }"))
+        tiny_suites.plan(DESIGN.replace("12 }", "12, most_flops = 10 }"))
 
 
 def test_overrides_make_another_design_of_as_many_points() -> None:
-    cases = planted.plan(DESIGN, axes={"heads": [2], "dtype": ["float64"]})
+    cases = tiny_suites.plan(DESIGN, axes={"heads": [2], "dtype": ["float64"]})
     assert len(_points(cases)) == 12
     assert values_of(cases, "heads") == [2]
     assert (
-        len(_points(planted.plan(DESIGN, axes={"seq_len": [24], "heads": [2], "causal": [True]}))) == 6
+        len(_points(tiny_suites.plan(DESIGN, axes={"seq_len": [24], "heads": [2], "causal": [True]}))) == 6
     )  # all there are
 
 
 def test_a_trial_takes_as_few_points_as_can_tell_the_effects_apart() -> None:
-    assert len(_points(planted.plan(DESIGN, quick=True))) == 1 + 1 + 1 + 1 + 1 + 2
+    assert len(_points(tiny_suites.plan(DESIGN, quick=True))) == 1 + 1 + 1 + 1 + 1 + 2
 
 
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(UsageError, match="6 points cannot separate 6 effects; give at least 7"):
-        planted.plan(DESIGN.replace("12 }", "6 }"))
+        tiny_suites.plan(DESIGN.replace("12 }", "6 }"))
 
 
 def test_what_has_no_such_axis_is_judged_once() -> None:
-    cases = planted.plan(DESIGN.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
+    cases = tiny_suites.plan(DESIGN.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
     judged = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
     assert len(set(judged)) == len(judged) == 2 * 3 * 2
 
@@ -93,5 +93,5 @@ def test_what_has_no_such_axis_is_judged_once() -> None:
 def test_steps_are_causal_whatever_a_design_would_vary(mode: str) -> None:
     text = DESIGN.replace('"forward"', f'"{mode}"').replace(', "half", "packed"', "")
     with pytest.raises(UsageError, match=f"{mode}: causal by nature, so a design cannot vary causal"):
-        planted.plan(text)
-    assert set(values_of(planted.plan(text, axes={"causal": [True]}), "causal")) == {True}
+        tiny_suites.plan(text)
+    assert set(values_of(tiny_suites.plan(text, axes={"causal": [True]}), "causal")) == {True}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import planted
 import pytest
+import tiny_suites
 
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.errors import UsageError
@@ -11,7 +11,7 @@ from efficient_attn.errors import UsageError
 
 def test_parts_may_have_commas_in_their_names() -> None:
     def find(*asked: str) -> list[str]:
-        cases = make_plan(planted.load_suite("linear"), Overrides(parts=asked, variants=["linear"]))
+        cases = make_plan(tiny_suites.load_suite("linear"), Overrides(parts=asked, variants=["linear"]))
         return list(dict.fromkeys(case.group.part for case in cases))
 
     assert find("growth, causal") == find("growth,causal") == ["growth, causal"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import planted
 import pytest
-from planted import load_suite
+import tiny_suites
+from tiny_suites import load_suite
 
 from efficient_attn import registry
 from efficient_attn.bench.planning.plan import Overrides, make_plan
@@ -90,7 +90,7 @@ WRONG = {
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
 def test_a_wrong_suite_gets_one_line_with_place_and_choice(text: str, says: list[str], tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        load_suite(planted.suite_file(tmp_path, text, "mine.toml"))
+        load_suite(tiny_suites.write_suite(tmp_path, text, "mine.toml"))
     line = str(caught.value)
     assert line.startswith("mine.toml: ")
     assert "\n" not in line
@@ -118,7 +118,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list_suite_names())
 def test_built_in_suites_are_valid_and_have_a_title(name: str) -> None:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         found = load_suite(name)
     assert found.name == name
     assert found.suite.title
@@ -126,8 +126,8 @@ def test_built_in_suites_are_valid_and_have_a_title(name: str) -> None:
 
 
 def test_the_name_and_the_text_are_kept(tmp_path: Path) -> None:
-    found = load_suite(planted.suite_file(tmp_path, planted.TINY, "mine.toml"))
-    assert (found.name, found.text) == ("mine", planted.TINY)
+    found = load_suite(tiny_suites.write_suite(tmp_path, tiny_suites.TINY, "mine.toml"))
+    assert (found.name, found.text) == ("mine", tiny_suites.TINY)
 
 
 PARTS = """
@@ -152,7 +152,7 @@ name = "linear"
 
 
 def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
-    plain, own = planted.loaded(PARTS).suite.parts()
+    plain, own = tiny_suites.parse(PARTS).suite.parts()
     assert (plain.measure, plain.baseline, [v.name for v in plain.variant or ()]) == (("forward",), "full", ["full"])
     assert (plain.axes.seq_len, plain.axes.causal, plain.dims.heads) == ((64, 128), (True,), 4)
     assert (own.measure, own.baseline, [v.name for v in own.variant or ()]) == (("decode",), "linear", ["linear"])
@@ -175,7 +175,7 @@ name = "own"
 name    = "convolution"
 options = { kernel = 5 }
 """
-    above, own = planted.loaded(text).suite.parts()
+    above, own = tiny_suites.parse(text).suite.parts()
     assert ([v.name for v in above.variant or ()], [v.name for v in above.block or ()]) == (["full"], ["gru"])
     assert own.variant is None
     assert [(v.name, v.options) for v in own.block or ()] == [("convolution", {"kernel": 5})]
@@ -183,15 +183,15 @@ options = { kernel = 5 }
 
 @pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
 def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
-    text = planted.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
-    ((wanted,),) = planted.loaded(text).task_keys
+    text = tiny_suites.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
+    ((wanted,),) = tiny_suites.parse(text).task_keys
     assert check_keys(wanted.target, wanted.keys, "here").memory_budget == count
-    ((wanted,),) = planted.loaded().task_keys
+    ((wanted,),) = tiny_suites.parse().task_keys
     assert check_keys(wanted.target, wanted.keys, "here").memory_budget is None
 
 
 def test_a_suite_without_parts_is_one_grid() -> None:
-    (only,) = planted.loaded().suite.parts()
+    (only,) = tiny_suites.parse().suite.parts()
     assert only.axes.seq_len == (16,)
 
 
@@ -206,9 +206,9 @@ class Mine(ea.SoftmaxAttention):
 
 def test_plugins_beside_the_suite_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
-    text = planted.TINY.replace("rounds ", 'plugins = ["mine.py"]\nrounds ')
-    with planted.undone():
-        found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+    text = tiny_suites.TINY.replace("rounds ", 'plugins = ["mine.py"]\nrounds ')
+    with tiny_suites.isolated_registry():
+        found = make_plan(load_suite(tiny_suites.write_suite(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
         assert [c.variant for c in found] == ["zz_suite_plugin"]
 
 
@@ -216,16 +216,18 @@ def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "lib" / "zz_package").mkdir(parents=True)
     (tmp_path / "lib" / "zz_package" / "mine.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path / "lib")
-    text = planted.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
+    text = tiny_suites.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
     for _ in range(2):  # loaded, forgotten, and loaded again
-        with planted.undone():
-            found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+        with tiny_suites.isolated_registry():
+            found = make_plan(
+                load_suite(tiny_suites.write_suite(tmp_path, text)), Overrides(variants=["zz_suite_plugin"])
+            )
             assert registry.plugins()[-1] == "zz_package.mine"  # what workers load as well
             assert [c.variant for c in found] == ["zz_suite_plugin"]
 
 
 @pytest.mark.parametrize(("plugin", "says"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])
 def test_a_missing_plugin_of_a_suite_is_an_error(plugin: str, says: str, tmp_path: Path) -> None:
-    text = planted.TINY.replace("rounds ", f'plugins = ["{plugin}"]\nrounds ')
+    text = tiny_suites.TINY.replace("rounds ", f'plugins = ["{plugin}"]\nrounds ')
     with pytest.raises(UsageError, match=says):
-        load_suite(planted.suite_file(tmp_path, text))
+        load_suite(tiny_suites.write_suite(tmp_path, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from forced_choice import force_implementation
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_footprint
@@ -11,7 +12,6 @@ from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.native.building import why_no_native
 from efficient_attn.kernels.softmax import decode, sdpa
-from tests.helpers.forms import forced
 
 LONG = decode.LONG_KEY_ELEMENTS // 16  # keys of the width drawn here
 FORMS = [
@@ -58,7 +58,7 @@ def test_large_scores_stay_finite() -> None:
 def test_where_it_serves() -> None:
     q, k, v = _draw()
     rows = q.reshape(2, 2, 4, 16)
-    with torch.no_grad(), forced(decode.DECODE, "batched"):
+    with torch.no_grad(), force_implementation(decode.DECODE, "batched"):
         assert decode.attend_few(rows, k, v, 1.0) is not None
         few = slice(0, decode.MIN_KEY_ELEMENTS // 16 - 1)
         assert decode.attend_few(rows, k[:, :, few], v[:, :, few], 1.0) is None
@@ -66,9 +66,9 @@ def test_where_it_serves() -> None:
         apart = k.transpose(1, 2).contiguous().transpose(1, 2)
         assert decode.attend_few(rows, apart, v, 1.0) is None  # [B, M, H, D] in memory: products are very slow with it
         assert decode.attend_few(rows, k, apart, 1.0) is None
-    with forced(decode.DECODE, "batched"):
+    with force_implementation(decode.DECODE, "batched"):
         assert decode.attend_few(rows, k, v.requires_grad_(), 1.0) is None  # it has no gradient
-    with torch.no_grad(), forced(decode.DECODE, "fold"):
+    with torch.no_grad(), force_implementation(decode.DECODE, "fold"):
         assert decode.attend_few(rows, k, v, 1.0) is None
 
 
@@ -77,7 +77,7 @@ def test_where_it_serves() -> None:
 @pytest.mark.parametrize(("form", "dtype"), FORMS)
 def test_all_forms_are_the_oracle(form: str, dtype: torch.dtype, kv_heads: int) -> None:
     q, k, v = (x.to(dtype) for x in _draw(kv_heads=kv_heads, m=LONG + 77))
-    with torch.no_grad(), forced(decode.DECODE, form):
+    with torch.no_grad(), force_implementation(decode.DECODE, form):
         out = sdpa.attend_fused(q * 5, k, v)
     want = softmax_attention(q.double() * 5, k.double(), v.double(), _allowed(k.shape[2]))
     tolerance = 1e-5 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
@@ -93,7 +93,7 @@ def test_parts_keep_all_threads_busy(monkeypatch, threads: int, kv_heads: int, d
     monkeypatch.setattr(decode, "attend", lambda x, how: parts.append(x.k.shape[:2].numel()) or real(x, how))
     q, *longer = (x.to(dtype) for x in _draw(kv_heads=kv_heads, m=LONG + 100))
     k, v = (x[:, :, : LONG + 31] for x in longer)  # as views of a longer cache, with keys left over
-    with torch.no_grad(), forced(decode.DECODE, "parts"):
+    with torch.no_grad(), force_implementation(decode.DECODE, "parts"):
         out = sdpa.attend_fused(q * 5, k, v)
     assert parts[0] % threads == 0
     want = softmax_attention(q.double() * 5, k.double(), v.double(), _allowed(k.shape[2]))
@@ -104,7 +104,7 @@ def test_parts_keep_all_threads_busy(monkeypatch, threads: int, kv_heads: int, d
 def test_parts_copy_no_keys(monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     q, k, v = _draw(batch=1, kv_heads=1, m=2 * LONG + 1)
-    with torch.no_grad(), forced(decode.DECODE, "parts"):
+    with torch.no_grad(), force_implementation(decode.DECODE, "parts"):
         peak = measure_footprint(lambda: sdpa.attend_fused(q, k[:, :, :-2], v[:, :, :-2]), device="cpu").peak
     assert peak is not None
     assert peak < k.nbytes / 4
@@ -136,7 +136,7 @@ def test_padded_steps_are_the_oracle_on_idle_threads(monkeypatch, start: int | N
     attn, dense = (ea.create("mqa", backend=backend) for backend in (None, "dense"))
     for lengths in (None, torch.tensor([LONG - 7])):
         mask = ea.Mask(causal=True, key_lengths=lengths, query_start=start)
-        with torch.no_grad(), forced(decode.DECODE, "parts"):
+        with torch.no_grad(), force_implementation(decode.DECODE, "parts"):
             torch.testing.assert_close(attn(q, k, v, mask), dense(q, k, v, mask), rtol=0, atol=1e-5)
 
 

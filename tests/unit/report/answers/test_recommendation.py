@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import recommendation_accuracy
 import report_runs as runs
 from learned_runs import attempt
 
@@ -226,14 +225,8 @@ def test_runs_with_only_disturbed_rows_are_an_error(tmp_path: Path) -> None:
 def test_recommendations_agree_with_published_groups() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"
-    spec = importlib.util.spec_from_file_location("recommending", results.parent / "suites/trials/recommending.py")
-    assert spec is not None
-    assert spec.loader is not None
-    trial = importlib.util.module_from_spec(spec)
-    sys.modules["recommending"] = trial  # dataclasses look there
-    spec.loader.exec_module(trial)
     named = [results / name for name in ("quickstart", "linear", "decode")]
-    for found in trial.main(named, 60, 5).values():
+    for found in recommendation_accuracy.main(named, 60, 5).values():
         assert found.questions == 30
         assert found.right >= 0.9 * (found.questions - found.unanswered)
         assert found.unanswered <= 6

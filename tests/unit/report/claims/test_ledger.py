@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgers import said, write
+from ledgers import claim_fields, write
 from pydantic import ValidationError
 
 from efficient_attn.cli.parser import make_parser
@@ -73,9 +73,9 @@ def test_a_wrong_hash_is_an_error(hash: str, tmp_path: Path) -> None:
 )
 def test_the_hash_covers_everything_that_decides_a_verdict(changed: dict[str, Any]) -> None:
     rule = {"value": "speedup", "at_least": 2.0}
-    before, after = Claim(**said(rule)), Claim(**(said(rule) | changed))
+    before, after = Claim(**claim_fields(rule)), Claim(**(claim_fields(rule) | changed))
     assert before.expected_hash != after.expected_hash
-    assert before.expected_hash == Claim(**said(rule, claim="In other words.")).expected_hash
+    assert before.expected_hash == Claim(**claim_fields(rule, claim="In other words.")).expected_hash
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_hash_covers_everything_that_decides_a_verdict(changed: dict[str, An
 )
 def test_rules_without_content_are_refused(rule: dict[str, Any], message: str) -> None:
     with pytest.raises((UsageError, ValidationError), match=message):
-        Claim.model_validate(said(rule))
+        Claim.model_validate(claim_fields(rule))
 
 
 BOUNDLESS = {"value": "latency_ms", "over": "seq_len", "at_least": 0}
@@ -106,7 +106,7 @@ RATIO = {"value": "accuracy", "against": {"variant": "full"}, "at_most": 1}
 
 @pytest.mark.parametrize("rule", [BOUNDLESS, RATIO])
 def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> None:
-    assert Claim.model_validate(said(rule)).rule.bounds
+    assert Claim.model_validate(claim_fields(rule)).rule.bounds
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_duplicate_ids_are_an_error(tmp_path: Path) -> None:
 
 
 def test_task_columns_must_exist() -> None:
-    claim = Claim.model_validate(said({"value": "train.at_20", "at_least": 0.5}))
+    claim = Claim.model_validate(claim_fields({"value": "train.at_20", "at_least": 0.5}))
     check_task_columns(claim, ["train.at_*"], "a.toml")
     with pytest.raises(UsageError, match=r"a.toml: claim 'a-claim': unknown column 'train.at_20'"):
         check_task_columns(claim, ["train.score"], "a.toml")
 
 
 def test_a_date_without_a_time_means_the_end_of_the_day() -> None:
-    day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
+    day = Claim.model_validate(claim_fields({"value": "speedup", "at_least": 2}))
     assert day.created_at == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     hour = dt.datetime(2026, 1, 1, 6)
-    timed = Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour))
+    timed = Claim.model_validate(claim_fields({"value": "speedup", "at_least": 2}, date=hour))
     assert timed.created_at == hour.replace(tzinfo=dt.UTC)

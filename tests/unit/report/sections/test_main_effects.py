@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
 import report_runs as runs
+import tiny_suites
 
 from efficient_attn.bench.planning.experimental_design import choose_points, list_sections
 from efficient_attn.report import gather, page, write_report
@@ -47,7 +47,7 @@ LINEAR = {"heads": 16.0, "seq_len": 25.0, "half": 1.0, "drawn": 1.0, "packed": 0
 
 
 def _section() -> Section:
-    (section,) = list_sections("breadth", planted.loaded(SUITE).suite)
+    (section,) = list_sections("breadth", tiny_suites.parse(SUITE).suite)
     return section
 
 

@@ -15,7 +15,7 @@ from efficient_attn.report.claims.ledger import Claim, ClaimSource, load_ledger
 from efficient_attn.report.site.bibliography import ARXIV_MENTION, find_papers, make_bibtex
 
 ABS = "https://arxiv.org/abs/"
-CLAIM = Claim.model_validate(ledgers.said({"value": "speedup", "at_least": 2}, date=dt.date(2026, 1, 1)))
+CLAIM = Claim.model_validate(ledgers.claim_fields({"value": "speedup", "at_least": 2}, date=dt.date(2026, 1, 1)))
 
 
 def _source(**known: str) -> ClaimSource:

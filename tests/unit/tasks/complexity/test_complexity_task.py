@@ -7,11 +7,11 @@ import random
 from functools import cache
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
-from measured import measure_cases
-from pretended import Clock
+from flop_clock import FlopClock
+from inline_measurement import measure_cases
 from torch import Tensor
 
 from efficient_attn.bench.case import Case, as_json, group_cases
@@ -44,8 +44,8 @@ FULL = "full:backend=dense"  # in products that torch counts
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().install(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FlopClock:
+    return FlopClock().install(monkeypatch)
 
 
 def measure(cases: list[Case]) -> dict[tuple[str, str, str], Record]:
@@ -57,14 +57,14 @@ def measure(cases: list[Case]) -> dict[tuple[str, str, str], Record]:
 @cache
 def whole() -> dict[tuple[str, str, str], Record]:
     """The suite above, measured once; asked for under the clock of operations."""
-    return measure(planted.plan(SUITE))
+    return measure(tiny_suites.plan(SUITE))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def test_axes_and_kinds_are_groups() -> None:
-    cases = planted.plan(SUITE)
+    cases = tiny_suites.plan(SUITE)
     cells = [(cell.keys, cell) for cell, _ in group_cases(cases)]
     found = [(dict(keys)["along"], cell.of_blocks, cell.config.seq_len, cell.config.head_dim) for keys, cell in cells]
     assert found == [
@@ -78,7 +78,7 @@ def test_axes_and_kinds_are_groups() -> None:
 
 
 def test_keys_survive_the_group_and_json() -> None:
-    (case, *_) = planted.plan(SUITE)
+    (case, *_) = tiny_suites.plan(SUITE)
     want = GrowthClaim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
     assert case.keys.claims["full"] == want
     told = json.loads(json.dumps(as_json(case)))
@@ -101,7 +101,7 @@ def test_a_claim_of_a_whole_spec_goes_before_that_of_its_name() -> None:
 
 
 def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
-    cases = planted.plan(SUITE)
+    cases = tiny_suites.plan(SUITE)
     assert len({case.key for case in cases}) == len({case.digest for case in cases}) == len(cases) == 8
     assert len({strip_digest(case.key) for case in cases}) == len(cases)
     assert cases[0].key.startswith("trial/all/complexity-growing length/full:backend=dense/n32-b1-h1-kv1-d8/")
@@ -109,28 +109,28 @@ def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
 
 
 def test_another_claim_or_rule_is_another_case() -> None:
-    (case, *_) = planted.plan(SUITE)
+    (case, *_) = tiny_suites.plan(SUITE)
     for old, new in (("N^2 D", "N D"), ("A & B", "C"), ("octaves  = 2", "octaves  = 2\ntolerance = 0.3")):
-        (other, *_) = planted.plan(SUITE.replace(old, new, 1))
+        (other, *_) = tiny_suites.plan(SUITE.replace(old, new, 1))
         assert other.digest != case.digest
 
 
 def test_names_on_the_command_line_are_of_layers_where_only_those_have_them() -> None:
-    cases = planted.plan(SUITE, variants=["gru", "linear"])
+    cases = tiny_suites.plan(SUITE, variants=["gru", "linear"])
     assert [(case.group.of_blocks, case.variant) for case in cases[:3]] == [
         *((False, "linear"), (True, "gru"), (True, "linear"))
     ]
-    assert {case.variant for case in planted.plan(SUITE, variants=["lstmn"])} == {"lstmn"}
+    assert {case.variant for case in tiny_suites.plan(SUITE, variants=["lstmn"])} == {"lstmn"}
     with pytest.raises(UsageError, match="unknown mechanism 'gru'"):
-        planted.plan(SUITE.replace("block    =", "#"), variants=["gru"])
+        tiny_suites.plan(SUITE.replace("block    =", "#"), variants=["gru"])
     with pytest.raises(UsageError, match="unknown layer 'gruu'; did you mean 'gru'"):
-        planted.plan(SUITE.replace("variant  =", "#"), variants=["gruu"])
+        tiny_suites.plan(SUITE.replace("variant  =", "#"), variants=["gruu"])
 
 
 def test_one_axis_can_be_asked_for_on_the_command_line() -> None:
-    cases = planted.plan(SUITE, keys={"along": "width"})
+    cases = tiny_suites.plan(SUITE, keys={"along": "width"})
     assert {case.keys.along for case in cases} == {("width",)}
-    heads = planted.plan(SUITE, keys={"along": "heads"})
+    heads = tiny_suites.plan(SUITE, keys={"along": "heads"})
     assert {case.keys.sizes for case in heads} == {(1, 2, 4, 8)}
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_planned_is_one_line(name: str) -> None:
     text = SUITE.replace("heads = [1]", "heads = [2]") if name == "odd widths" else SUITE
     text = text.partition("[claims]")[0] if name == "claims as text" else text
     with pytest.raises(UsageError, match=says) as caught:
-        planted.plan(text.replace(old, new, 1))
+        tiny_suites.plan(text.replace(old, new, 1))
     assert "\n" not in str(caught.value)
 
 
@@ -220,7 +220,7 @@ def test_verdicts_are_by_the_rule(found: Estimate, verdict: str) -> None:
 # -- whole cases -----------------------------------------------------------------------------------------------------
 
 
-def test_operations_grow_as_is_claimed(clock: Clock) -> None:
+def test_operations_grow_as_is_claimed(clock: FlopClock) -> None:
     found = whole()
     assert {record.row.status for record in found.values()} == {"ok"}
     wanted = {
@@ -241,7 +241,7 @@ def test_operations_grow_as_is_claimed(clock: Clock) -> None:
     assert layer["time_verdict"] != "reproduced"
 
 
-def test_a_row_says_what_was_swept(clock: Clock) -> None:
+def test_a_row_says_what_was_swept(clock: FlopClock) -> None:
     found = whole()
     gru, dense, full = (found["layer", "length", name] for name in ("gru", "dense", FULL))
     extra = gru.row.extra
@@ -261,15 +261,15 @@ def test_a_row_says_what_was_swept(clock: Clock) -> None:
     assert gru.row.peak_memory_bytes == gru.samples["bytes"][-1]
 
 
-def test_less_than_the_octaves_decides_nothing(clock: Clock) -> None:
+def test_less_than_the_octaves_decides_nothing(clock: FlopClock) -> None:
     text = SUITE.replace("[16, 8, 32]", "[8, 12, 16]").replace("block    =", "#")
-    (record,) = measure(planted.plan(text, keys={"along": "length"})).values()
+    (record,) = measure(tiny_suites.plan(text, keys={"along": "length"})).values()
     assert record.row.extra["time_exponent"] == pytest.approx(2)
     assert record.row.extra["time_verdict"] == "inconclusive: less than 2 octaves"
     assert record.row.extra["memory_verdict"] == "inconclusive: less than 2 octaves"
 
 
-def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: Clock) -> None:
+def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: FlopClock) -> None:
     def cubic(out: Tensor) -> Tensor:
         square = torch.ones(out.shape[2], out.shape[2])
         return out + 0 * (square @ square @ square).sum()
@@ -277,25 +277,25 @@ def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: Clock) -> 
     text = SUITE.replace('{ name = "full", backend = "dense" }]', '{ name = "zz_cubic" }]', 1).replace(
         "full  =", "zz_cubic =", 1
     )
-    with planted.undone():
-        planted.plant("zz_cubic", cubic)
-        (record,) = measure(planted.plan(text.replace("block    =", "#"), keys={"along": "length"})).values()
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("zz_cubic", cubic)
+        (record,) = measure(tiny_suites.plan(text.replace("block    =", "#"), keys={"along": "length"})).values()
     assert record.row.extra["time_verdict"] == "contradicted: grows faster"
     assert 2.2 < record.row.extra["time_low"] <= record.row.extra["time_high"] < 3.2
 
 
-def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: Clock) -> None:
-    with planted.undone():
-        planted.plant("zz_wrong", lambda out: out * 1.01)
-        for record in measure_cases(planted.plan(SUITE, variants=["zz_wrong"], keys={"along": "length"})[:1]):
+def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: FlopClock) -> None:
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("zz_wrong", lambda out: out * 1.01)
+        for record in measure_cases(tiny_suites.plan(SUITE, variants=["zz_wrong"], keys={"along": "length"})[:1]):
             assert record.row.status == "invalid"
             assert "relative error 0.01 against its dense reference, more than 1e-04" in (record.row.reason or "")
 
 
-def test_hidden_keys_halve_what_counts_pairs(clock: Clock) -> None:
+def test_hidden_keys_halve_what_counts_pairs(clock: FlopClock) -> None:
     text = SUITE.replace("octaves", 'along = ["causal"]\noctaves').replace('time = "N^2 D"', 'time = "N^2 D / C"')
     text = text.replace("block    =", "#")
-    (record,) = measure(planted.plan(text)).values()
+    (record,) = measure(tiny_suites.plan(text)).values()
     assert record.row.extra["time_claimed"] == pytest.approx(-1)
     assert record.row.extra["time_exponent"] == 0  # the oracle works out all pairs
     assert record.row.extra["time_verdict"] == "contradicted: grows faster"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-import planted
 import pytest
+import tiny_suites
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import measure_cases
+from inline_measurement import measure_cases
 
 from efficient_attn.bench.case import group_cases
 from efficient_attn.instruments.roofline import Roofline
@@ -106,16 +106,16 @@ variant = [{ name = "full", backend = "dense" }]
 
 
 def test_depth_and_checkpoints_are_groups() -> None:
-    cells = [cell for cell, _ in group_cases(planted.plan(SUITE))]
+    cells = [cell for cell, _ in group_cases(tiny_suites.plan(SUITE))]
     assert [cell.config.inputs for cell in cells] == [
         *("1 layer", "1 layer, checkpointed", "4 layers", "4 layers, checkpointed")
     ]
-    assert len({case.key.partition("#")[0] for case in planted.plan(SUITE)}) == 4
+    assert len({case.key.partition("#")[0] for case in tiny_suites.plan(SUITE)}) == 4
 
 
 def test_checkpoints_let_a_deep_model_be_longer() -> None:
     plain, checked = (
-        measure_cases(members)[0].row for _, members in group_cases(planted.plan(SUITE, keys={"layers": 4}))
+        measure_cases(members)[0].row for _, members in group_cases(tiny_suites.plan(SUITE, keys={"layers": 4}))
     )
     assert (plain.status, checked.status, plain.mode) == ("ok", "ok", "forward_backward")
     long, longer = (int(str(row.extra["longest"])) for row in (plain, checked))
@@ -128,7 +128,7 @@ def test_checkpoints_let_a_deep_model_be_longer() -> None:
 
 def test_a_causal_place_hides_later_keys() -> None:
     """`linformer` cannot, and says so."""
-    seen, hidden = (planted.plan(SUITE, variants=["linformer"], axes={"causal": [c]})[0] for c in (False, True))
+    seen, hidden = (tiny_suites.plan(SUITE, variants=["linformer"], axes={"causal": [c]})[0] for c in (False, True))
     assert measure_step(seen, 16)[0] > 0
     with pytest.raises(Exception, match="causal"):
         measure_step(hidden, 16)
@@ -136,6 +136,6 @@ def test_a_causal_place_hides_later_keys() -> None:
 
 def test_more_memory_is_guessed_to_take_longer() -> None:
     best = Roofline(1e9, 1e9)
-    small, large = (guess(planted.plan(SUITE, keys={"memory": m})[0], best) for m in ("10kB", "50kB"))
+    small, large = (guess(tiny_suites.plan(SUITE, keys={"memory": m})[0], best) for m in ("10kB", "50kB"))
     assert small.call_s < large.call_s
     assert large.call_bytes == 100_000

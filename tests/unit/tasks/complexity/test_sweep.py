@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import torch
-from pretended import Clock
+from flop_clock import FlopClock
 
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.measuring.output_comparison import InvalidResult
@@ -35,12 +35,12 @@ SPOT = SweepPoint(length=8, width=8, heads=2, causal=False)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().install(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FlopClock:
+    return FlopClock().install(monkeypatch)
 
 
 def plan(variant: str = "full:backend=dense", layer: bool = False, **keys: Any) -> Case:
-    cases = planted.plan(SUITE, variants=[variant], keys=keys)
+    cases = tiny_suites.plan(SUITE, variants=[variant], keys=keys)
     return next(case for case in cases if case.group.of_blocks == layer)
 
 
@@ -94,13 +94,13 @@ def test_training_gives_gradients_of_inputs_and_weights() -> None:
 
 @pytest.mark.parametrize("layer", [False, True])
 def test_what_is_not_the_oracles_is_refused(layer: bool) -> None:
-    with planted.undone():
-        planted.plant("zz_right")
-        planted.plant("zz_wrong", lambda out: out * 1.01)
+    with tiny_suites.isolated_registry():
+        tiny_suites.register_modified("zz_right")
+        tiny_suites.register_modified("zz_wrong", lambda out: out * 1.01)
         assert (SweepCall(plan("zz_right", layer), SPOT).verify("float32") or 0) < 1e-5
         with pytest.raises(InvalidResult, match="against its dense reference, more than 1e-04"):
             SweepCall(plan("zz_wrong", layer), SPOT).verify("float32")
-        planted.plant("zz_nothing", lambda out: out * float("nan"))
+        tiny_suites.register_modified("zz_nothing", lambda out: out * float("nan"))
         with pytest.raises(InvalidResult, match="relative error nan"):
             SweepCall(plan("zz_nothing", layer), SPOT).verify("float32")
 
@@ -119,7 +119,7 @@ def test_memory_of_lstmn_is_linear() -> None:
 # -- what ends a sweep -----------------------------------------------------------------------------------------------
 
 
-def test_without_a_limit_all_sizes_are_measured(clock: Clock) -> None:
+def test_without_a_limit_all_sizes_are_measured(clock: FlopClock) -> None:
     told: list[int] = []
     found = measure_sweep(plan(), lambda: told.append(1))
     assert (found.sizes, found.stop_reason) == ([8, 16, 32, 64], None)
@@ -129,7 +129,7 @@ def test_without_a_limit_all_sizes_are_measured(clock: Clock) -> None:
     )
 
 
-def test_a_size_that_would_take_too_long_is_not_tried(clock: Clock) -> None:
+def test_a_size_that_would_take_too_long_is_not_tried(clock: FlopClock) -> None:
     at_32 = measure_sweep(plan()).results[2].seconds.value
     clock.calls = 0
     found = measure_sweep(plan(most_s=2 * at_32))
@@ -137,7 +137,7 @@ def test_a_size_that_would_take_too_long_is_not_tried(clock: Clock) -> None:
     assert found.stop_reason == f"a call would take about {4 * at_32:.2g} s at length 64"
 
 
-def test_a_size_that_would_take_too_much_memory_is_not_tried(clock: Clock) -> None:
+def test_a_size_that_would_take_too_much_memory_is_not_tried(clock: FlopClock) -> None:
     whole = measure_sweep(plan()).results
     (spot, most) = whole[2].point, whole[2].bytes or 0
     found = measure_sweep(plan(most_bytes=int(1.2 * most)))
@@ -146,13 +146,13 @@ def test_a_size_that_would_take_too_much_memory_is_not_tried(clock: Clock) -> No
     assert (found.stop_reason or "").endswith("KiB at length 64")
 
 
-def test_a_size_that_took_too_long_is_left_out(clock: Clock) -> None:
+def test_a_size_that_took_too_long_is_left_out(clock: FlopClock) -> None:
     clock.leaps = {32: 2.0}
     found = measure_sweep(plan())
     assert (found.sizes, found.stop_reason) == ([8, 16], "a call takes 2 s at length 32")
 
 
-def test_a_size_that_took_far_too_long_ends_the_sweep_and_not_the_case(clock: Clock) -> None:
+def test_a_size_that_took_far_too_long_ends_the_sweep_and_not_the_case(clock: FlopClock) -> None:
     clock.leaps = {32: 20.0}
     found = measure_sweep(plan())
     assert (found.sizes, found.stop_reason) == ([8, 16], "at length 32 one call takes 20 s, the budget is 19 s")
@@ -161,7 +161,7 @@ def test_a_size_that_took_far_too_long_ends_the_sweep_and_not_the_case(clock: Cl
         measure_sweep(plan())
 
 
-def test_two_sizes_are_always_measured(clock: Clock) -> None:
+def test_two_sizes_are_always_measured(clock: FlopClock) -> None:
     found = measure_sweep(plan(most_s=1e-9, most_bytes=1))
     assert found.sizes == [8, 16]
     assert len(found.rounds) == 2

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-import planted
 import pytest
+import tiny_suites
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def qkv() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 import torch
-from measured import measure_cases
-from planted import SEVERAL, values_of
+from inline_measurement import measure_cases
+from tiny_suites import SEVERAL, values_of
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import verification
@@ -25,12 +25,12 @@ from efficient_attn.tasks.fidelity.exact import ExactReference
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         yield
 
 
 def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> None:
-    cases = planted.plan(
+    cases = tiny_suites.plan(
         SEVERAL.replace('"forward", "peak_memory"', '"fidelity"').replace(", causal", ", batch = [5], causal")
     )
     assert len(cases) == 3 * 2 * 4
@@ -45,16 +45,16 @@ def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> 
 
 def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
     with pytest.raises(UsageError, match="--set activations: the suite trial has no task with this key"):
-        planted.plan(SEVERAL, keys={"activations": "mine.npz"})
+        tiny_suites.plan(SEVERAL, keys={"activations": "mine.npz"})
 
 
 def test_missing_activations_are_refused_while_planning() -> None:
     with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
-        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
+        tiny_suites.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
 
 
 def _measure_fidelity(*variants: str) -> list[Record]:
-    cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=variants)
+    cases = tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"fidelity"'), variants=variants)
     return measure_cases([c for c in cases if c.group.config.layer == 2])
 
 
@@ -72,8 +72,8 @@ def test_fidelity_rows_hold_errors_and_no_times() -> None:
 
 def test_fidelity_is_verified_too() -> None:
     wrong, failing, full = _measure_fidelity(
-        planted.plant("zz_wrong", lambda out: out * 1.1),
-        planted.plant("zz_failing", planted.raising(RuntimeError("boom"))),
+        tiny_suites.register_modified("zz_wrong", lambda out: out * 1.1),
+        tiny_suites.register_modified("zz_failing", tiny_suites.raising(RuntimeError("boom"))),
         "full",
     )
     assert wrong.row.status == "invalid"
@@ -95,8 +95,10 @@ def captured(tmp_path: Path) -> str:
 
 
 def _measure(file: str, *variants: str, causal: bool = True) -> list[Record]:
-    text = planted.TINY.replace('"forward"', '"fidelity"')
-    return measure_cases(planted.plan(text, variants=variants, axes={"causal": [causal]}, keys={"activations": file}))
+    text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
+    return measure_cases(
+        tiny_suites.plan(text, variants=variants, axes={"causal": [causal]}, keys={"activations": file})
+    )
 
 
 def test_causal_and_grouped_activations(captured: str) -> None:
@@ -124,13 +126,13 @@ def test_exact_attention_is_worked_out_once_for_a_group(captured: str, monkeypat
 
 
 def test_a_mechanism_without_a_gradient_says_so(captured: str) -> None:
-    no_gradient = planted.plant("zz_fixed", traits=ea.Traits(decode=False, exact=True, gradient=False))
+    no_gradient = tiny_suites.register_modified("zz_fixed", traits=ea.Traits(decode=False, exact=True, gradient=False))
     (record,) = _measure(captured, no_gradient)
     assert (record.row.status, record.row.extra["gradient_cosine"]) == ("ok", None)
     assert record.row.reason == "no gradient_cosine: the mechanism has no gradient"
 
 
-def _wrong_from(row: int) -> planted.Twist:
+def _wrong_from(row: int) -> tiny_suites.Change:
     def twist(out: torch.Tensor) -> torch.Tensor:
         return torch.cat([out[:, :, :row], out[:, :, row:] * 1.1], 2)
 
@@ -139,7 +141,7 @@ def _wrong_from(row: int) -> planted.Twist:
 
 def test_some_rows_are_proved_where_all_are_too_many(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
-    full, late = _measure(captured, "full", planted.plant("zz_late", _wrong_from(38)))
+    full, late = _measure(captured, "full", tiny_suites.register_modified("zz_late", _wrong_from(38)))
     assert (full.row.status, full.row.gate_len) == ("ok", 40)
     assert (late.row.status, late.row.relative_error) == ("invalid", None)
 
@@ -150,18 +152,20 @@ def test_the_first_positions_are_proved_where_rows_cannot_be_taken_alone(
     monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
     mixing = ea.Traits(decode=False, exact=True, mixes_queries=True)
     whole, wrong = _measure(
-        captured, planted.plant("zz_mixing", traits=mixing), planted.plant("zz_wrong", _wrong_from(5), traits=mixing)
+        captured,
+        tiny_suites.register_modified("zz_mixing", traits=mixing),
+        tiny_suites.register_modified("zz_wrong", _wrong_from(5), traits=mixing),
     )
     assert (whole.row.status, whole.row.gate_len, whole.row.extra["weight_rows"]) == ("ok", 20, 40)
     assert wrong.row.status == "invalid"
 
 
 def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
-    text = planted.TINY.replace('"forward"', '"fidelity"')
+    text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
     best = Roofline(gemm_flops_per_s=1e10, bytes_per_s=1e10)
     full, linear = (
         estimate_case(case, best)
-        for case in planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})[:2]
+        for case in tiny_suites.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})[:2]
     )
     pairs = 9 * 2048**2
     assert full.call_bytes < 8 * pairs * 2  # two matrices of all pairs, as they once were
@@ -175,8 +179,8 @@ def test_activations_that_are_not_installed_are_skipped_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
-    text = planted.TINY.replace('"forward"', '"fidelity"')
-    cases = planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})
+    text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
+    cases = tiny_suites.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})
     assert values_of(cases, "layer") == [5, 20]
     assert {(c.group.config.seq_len, c.kv_heads, c.group.config.inputs) for c in cases} == {(2048, 3, "smollm2")}
     for record in measure_cases([c for c in cases if c.group.config.layer == 5]):

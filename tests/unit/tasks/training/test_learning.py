@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import planted
 import pytest
+import tiny_suites
 import tiny_training as tiny
-from measured import measure_cases
+from inline_measurement import measure_cases
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench import task_registry
@@ -53,14 +53,14 @@ ATTEMPTS = list(list_attempts(NAMED, tiny.keys(), quick=False))
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-    with planted.undone():
+    with tiny_suites.isolated_registry():
         register_task(make_task(NAMED))
         yield
     scratch.set_folder(None)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
-    loaded = planted.loaded(text)
+    loaded = tiny_suites.parse(text)
     return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
 
 
@@ -78,7 +78,7 @@ def _told(records: list[Record]) -> list[Any]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     """The records of a whole run of two mechanisms."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    with planted.undone(), pytest.MonkeyPatch.context() as patch:
+    with tiny_suites.isolated_registry(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
         register_task(make_task(NAMED))
         assert _run(folder).failed == 0
@@ -91,27 +91,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 
 
 def test_mechanisms_are_trained_in_turns() -> None:
-    cells = group_cases(planted.plan(TEXT))
+    cells = group_cases(tiny_suites.plan(TEXT))
     assert [cell.config.inputs for cell, _ in cells] == [attempt.label for attempt in ATTEMPTS]
     assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in cells)
     assert len({case.key for _, members in cells for case in members}) == 2 * len(ATTEMPTS)
 
 
 def test_a_trial_has_one_attempt_and_a_part_of_the_steps_or_seconds() -> None:
-    (case,) = planted.plan(TEXT, quick=True, variants=["full"], keys={"steps": 40})
+    (case,) = tiny_suites.plan(TEXT, quick=True, variants=["full"], keys={"steps": 40})
     assert (case.keys.steps, case.keys.seconds) == (10, None)
-    (case,) = planted.plan(TEXT.replace("steps    = 3\n", ""), quick=True, variants=["full"], keys={"seconds": 8.0})
+    (case,) = tiny_suites.plan(TEXT.replace("steps    = 3\n", ""), quick=True, variants=["full"], keys={"seconds": 8.0})
     assert (case.keys.steps, case.keys.seconds) == (None, 2.0)
 
 
 def test_how_often_it_is_saved_is_no_part_of_a_case() -> None:
-    often = planted.plan(TEXT + "[[variant]]\nname='linear'\n", keys={"checkpoint_s": 1.0})
+    often = tiny_suites.plan(TEXT + "[[variant]]\nname='linear'\n", keys={"checkpoint_s": 1.0})
     assert [case.keys.checkpoint_s for case in often] == [1.0] * len(often)
-    assert [case.key for case in often] == [case.key for case in planted.plan(TEXT + "[[variant]]\nname='linear'\n")]
+    assert [case.key for case in often] == [
+        case.key for case in tiny_suites.plan(TEXT + "[[variant]]\nname='linear'\n")
+    ]
 
 
 def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
-    assert planted.plan(TEXT, keys={"noise": False}) == planted.plan(TEXT)
+    assert tiny_suites.plan(TEXT, keys={"noise": False}) == tiny_suites.plan(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
 )
 def test_what_cannot_be_trained_is_refused_before_anything_runs(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        planted.plan(TEXT, **changed)
+        tiny_suites.plan(TEXT, **changed)
 
 
 def test_the_file_of_the_problem_is_the_tasks_source() -> None:
@@ -193,7 +195,7 @@ def test_the_bound_counts_chance_beyond_the_reach() -> None:
     register_task(make_task(copying))
     text = TEXT.replace('"tiny"', '"tiny copying"').replace("pairs    = 2\n", "")
     (near, *_), (far, *_) = (
-        planted.plan(text, variants=[f"sliding_window:window={window}"], keys={"vocab": 20}) for window in (6, 7)
+        tiny_suites.plan(text, variants=[f"sliding_window:window={window}"], keys={"vocab": 20}) for window in (6, 7)
     )
     assert (
         compute_reach_score(copying, near) == 1 / 20
@@ -205,7 +207,7 @@ def test_the_bound_counts_chance_beyond_the_reach() -> None:
 
 
 def _case(words: str, text: str = TEXT, **changed: Any) -> Case:
-    return next(c for c in planted.plan(text, variants=["full"], **changed) if c.group.config.inputs == words)
+    return next(c for c in tiny_suites.plan(text, variants=["full"], **changed) if c.group.config.inputs == words)
 
 
 def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path) -> None:
@@ -248,12 +250,12 @@ def test_a_mechanism_that_lacks_a_trait_is_unsupported_with_the_reason() -> None
 
 
 def _first(variant: str) -> Case:
-    return planted.plan(TEXT, variants=[variant])[0]
+    return tiny_suites.plan(TEXT, variants=[variant])[0]
 
 
 def test_a_loss_that_is_no_number_is_invalid() -> None:
-    nan = planted.plant("zz_nan", lambda out: out * float("nan"))
-    (record,) = measure_cases([planted.plan(TEXT, variants=[nan])[0]])
+    nan = tiny_suites.register_modified("zz_nan", lambda out: out * float("nan"))
+    (record,) = measure_cases([tiny_suites.plan(TEXT, variants=[nan])[0]])
     assert (record.row.status, record.row.extra) == ("invalid", {})
     assert record.row.reason == "the loss is nan at step 1, at learning rate 0.002"
 

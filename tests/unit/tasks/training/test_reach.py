@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import planted
 import pytest
+import tiny_suites
 import tiny_training as tiny
 import torch
 
@@ -14,11 +14,11 @@ from efficient_attn.tasks.problems.mqar import MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.reach import EXAMPLES, compute_lookback, compute_share_within, count_reach
 
-TEXT = planted.TINY.replace("[16]", "[24]").replace("threads", "causal = [true], threads")
+TEXT = tiny_suites.TINY.replace("[16]", "[24]").replace("threads", "causal = [true], threads")
 
 
 def _count(variant: str) -> int | None:
-    (case,) = planted.plan(TEXT, variants=[variant])
+    (case,) = tiny_suites.plan(TEXT, variants=[variant])
     return count_reach(case)
 
 

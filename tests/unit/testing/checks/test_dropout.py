@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from toys import PLAIN, Toy, make
+from toy_mechanisms import PLAIN, Toy, make
 
 import efficient_attn as ea
 from efficient_attn.kernels.dense import softmax_attention

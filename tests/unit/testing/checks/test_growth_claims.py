@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toys import Shrinking
+from toy_mechanisms import Shrinking
 
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks import growth_claims

@@ -12,7 +12,7 @@ import pytest
 import torch
 from planted_bugs.planting import subclass
 from specs import SPECS
-from toys import Toy
+from toy_mechanisms import Toy
 
 import efficient_attn as ea
 from efficient_attn.testing import Subject, run_check

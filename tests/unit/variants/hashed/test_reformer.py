@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor
-from written import Written
+from write_counter import WriteCounter
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
@@ -307,7 +307,7 @@ def test_work_grows_as_the_length() -> None:
     def written(n: int) -> int:
         attn = reformer(2, 32, width=16)
         q = torch.randn(1, 1, n, 16)
-        with torch.no_grad(), Written() as mode:
+        with torch.no_grad(), WriteCounter() as mode:
             attn(q, q, q)
         return mode.numbers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from forced_choice import force_implementation
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
@@ -13,7 +14,6 @@ from efficient_attn.kernels.low_rank.projection import project
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.low_rank.linformer import Linformer
-from tests.helpers.forms import forced
 
 SHARES = ("heads", "key_value", "none")
 
@@ -128,7 +128,7 @@ LAYOUTS = {
 @pytest.mark.parametrize(("contest", "form"), [(c, form) for c in (PRODUCTS, HALF) for form in c.implementations])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_projections_and_their_gradients(dtype: torch.dtype, contest: Tunable, form: str, layout: str) -> None:
-    with forced(contest, form):
+    with force_implementation(contest, form):
         _compare_projections(dtype, layout)
 
 

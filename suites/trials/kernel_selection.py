@@ -1,10 +1,10 @@
-"""Compare kernel selection by table, by rule, and by former constants.
+"""Does the timing table select faster kernels than the rule and the former constants?
 
-    python suites/trials/choices.py [--shapes 40] [--seed 0]
+    python suites/trials/kernel_selection.py [--shapes 40] [--seed 0]
 
-draws shapes that no table was made with, times all forms of each contest there, and prints how much more time than the
-best form the three take: the table's choice, the rule's, the constant's. Geometric means over shapes, 95% intervals.
-The table is that of this machine and one thread, made now if there is none.
+draws random shapes, times all implementations of each autotuned kernel, and prints the time of the implementations
+selected by the table, the rule and the constant relative to the fastest one: geometric means over shapes with 95%
+intervals. The table is that of this machine and one thread; it is created if it does not exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from interleaving import time_interleaved
+from interleaving import format_estimate, time_interleaved
 
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
@@ -29,7 +29,7 @@ MAX_MULTIPLY_ADDS = 2**28  # multiply-adds of a drawn call
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", type=int, default=40, help="of each contest")
+    parser.add_argument("--shapes", type=int, default=40, help="of each kernel")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def compare_choices(
 ) -> None:
     table = autotuner.find_table(tunable, 1)
     print(f"\n{tunable.name}: {len(table.timings)} points timed in {table.seconds:.1f} s ({table.source})")
-    logs: dict[str, list[float]] = defaultdict(list)
+    relative_times: dict[str, list[float]] = defaultdict(list)
     for _ in range(count):
         point = draw(rng)
         with torch.no_grad():
@@ -60,15 +60,15 @@ def compare_choices(
             }
         best = min(times.values())
         for chooser, implementation in (
-            ("choice", autotuner.select_implementation(tunable, 1, point)),
+            ("table", autotuner.select_implementation(tunable, 1, point)),
             ("rule", tunable.rule(point)),
             ("constant", constant(point)),
         ):
-            logs[chooser].append(float(times[implementation] / best))
-    for chooser, ratios in logs.items():
+            relative_times[chooser].append(float(times[implementation] / best))
+    for chooser, ratios in relative_times.items():
         mean = estimate_geometric_mean(ratios)
-        print(f"  {chooser:8s} takes {mean.value:.3f}x the best form's time ({mean.low:.3f}-{mean.high:.3f})", end="")
-        print(f", at worst {max(ratios):.2f}", flush=True)
+        worst = max(ratios)
+        print(f"  {chooser:8s} relative to the fastest: {format_estimate(mean, 3)}, at worst {worst:.2f}", flush=True)
 
 
 def draw_product(rng: np.random.Generator) -> TuningPoint:

@@ -1,4 +1,4 @@
-"""Small mechanisms with unusual claims, true ones and false ones, for the conformance kit to judge."""
+"""Small mechanisms with unusual traits, declared correctly or incorrectly, for tests of the conformance tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = Traits(decode=False, grouped=False, exact=True)
 
 
 class Toy(Attention):
-    """Softmax attention whose fast form takes the queries a few at a time. Subclasses change scores and claims."""
+    """Softmax attention, computed for 50 queries at a time. Subclasses change scores and traits."""
 
     backends = ("loop", "dense")
     claims = PLAIN
@@ -49,14 +49,14 @@ class Toy(Attention):
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
         k, v = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
-        here = replace(mask, query_start=mask.start(q.shape[2], k.shape[2]) + first, query_lengths=None)
-        allowed = here.dense(last - first, k.shape[2], device=q.device)
+        rows_mask = replace(mask, query_start=mask.start(q.shape[2], k.shape[2]) + first, query_lengths=None)
+        allowed = rows_mask.dense(last - first, k.shape[2], device=q.device)
         weights = masked_softmax(self.scores(widen(q)[:, :, first:last], k, first, **inputs), allowed)
         return (weights @ v).to(q.dtype)
 
 
 class Biased(Toy):
-    """Needs one more tensor beside the keys."""
+    """Has one more input, a bias of each key."""
 
     claims = replace(PLAIN, inputs={"bias": Input("key")}, exact=True)
 
@@ -66,37 +66,37 @@ class Biased(Toy):
 
 
 class Tied(Toy):
-    """Insists on k = q, as Reformer does."""
+    """Requires k = q, as Reformer does."""
 
     claims = replace(PLAIN, cross=False)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         valid = mask.key_valid(k.shape[2])
         rows = q if valid is None else q.masked_fill(~valid[:, None, :, None], 0)
-        wanted = mask.query_valid(q.shape[2])
-        keys = k if wanted is None else k.masked_fill(~wanted[:, None, :, None], 0)
+        query_valid = mask.query_valid(q.shape[2])
+        keys = k if query_valid is None else k.masked_fill(~query_valid[:, None, :, None], 0)
         if not torch.equal(rows, keys):
             raise ea.UsageError("k must be q")
         return super().compute(q, k, v, mask)
 
-    def sample(self, shape: Shape, **how: object) -> Sample:
-        drawn = super().sample(shape, **how)  # pyright: ignore[reportArgumentType]
+    def sample(self, shape: Shape, **options: object) -> Sample:
+        drawn = super().sample(shape, **options)  # pyright: ignore[reportArgumentType]
         return drawn._replace(k=drawn.q)
 
 
 class Pooled(Toy):
-    """Every query looks at the mean of all queries that are wanted."""
+    """Subtracts the mean of all valid queries from each query."""
 
     claims = replace(PLAIN, causal=False, strictly_causal=False, mixes_queries=True)
 
     def prepared(self, q: Tensor, mask: Mask) -> Tensor:
-        wanted = mask.query_valid(q.shape[2])
-        many = q.shape[2] if wanted is None else wanted.sum(1).clamp(min=1).view(-1, 1, 1, 1)
-        return q - q.sum(2, keepdim=True) / many
+        query_valid = mask.query_valid(q.shape[2])
+        count = q.shape[2] if query_valid is None else query_valid.sum(1).clamp(min=1).view(-1, 1, 1, 1)
+        return q - q.sum(2, keepdim=True) / count
 
 
 class Counting(Toy):
-    """Without causality the number of keys, padded ones included, sharpens the weights."""
+    """Without causality, weights depend on the number of keys including padding."""
 
     claims = replace(PLAIN, padded_as_trimmed=False)
 
@@ -105,7 +105,7 @@ class Counting(Toy):
 
 
 class Humble(Toy):
-    """Can do next to nothing, and says so."""
+    """Supports no optional feature, and declares so."""
 
     claims = Traits(
         causal=False, strictly_causal=False, cross=False, padding=False, decode=False, grouped=False, gradient=False
@@ -117,7 +117,7 @@ class CausalOnly(Toy):
 
 
 class Learned(Toy):
-    """Has a parameter for each head, drawn from the seed."""
+    """Has a parameter for each head, initialized from the seed."""
 
     def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
         super().__init__()
@@ -131,15 +131,15 @@ class Learned(Toy):
 
 
 def make(cls: type[Toy], **claims: object) -> type[Toy]:
-    """The class with other claims, true or not."""
+    """The class with changed traits, correct or not."""
     return type(cls.__name__, (cls,), {"claims": replace(cls.claims, **claims)})
 
 
-# -- toys that break what others promise -----------------------------------------------------------------------------
+# -- toys that violate a declared trait -------------------------------------------------------------------------------
 
 
 class Sequential(Toy):
-    """Scores fall with distance: positions matter."""
+    """Scores grow with the position of a key, as declared by `positional`."""
 
     claims = replace(PLAIN, positional=True, exact=False)
 
@@ -148,7 +148,7 @@ class Sequential(Toy):
 
 
 class CountingFuture(Toy):
-    """The number of keys matters to causal masks too."""
+    """With causal masks too, weights depend on the number of keys."""
 
     claims = replace(PLAIN, padded_as_trimmed=False)
 
@@ -167,7 +167,7 @@ class Halved(Toy):
 
 
 class Forgetful(Learned):
-    """Draws something that its state dict does not carry."""
+    """Draws an offset that its state dict lacks."""
 
     def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
         super().__init__(dims=dims, seed=seed)
@@ -189,19 +189,19 @@ class Miscounted(Toy):
 
 
 class Overflowing(Halved):
-    """Softmax without its maximum taken out, in float32."""
+    """Softmax that overflows because it does not subtract the maximum."""
 
     def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
         s = super().scores(q, k, first)
         return s + torch.exp(s.float()).to(s) * 0
 
 
-# -- toys that are hard to check --------------------------------------------------------------------------------------
+# -- toys that cannot be checked completely ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Past:
-    """Keys and values so far, in memory that comes with the first step, so that nobody can ask for its size."""
+    """Keys and values so far, allocated by the first step, so that their size is unknown before."""
 
     keys: Tensor | None = None
     values: Tensor | None = None
@@ -209,7 +209,7 @@ class Past:
 
 
 class Stepwise(Toy):
-    """Decodes, but one position at a time, and its state tells no capacity."""
+    """Decodes one position at a time, with a state that does not declare its capacity."""
 
     claims = replace(PLAIN, decode=True)
 
@@ -217,21 +217,23 @@ class Stepwise(Toy):
         return max_len, Past()
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[int, Past], **inputs: Tensor) -> tuple[Tensor, Any]:
-        most, past = state
+        max_len, past = state
         if q.shape[2] != 1:
             raise ea.UsageError("Stepwise: a step takes one position")
         end = past.length + 1
-        if end > most:
-            raise ea.UsageError(f"the decode state was made for max_len={most} positions")
-        made = [x.new_zeros(*x.shape[:2], most, x.shape[3]) for x in (k, v)]
-        keys, values = (new if old is None else old for new, old in zip(made, (past.keys, past.values), strict=True))
+        if end > max_len:
+            raise ea.UsageError(f"the decode state was made for max_len={max_len} positions")
+        allocated = [x.new_zeros(*x.shape[:2], max_len, x.shape[3]) for x in (k, v)]
+        keys, values = (
+            new if old is None else old for new, old in zip(allocated, (past.keys, past.values), strict=True)
+        )
         keys[:, :, past.length : end], values[:, :, past.length : end] = k, v
         out = self._rows(q, keys[:, :, :end], values[:, :, :end], Mask(causal=True), 0, 1)
-        return out, (most, Past(keys, values, end))
+        return out, (max_len, Past(keys, values, end))
 
 
 class Slow(Toy):
-    """Its oracle takes its time."""
+    """Has a slow reference implementation."""
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         time.sleep(3e-6 * q.shape[2] * k.shape[2])
@@ -239,7 +241,7 @@ class Slow(Toy):
 
 
 class Even(Toy):
-    """Takes even widths only."""
+    """Supports even widths only."""
 
     def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
         super().__init__()
@@ -248,7 +250,7 @@ class Even(Toy):
 
 
 class Noisy(Toy):
-    """Its last bits change from call to call, and it says so."""
+    """Its last bits differ between calls, as it declares."""
 
     claims = replace(PLAIN, deterministic=False)
     calls = 0

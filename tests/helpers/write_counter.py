@@ -1,4 +1,4 @@
-"""What a call costs, without a clock."""
+"""The cost of a call in elements written, as a measure without a clock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Written(TorchDispatchMode):
-    """Counts the numbers that torch's operations write."""
+class WriteCounter(TorchDispatchMode):
+    """Counts the elements of all outputs of torch's operations."""
 
     numbers = 0
 

@@ -1,8 +1,8 @@
-"""A process that has imported what commands import and forks for each of them: `shell.run` without seconds of imports.
+"""A server process that has imported all modules of the command and forks for each request, to make `shell.run` fast.
 
-One request a line on stdin (JSON: arguments, cwd, environment, files for stdout and stderr), one number a line back:
-that of the process that was begun. A line with such a number asks for its exit code, once it has ended.
-No tensor is touched before a fork, as OpenMP's threads would not survive it.
+A request is a line of JSON on stdin (arguments, cwd, environment, files for stdout and stderr); the reply is the id of
+the process started. A request that is such an id waits for that process; the reply is its exit code. No tensor
+operation runs before a fork, as OpenMP's threads do not survive it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 LIMIT_S = 300
 
 
-def imported() -> None:
-    """Everything that a command may import."""
+def import_modules() -> None:
+    """Import everything that a command may import."""
     import efficient_attn
 
     for name in (
@@ -37,14 +37,14 @@ def imported() -> None:
     ):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(efficient_attn.__path__, "efficient_attn."):
-        # other people's libraries come with the commands that want them; a registry that was asked would know no more
+        # other libraries are imported by the commands that need them
         if not any(part in module.name for part in ("__main__", ".peers", ".integrations")):
             importlib.import_module(module.name)
     gc.freeze()  # a collection in a child would copy all these pages
 
 
-def hurry() -> None:
-    """Let a look at the machine and a round be short: what runs here is asked whether it is right, not how fast."""
+def shorten_measurements() -> None:
+    """Shorten rounds and the roofline measurement, as no test depends on measured times."""
     from efficient_attn.instruments import roofline, timing
 
     roofline.GEMM_S, roofline.GEMM_REPEATS = 0.002, 1
@@ -53,8 +53,8 @@ def hurry() -> None:
     timing.MIN_ROUND_S = 0.01
 
 
-def become(request: dict[str, Any]) -> None:
-    """Take the place of a fresh interpreter with this request's folder, environment and streams."""
+def set_up(request: dict[str, Any]) -> None:
+    """Set up folder, environment and streams as a new interpreter for the request has them."""
     signal.alarm(LIMIT_S)
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -69,8 +69,8 @@ def become(request: dict[str, Any]) -> None:
     sys.argv[1:] = request["arguments"]
 
 
-def fork_servers() -> None:
-    """Let a command's own fork server be a fork too: all that it would import for seconds is here already."""
+def fork_fork_servers() -> None:
+    """Fork a command's own fork server too, instead of starting an interpreter that imports everything again."""
     spawn = util.spawnv_passfds
 
     def start(path: Any, arguments: Any, fds: Any) -> int:
@@ -79,7 +79,7 @@ def fork_servers() -> None:
             return spawn(path, arguments, fds)
         child = os.fork()
         if not child:
-            for fd in set(range(3, 1024)) - set(fds):  # as a new program has no others
+            for fd in set(range(3, 1024)) - set(fds):  # a new program inherits no others
                 with suppress(OSError):
                     os.close(fd)
             try:
@@ -92,7 +92,7 @@ def fork_servers() -> None:
 
 
 def serve() -> bool:
-    """Fork for each request until there are no more: True in a child, which has become the request's process."""
+    """Fork for each request until stdin is closed. Returns True in a child process, which is to run the command."""
     while line := os.read(0, 1 << 20):
         request = json.loads(line)
         if isinstance(request, int):
@@ -100,14 +100,14 @@ def serve() -> bool:
             continue
         child = os.fork()
         if not child:
-            become(request)
+            set_up(request)
             return True
         print(child, flush=True)
     return False
 
 
-def command() -> int:
-    """``python -m efficient_attn``, or ``python FILE``, its exit code, and what it left to do at its end."""
+def run_command() -> int:
+    """Run ``python -m efficient_attn`` or ``python FILE`` with exit handlers; the exit code."""
     try:
         if sys.argv[1:2] and sys.argv[1].endswith(".py"):
             del sys.argv[0]
@@ -127,8 +127,8 @@ def command() -> int:
 
 
 if __name__ == "__main__":
-    imported()
-    hurry()
-    fork_servers()
+    import_modules()
+    shorten_measurements()
+    fork_fork_servers()
     if serve():
-        os._exit(command())  # taking all modules apart would last a third of a second
+        os._exit(run_command())  # normal interpreter shutdown takes a third of a second

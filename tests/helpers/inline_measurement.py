@@ -1,11 +1,11 @@
-"""Cells of tiny suites, measured in this process."""
+"""Measure groups of tiny suites in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import planted
+import tiny_suites
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring.conditions import Conditions
@@ -15,14 +15,16 @@ from efficient_attn.results.rows import Record
 
 
 def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list[Record]:
-    text = planted.TINY.replace('"forward"', mode if '"' in mode else f'"{mode}"')
-    return measure_cases(planted.plan(text, variants=variants, axes={name: [value] for name, value in axes.items()}))
+    text = tiny_suites.TINY.replace('"forward"', mode if '"' in mode else f'"{mode}"')
+    return measure_cases(
+        tiny_suites.plan(text, variants=variants, axes={name: [value] for name, value in axes.items()})
+    )
 
 
 def measure_cases(cases: Sequence[Case]) -> list[Record]:
-    """Of one cell: exactly one record a case, in order, each of which can be kept."""
-    ((cell, members),) = group_cases(cases)
-    records = list(measure_group(cell, members, Conditions(engine=LocalEngine("inline"))))
+    """Measure the cases of one group, and check that each has one record, in order, that can be stored."""
+    ((group, members),) = group_cases(cases)
+    records = list(measure_group(group, members, Conditions(engine=LocalEngine("inline"))))
     assert [r.row.case_key for r in records] == [c.key for c in members]
     for record in records:
         Record.from_line(record.to_line())

@@ -1,8 +1,9 @@
-"""Half precision compared with float32: is any mechanism slower in bfloat16 or float16, forward or with gradients?
+"""Is any mechanism slower in bfloat16 or float16 than in float32, forward or with gradients?
 
-    python suites/trials/precision.py [--shape 1,4,2048,64] [SPEC...]
+    python suites/trials/half_precision.py [--shape 1,4,2048,64] [SPEC...]
 
-prints float32's milliseconds, and the ratio of each half's time to it with a 95% interval; calls in turns, one thread.
+prints the milliseconds in float32, and the ratio of the time in each other dtype to it with a 95% interval. Calls are
+interleaved, on one thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 
 import numpy as np
 import torch
-from interleaving import make_attention, make_call, time_interleaved
+from interleaving import format_estimate, make_attention, make_call, time_interleaved
 
 from efficient_attn.results.stats import estimate_geometric_mean
 
@@ -46,7 +47,7 @@ def compare(spec: str, shape: list[int], causal: bool, gradient: bool, rounds: i
     line += f" {np.median(times['float32']) * 1e3:8.2f} ms"
     for half in ("bfloat16", "float16"):
         ratio = estimate_geometric_mean((times[half] / times["float32"]).tolist())
-        line += f"   {half} {ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+        line += f"   {half} {format_estimate(ratio)}"
     return line
 
 

@@ -1,9 +1,9 @@
 """Write docs/reference/torch-features.md: the torch features that each mechanism supports, by testing them.
 
-    python suites/trials/abilities.py [SPEC...]
+    python suites/trials/torch_features.py [SPEC...]
 
-One row a spec, one column an ability. Given specs, the table of these is printed and nothing is written. A probe that
-raises is shown as `fails`, and the exit code is then 1.
+The table has a row for each spec and a column for each feature. With specs, their table is printed and no file is
+written. A probe that raises is shown as `fails`, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from efficient_attn.testing import Check, Subject, run_check
 from efficient_attn.testing.checks import dropout, persistence
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
-COMMAND = "python suites/trials/abilities.py"
+COMMAND = "python suites/trials/torch_features.py"
 FAILURE_PREFIX = "fails: "
-OPTION_SPECS = (  # options with other code than the default
+OPTION_SPECS = (  # options that select other code than the default
     "full:backend=cpp",
     "full:backend=dense",
     "gqa:kv_heads=2",
@@ -80,7 +80,7 @@ def run_probe(probe: Callable[[str], str], spec: str) -> str:
 
 
 def make_table(specs: Iterable[str], probes: Mapping[str, Callable[[str], str]]) -> str:
-    """Markdown: a row a spec, a column a probe."""
+    """A Markdown table with a row for each spec and a column for each probe."""
     rows = [["spec", *(name.replace("_", " ") for name in probes)], ["---"] * (1 + len(probes))]
     rows += [[f"`{spec}`", *(run_probe(probe, spec) for probe in probes.values())] for spec in specs]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)

@@ -1,14 +1,13 @@
-"""Is the first answer of `recommend` the fastest? Random questions are answered by exhaustive search over all
-measured groups.
+"""Is the first answer of `recommend` the fastest mechanism?
 
-    python suites/trials/recommending.py [RUN ...] [--questions N] [--seed S]
+    python suites/trials/recommendation_accuracy.py [RUN ...] [--questions N] [--seed S]
 
-A cell is what one session timed side by side; who was the fastest of it, of those that keep the bounds, is the truth.
-Half of the questions are about cells whose rows are there. For the other half all rows of that place and length, of
-whichever run, are taken away first, so that all times are interpolated. Mechanisms that the cell did not time are not
-asked about, because nobody knows the truth of them. An answer is right where the truth is first or shares the first
-rank; a question without an answer counts as wrong. Counted besides: shared first ranks, answers that hold a mechanism
-that breaks a bound, and times that lay outside of their interval.
+Compares the answers to random questions with an exhaustive search over measured groups: the true answer is the fastest
+mechanism of a group that satisfies the constraints. For half of the questions the rows of the group are available. For
+the other half all rows at its configuration and length are removed from all runs first, so that all times are
+interpolated. Only mechanisms that the group timed are considered. An answer is right if the true one is first or shares
+the first rank; a question without an answer counts as wrong. The script also counts shared first ranks, answers that
+contain a mechanism that violates a constraint, and measured times outside of the predicted interval.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from efficient_attn.results.differences import MAX_DISTURBED_SHARE
 from efficient_attn.spec import parse
 
 ERRORS = (None, 0.3, 0.4, 0.5, 0.75, 0.9)
-MIN_MECHANISMS = 3  # mechanisms of a group that is asked about
+MIN_MECHANISMS = 3  # in a group with questions
 
 
 @dataclass
 class Score:
-    """Results for one kind of question. unanswered: no answer, though one mechanism satisfies the bounds. broken:
-    answers that contain a violation. times, outside: intervals of times, and those that do not contain the measured
-    value."""
+    """Counts for one kind of question. unanswered: no answer, though a mechanism satisfies the constraints. broken:
+    answers with a violation. times, outside: predicted times, and those whose interval lacks the measured value."""
 
     questions: int = 0
     right: int = 0
@@ -51,9 +49,9 @@ class Score:
 
     def format(self) -> str:
         return (
-            f"{self.questions} asked, {self.right / self.questions:.1%} right, {self.unanswered} not answered; "
+            f"{self.questions} questions, {self.right / self.questions:.1%} right, {self.unanswered} unanswered; "
             f"{self.tied / max(1, self.questions - self.unanswered):.1%} of the answers share the first rank; "
-            f"{self.broken} violate a bound; {self.outside} of {self.times} times outside of their interval"
+            f"{self.broken} violate a constraint; {self.outside} of {self.times} times outside of the interval"
         )
 
 
@@ -67,7 +65,7 @@ class TimedGroup:
 
 
 def list_groups(rows: Any, data: RecommendationData) -> list[TimedGroup]:
-    """From the rows themselves, independent of the code that answers."""
+    """The measured groups, from the rows, independently of the code of `recommend`."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["latency_ms"].notna()]
     index_by_config = {
         tuple(config[name] for name in CONFIG_COLUMNS): index for index, (config, _) in enumerate(data.curves_by_config)
@@ -87,7 +85,7 @@ def list_groups(rows: Any, data: RecommendationData) -> list[TimedGroup]:
 
 
 def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float]]:
-    """By spec, and whether heads share keys: the mean error over layers at each configuration."""
+    """The mean error over layers at each configuration, by spec and whether heads share keys."""
     fidelity_rows = rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()]
     errors: dict[tuple[str, bool], dict[tuple[Any, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in fidelity_rows.to_dict("records"):
@@ -97,7 +95,7 @@ def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float
 
 
 def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mapping[str, Any]) -> float | None:
-    """Of its own dtype and direction if available, then at the greatest length, as documented."""
+    """The error for a row: of its dtype and direction if available, at the greatest length, as documented."""
     spec = str(parse(row["variant"]).without_backend())
     if spec == "full":
         return 0.0
@@ -106,14 +104,14 @@ def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mappi
     return None if best is None else spec_errors[best]
 
 
-def draw_question(cell: TimedGroup, draw: random.Random, config: Mapping[str, Any]) -> Requirements:
-    """A question about a group, with bounds that some mechanisms satisfy."""
-    row = draw.choice(list(cell.rows.values()))
+def draw_question(group: TimedGroup, draw: random.Random, config: Mapping[str, Any]) -> Requirements:
+    """A question about a group, with random constraints."""
+    row = draw.choice(list(group.rows.values()))
     memory = row["peak_memory_bytes"] or row["state_bytes"]
     shape = {name: config[name] if name == "dtype" else _whole(config[name]) for name in SHAPE}
     exact_fields = {"mode": config["mode"], "causal": config["causal"], "device": config["device"], **shape}
     return Requirements(
-        seq_len=cell.length,
+        seq_len=group.length,
         machine=str(config["machine"]),
         max_error=draw.choice(ERRORS),
         memory=int(memory * draw.uniform(0.8, 2)) if memory and draw.random() < 0.4 else None,
@@ -127,11 +125,11 @@ def _whole(value: Any) -> int | None:
 
 
 def find_admissible(
-    cell: TimedGroup, question: Requirements, errors: Mapping[Any, Any]
+    group: TimedGroup, question: Requirements, errors: Mapping[Any, Any]
 ) -> dict[str, Mapping[str, Any]]:
-    """By exhaustive search: every mechanism of the group that satisfies the bounds."""
+    """Every mechanism of the group that satisfies the constraints, by exhaustive search."""
     admissible = {}
-    for (label, heads), row in cell.rows.items():
+    for (label, heads), row in group.rows.items():
         if question.has_quality_bounds and heads not in (None, row["heads"]):
             continue
         error = find_error(errors, row)
@@ -146,43 +144,41 @@ def find_admissible(
     return admissible
 
 
-def restrict(data: RecommendationData, cell: TimedGroup, *, left_out: bool) -> RecommendationData:
+def restrict(data: RecommendationData, group: TimedGroup, *, left_out: bool) -> RecommendationData:
     """The data about the group's mechanisms at its configuration, without those at its length."""
-    config, curves = data.curves_by_config[cell.config_index]
-    curves_of_group = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
+    config, curves = data.curves_by_config[group.config_index]
+    group_curves = [curve for curve in curves if (curve.label, curve.kv_heads) in group.rows]
     if left_out:
-        curves_of_group = [
-            replace(c, points=tuple(p for p in c.points if p.length != cell.length)) for c in curves_of_group
-        ]
-    return replace(data, curves_by_config=((config, tuple(curves_of_group)),))
+        group_curves = [replace(c, points=tuple(p for p in c.points if p.length != group.length)) for c in group_curves]
+    return replace(data, curves_by_config=((config, tuple(group_curves)),))
 
 
-def has_neighbours(data: RecommendationData, cell: TimedGroup) -> bool:
+def has_neighbours(data: RecommendationData, group: TimedGroup) -> bool:
     """Whether all mechanisms of the group were timed at shorter and at longer lengths too."""
-    group_curves = restrict(data, cell, left_out=True).curves_by_config[0][1]
-    return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in group_curves)
+    group_curves = restrict(data, group, left_out=True).curves_by_config[0][1]
+    return all(c.points and c.points[0].length < group.length < c.points[-1].length for c in group_curves)
 
 
 def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
     rows = gather(runs).rows
     data, errors = RecommendationData.of(rows), list_errors(rows)
-    cells = list_groups(add_labels(rows), data)
-    interior_cells = [cell for cell in cells if has_neighbours(data, cell)]
+    groups = list_groups(add_labels(rows), data)
+    interior_groups = [group for group in groups if has_neighbours(data, group)]
     draw = random.Random(seed)
     scores = {"measured": Score(), "left out": Score()}
     for kind, score in scores.items():
         while score.questions < questions // 2:
-            cell = draw.choice(cells if kind == "measured" else interior_cells)
-            question = draw_question(cell, draw, data.curves_by_config[cell.config_index][0])
-            if admissible := find_admissible(cell, question, errors):
-                answer = recommend(restrict(data, cell, left_out=kind == "left out"), question)
-                add_answer(score, cell, question, answer, admissible)
+            group = draw.choice(groups if kind == "measured" else interior_groups)
+            question = draw_question(group, draw, data.curves_by_config[group.config_index][0])
+            if admissible := find_admissible(group, question, errors):
+                answer = recommend(restrict(data, group, left_out=kind == "left out"), question)
+                add_answer(score, group, question, answer, admissible)
     return scores
 
 
 def add_answer(
     score: Score,
-    cell: TimedGroup,
+    group: TimedGroup,
     question: Requirements,
     answer: Recommendation,
     admissible: Mapping[str, Mapping[str, Any]],
@@ -196,20 +192,20 @@ def add_answer(
     score.tied += len(first) > 1
     broken = [choice.label for choice in answer.choices if choice.label not in admissible]
     score.broken += bool(broken)
-    rows = {label: row for (label, _), row in cell.rows.items()}
+    rows = {label: row for (label, _), row in group.rows.items()}
     for choice in answer.choices:
         time = choice.cost.latency
         score.times += 1
         score.outside += not (time.low or 0) <= rows[choice.label]["latency_ms"] <= (time.high or 0)
     if broken:
-        score.mistakes[f"{broken} break a bound: {question.describe()}"] += 1
+        score.mistakes[f"{broken} violate a constraint: {question.describe()}"] += 1
     if best not in first:
         before = first[0] if first else "nothing"
-        score.mistakes[f"{before} before {best} at {cell.length}, {question.mode}, {question.machine}"] += 1
+        score.mistakes[f"{before} instead of {best} at {group.length}, {question.mode}, {question.machine}"] += 1
 
 
 def _speed_key(row: Mapping[str, Any], paired: bool) -> float:
-    """What determines the fastest: the paired speedup if all have one, else the time."""
+    """The value to rank by: the inverse of the paired speedup if all rows have one, else the time."""
     return 1 / row["speedup"] if paired else row["latency_ms"]
 
 

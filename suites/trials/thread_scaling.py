@@ -1,9 +1,9 @@
-"""Two threads compared with one: the speedup of each mechanism, forward and with gradients, and of a decode step.
+"""How much faster are mechanisms and decode steps on two threads than on one?
 
-    python suites/trials/scaling.py [--length 8192] [--threads 2] [SPEC...]
+    python suites/trials/thread_scaling.py [--length 8192] [--threads 2] [SPEC...]
 
-Rounds on one thread and on several take turns, in one process. Decode steps read a context of 32,768 positions; beside
-them stands what the same threads gain in reading memory.
+Rounds on one thread and on several are interleaved in one process. Decode steps read a context of 32,768 positions; the
+first line is the speedup of reading memory, for comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 import torch
-from interleaving import TimedRun, make_attention, make_call, measure_seconds
+from interleaving import TimedRun, format_estimate, make_attention, make_call, measure_seconds
 
 import efficient_attn as ea
 from efficient_attn.results.stats import estimate_geometric_mean
@@ -69,8 +69,7 @@ def format_scaling(name: str, run: TimedRun, args: argparse.Namespace) -> str:
                 seconds.append(measure_seconds(run))
     speedup = estimate_geometric_mean((np.array(times[1]) / np.array(times[args.threads])).tolist())
     single_ms = np.median(times[1]) * 1e3
-    interval = f"{speedup.low:.2f}-{speedup.high:.2f}"
-    return f"{name:60s} {single_ms:9.2f} ms on one thread, {speedup.value:.2f}x on {args.threads} ({interval})"
+    return f"{name:60s} {single_ms:9.2f} ms on one thread, speedup on {args.threads}: {format_estimate(speedup)}"
 
 
 if __name__ == "__main__":

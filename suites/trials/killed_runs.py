@@ -1,9 +1,9 @@
-"""Runs killed at random moments and resumed: are acknowledged rows lost or duplicated?
+"""Are acknowledged rows lost or duplicated when runs are killed at random moments and resumed?
 
-    python suites/trials/kills.py [KILLS]
+    python suites/trials/killed_runs.py [KILLS]
 
-A run of sixteen small cells is killed (SIGKILL to the command, as the system does it) and resumed until it is
-complete, then the next one begins, until there were so many kills. Linux only.
+A run of sixteen small groups is killed (SIGKILL) and resumed until it is complete, then a new run begins, until there
+were KILLS kills (100 by default). Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from processes import list_descendants, wait_until_gone
 import efficient_attn as ea
 
 SUITE = """
-title      = "Small cells"
+title      = "Small groups"
 measure    = ["forward"]
 baseline   = "full"
 rounds     = 4
@@ -34,7 +34,7 @@ dims       = { heads = 2, head_dim = 8 }
 variant    = [{ name = "full" }, { name = "linear" }]
 """
 CASES = 32
-LONGEST_S = 12.0  # before a kill
+MAX_RUN_S = 12.0  # before a kill
 
 
 @dataclass
@@ -42,10 +42,10 @@ class KillTally:
     kills: int = 0
     complete: int = 0
     in_the_middle: int = 0  # kills of runs that had written something and had not finished
-    torn: int = 0
+    truncated: int = 0
     lost: int = 0
     altered: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     orphans: int = 0
 
 
@@ -55,11 +55,11 @@ def read_whole_lines(path: Path) -> bytes:
 
 
 def run_and_kill(folder: Path, seconds: float, tally: KillTally) -> bool:
-    """Run for some seconds, kill it, and compare its output with its files. True if it finished."""
+    """Run for some seconds, kill the command, and compare its output with its files. True if it finished before."""
     rows = folder / "out" / "rows.jsonl"
     before = read_whole_lines(rows)
-    with (folder / "told").open("w") as log:
-        command = [sys.executable, "-m", "efficient_attn", "run", "cells.toml", "--out", "out", "--resume"]
+    with (folder / "stderr").open("w") as log:
+        command = [sys.executable, "-m", "efficient_attn", "run", "groups.toml", "--out", "out", "--resume"]
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
         try:
             process.wait(seconds)
@@ -69,27 +69,27 @@ def run_and_kill(folder: Path, seconds: float, tally: KillTally) -> bool:
             process.wait()
             tally.kills += 1
             tally.orphans += len(wait_until_gone(children))
-    acknowledged = (folder / "told").read_text().count("\n[") + (folder / "told").read_text().startswith("[")
+    acknowledged = (folder / "stderr").read_text().count("\n[") + (folder / "stderr").read_text().startswith("[")
     content = rows.read_bytes() if rows.is_file() else b""
     after = read_whole_lines(rows)
-    tally.torn += content != after
+    tally.truncated += content != after
     tally.altered += not after.startswith(before)
     tally.lost += max(0, acknowledged - (after.count(b"\n") - before.count(b"\n")))
     if rows.is_file():
         frame = ea.load(folder / "out")
-        tally.doubled += after.count(b"\n") - frame.case_key.nunique()
+        tally.duplicated += after.count(b"\n") - frame.case_key.nunique()
         tally.in_the_middle += process.returncode != 0 and 0 < len(frame) < CASES
     return process.returncode == 0
 
 
 def main(kills: int) -> None:
-    order, tally = random.Random(0), KillTally()
+    rng, tally = random.Random(0), KillTally()
     start = time.perf_counter()
     while tally.kills < kills:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "cells.toml").write_text(SUITE)
-            while not run_and_kill(folder, order.uniform(0, LONGEST_S), tally) and tally.kills < kills:
+            (folder / "groups.toml").write_text(SUITE)
+            while not run_and_kill(folder, rng.uniform(0, MAX_RUN_S), tally) and tally.kills < kills:
                 pass
             while not run_and_kill(folder, 600.0, tally):
                 pass

@@ -1,9 +1,9 @@
-"""`compare` between consecutive runs: equal ones, and one with a mechanism that is 5% slower.
+"""How often does `compare` report noise as a difference, and how often does it detect a slowdown of 5%?
 
-    python suites/trials/comparisons.py [REPEATS]
+    python suites/trials/compare_error_rates.py [REPEATS]
 
-Each repeat runs a small suite three times: as it is, again, and with one mechanism slowed down. It compares the first
-run with each of the others, as `efficient-attn compare` does by default.
+Each repeat runs a small suite three times: twice unchanged, and once with one mechanism slowed down. The first run is
+compared with each of the others by `efficient-attn compare` with default options.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
 
 def run_command(folder: Path, *arguments: str, slowdown: float = 0.0) -> str:
     environment = os.environ | {"TWINS_SLOWDOWN": str(slowdown)}
-    full_command = [sys.executable, "-m", "efficient_attn", *arguments]
+    command = [sys.executable, "-m", "efficient_attn", *arguments]
     return subprocess.run(
-        full_command,
+        command,
         cwd=folder,
         env=environment,
         check=True,
@@ -58,7 +58,7 @@ def main(repeats: int) -> None:
             counts.update(("equal", case["kind"]) for case in compare_runs(folder, "base", "again"))
             for case in compare_runs(folder, "base", "worse"):
                 counts["5% slower" if "/slower/" in case["name"] else "equal", case["kind"]] += 1
-        print(f"after {repeat + 1}:", flush=True)
+        print(f"after {repeat + 1} repeats:", flush=True)
         for kind in ("equal", "5% slower"):
             kind_counts = {verdict: n for (k, verdict), n in sorted(counts.items()) if k == kind}
             print(f"  {kind}: {sum(kind_counts.values())} cases: {kind_counts}", flush=True)

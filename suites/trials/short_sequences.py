@@ -1,10 +1,11 @@
-"""Short calls: each mechanism compared with one call of torch's attention, and with its own matrix products.
+"""How large is the overhead of calls with 64 to 512 positions?
 
-    python suites/trials/short.py [--lengths 64,128] [--batch 1] [SPEC...]
+    python suites/trials/short_sequences.py [--lengths 64,128] [--batch 1] [SPEC...]
 
-prints the time of a call in microseconds, what is above the bare call, and the ratio with a 95% interval: forward and
-with gradients, causal and not, one thread, float32, 4 heads of 64. Calls are made in turns, and a ratio is one round's.
-Both implementations of a pattern are timed as well: the rule in kernels/sparse/implementation_choice.py follows them.
+compares each mechanism with one call of torch's attention and with its own matrix products, and prints the time of a
+call in microseconds, the excess, and the ratio with a 95% interval: forward and with gradients, causal and not, one
+thread, float32, 4 heads of 64. Calls are interleaved, and ratios are paired by round. Both implementations of a pattern
+are timed as well: the rule in kernels/sparse/implementation_choice.py follows from these times.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
-from interleaving import make_attention, make_call, make_run, time_interleaved
+from interleaving import format_estimate, make_attention, make_call, make_run, time_interleaved
 from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.results.stats import estimate_geometric_mean
 from efficient_attn.variants.shared_kv.mla import MultiHeadLatent
 
-HEADS, WIDTH, ROUNDS, MIN_TURN_S = 4, 64, 25, 0.002
+HEADS, WIDTH, ROUNDS, MIN_SAMPLE_S = 4, 64, 25, 0.002
 SPECS = [
-    "full",
-    "gqa:kv_heads=2",
-    "mqa",
-    "mla",
-    "sliding_window:window=128",
-    "strided",
-    "fixed",
-    "longformer",
-    "bigbird",
+    *("full", "gqa:kv_heads=2", "mqa", "mla", "sliding_window:window=128", "strided", "fixed", "longformer", "bigbird"),
+    *(
+        "attention_sinks",
+        "linear",
+        "cosformer",
+        "performer:n_features=256",
+        "taylor",
+        "retention",
+        "linformer:rank=256",
+    ),
+    *("nystromformer", "reformer"),
 ]
-SPECS += ["attention_sinks", "linear", "cosformer", "performer:n_features=256", "taylor", "retention"]
-SPECS += ["linformer:rank=256", "nystromformer", "reformer"]
 
 
 def main() -> None:
@@ -76,7 +77,7 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
         )
     if isinstance(attn, MultiHeadLatent):
         runs["its products"] = make_run(lambda: project(q, sample.k, attn, causal), [q, sample.k], gradient)
-    times = time_interleaved(runs, rounds=ROUNDS, least_s=MIN_TURN_S)
+    times = time_interleaved(runs, rounds=ROUNDS, least_s=MIN_SAMPLE_S)
     for name, times_of_spec in times.items():
         if name in ("torch", "its products"):
             continue
@@ -86,7 +87,7 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
 
 
 def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Only the products of linear attention over given features, divided by their sums."""
+    """The matrix products of linear attention over given features, divided by the sums of weights."""
     if causal:
         weights = (x @ y.mT).tril()
         return (weights @ v) / weights.sum(-1, keepdim=True)
@@ -94,7 +95,7 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 def project(q: Tensor, latents: Tensor, attn: MultiHeadLatent, causal: bool) -> Tensor:
-    """Only keys and values of all heads computed from latents, and one call of torch's attention."""
+    """Keys and values of all heads computed from latents, and one call of torch's attention."""
     projections = (F.linear(latents[:, 0], w.flatten(0, 1)).unflatten(-1, w.shape[:2]) for w in (attn.w_uk, attn.w_uv))
     keys, values = (x.transpose(1, 2) for x in projections)
     return F.scaled_dot_product_attention(q, keys, values, is_causal=causal)
@@ -105,7 +106,7 @@ def format_ratio(name: str, times: np.ndarray, reference: np.ndarray, reference_
     excess = np.median(times - reference) * 1e6
     return (
         f"{name:45s} {np.median(times) * 1e6:8.0f} us, {excess:+7.0f} above {reference_name:12s} "
-        f"{ratio.value:5.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+        f"{format_estimate(ratio)}"
     )
 
 

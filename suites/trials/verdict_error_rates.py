@@ -1,8 +1,9 @@
-"""Error rates and coverage of verdicts: groups of `full`, an identical copy, and one that is 5% slower.
+"""What are the error rates of verdicts within a run, and the coverage of intervals?
 
-    python suites/trials/verdicts.py [REPEATS] [--hog]
+    python suites/trials/verdict_error_rates.py [REPEATS] [--hog]
 
-Each repeat measures every length anew, with the processes and rounds that a run uses by default.
+Each repeat measures groups of `full`, an identical copy and a copy that is 5% slower, at every length, with a run's
+default numbers of processes and rounds. `--hog` keeps one processor busy with another program.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from efficient_attn.results.stats import classify_ratio, estimate_paired_ratio
 from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one in twenty would be noise
+VERDICT_CONFIDENCE = 0.99  # of a verdict: at 95% one in twenty would be an error
 TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
 SUITE = f"""
 title    = "Verdicts"
@@ -44,9 +45,9 @@ def count_verdict(base: Record, other: Record, counts: Counter[tuple[str, str]])
     interval = estimate_paired_ratio(top, bottom, groups)
     assert None not in (*strict, *interval)
     name = other.row.variant
-    counts[name, "cells"] += 1
+    counts[name, "groups"] += 1
     counts[name, classify_ratio(strict.low, strict.high)] += 1
-    counts[name, "held"] += interval.low <= TRUTH[name] <= interval.high
+    counts[name, "covered"] += interval.low <= TRUTH[name] <= interval.high
     counts[name, "half width, 0.01%"] += round(interval.half_width * 10_000)
     counts[name, "contaminated"] += (other.row.contaminated or 0) > 0
 
@@ -77,12 +78,12 @@ def main(repeats: int, *, hog: bool) -> None:
 
 def report(counts: Counter[tuple[str, str]], rounds: int, seconds: float) -> None:
     for name, truth in TRUTH.items():
-        cells = counts[name, "cells"]
-        says = ", ".join(f"{counts[name, v] / cells:.1%} {v}" for v in ("faster", "slower", "same", "inconclusive"))
-        print(f"{name} (truth {truth:.3f}), {cells} cells: {says}")
-        print(f"  95% intervals that hold the truth: {counts[name, 'held'] / cells:.1%}")
-        print(f"  mean half width: {counts[name, 'half width, 0.01%'] / cells / 100:.2f}%")
-        print(f"  cells with contaminated rounds: {counts[name, 'contaminated'] / cells:.1%}")
+        groups = counts[name, "groups"]
+        shares = ", ".join(f"{counts[name, v] / groups:.1%} {v}" for v in ("faster", "slower", "same", "inconclusive"))
+        print(f"{name} (true speedup {truth:.3f}), {groups} groups: {shares}")
+        print(f"  95% intervals that contain the true value: {counts[name, 'covered'] / groups:.1%}")
+        print(f"  mean half width: {counts[name, 'half width, 0.01%'] / groups / 100:.2f}%")
+        print(f"  groups with disturbed rounds: {counts[name, 'contaminated'] / groups:.1%}")
     print(f"{rounds} rounds, {seconds:.0f} s")
 
 

@@ -1,11 +1,11 @@
-"""The memory counter on four kinds of calls with known footprints, from 1 MiB to 1 GiB.
+"""Does the memory counter agree with calls of known footprints, from 1 MiB to 1 GiB?
 
-    python suites/trials/memory.py                 # a minute or two, 4 GiB of memory
-    python suites/trials/memory.py --largest 64    # MiB; seconds
-    python suites/trials/memory.py --device cuda
+    python suites/trials/memory_counts.py                 # a minute or two, 4 GiB of memory
+    python suites/trials/memory_counts.py --largest 64    # MiB; seconds
+    python suites/trials/memory_counts.py --device cuda
 
-A line passes when the peak is within 1% or 64 KiB of what it must be, and is the same to the byte each time. Ends with
-code 1 when one does not.
+A line is right if the peak is within 1% or 64 KiB of the known footprint and identical in all repeats. The exit code is
+1 if a line is wrong.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def make_naive(size: int, device: str) -> KnownFootprint:
 
 
 def make_sdpa(size: int, device: str) -> KnownFootprint:
-    """The fused kernel on short sequences: an output of ``size`` bytes, a number a row, a buffer a thread."""
-    length, queries = 128, 32  # how many of them torch's CPU kernel processes at a time for such a sequence
+    """The fused kernel on short sequences: an output of ``size`` bytes, a number per row, and a buffer per thread."""
+    length, queries = 128, 32  # queries that torch's CPU kernel processes at a time at this length
     buffer = (queries * length + 2 * queries + queries * WIDTH) * FLOAT_BYTES  # scores, two sums, the output
     threads = torch.get_num_threads() if device == "cpu" else 0
     q, k, v = (torch.randn(size // (length * WIDTH * FLOAT_BYTES), 1, length, WIDTH, device=device) for _ in range(3))
@@ -61,8 +61,8 @@ def make_sdpa(size: int, device: str) -> KnownFootprint:
 
 
 def make_training(size: int, device: str) -> KnownFootprint:
-    """A training step of the naive form: weights, their gradient and the scores' at the same time, the output and a
-    gradient."""
+    """A training step of softmax attention in three operations: at the peak there are the weights, their gradient, the
+    gradient of the scores, the output, and one more gradient of its size."""
     length, leaves = _find_length(size), [x.requires_grad_() for x in _make_inputs(size, device)]
     upstream = torch.ones(1, 1, length, WIDTH, device=device)
     expected = (3 * length**2 + 2 * length * WIDTH) * FLOAT_BYTES
@@ -83,7 +83,7 @@ def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _find_length(size: int) -> int:
-    """The sequence length whose matrix of scores has so many bytes."""
+    """The sequence length at which the matrix of scores has ``size`` bytes."""
     return int((size / FLOAT_BYTES) ** 0.5)
 
 
@@ -106,7 +106,9 @@ def main() -> int:
             difference = peak - case.expected
             is_right = same and abs(difference) <= max(case.expected / 100, 2**16)
             wrong += not is_right
-            line = f"{kind.__name__:10}{size // MIB:5} MiB{case.expected:14}{peak:14}{difference:12}"
+            line = (
+                f"{kind.__name__.removeprefix('make_'):10}{size // MIB:5} MiB{case.expected:14}{peak:14}{difference:12}"
+            )
             answers = ["yes" if answer else "NO" for answer in (same, is_right)]
             print(f"{line}{difference / case.expected:10.4%}  {answers[0]:>9}  {answers[1]:>5}", flush=True)
     return 1 if wrong else 0

@@ -1,4 +1,4 @@
-"""Tiny suites, and mechanisms with a planted fault, for the tests of bench/."""
+"""Tiny suites, and exact attention with modified outputs, for tests of runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ name = "linear"
 
 
 def values_of(cases: list[Any], axis: str) -> list[Any]:
-    """The different values of an axis, in the plan's order."""
+    """The distinct values of an axis, in the order of the plan."""
 
     def value(case: Any) -> Any:
         owners = (case, case.group, case.group.config, case.group.sampling)
@@ -62,7 +62,7 @@ def values_of(cases: list[Any], axis: str) -> list[Any]:
     return list(dict.fromkeys(map(value, cases)))
 
 
-def loaded(text: str = TINY, name: str = "trial") -> LoadedSuite:
+def parse(text: str = TINY, name: str = "trial") -> LoadedSuite:
     return parse_suite(text, name, TABLE)
 
 
@@ -71,7 +71,7 @@ def load_suite(name: str) -> LoadedSuite:
 
 
 def plan(text: str = TINY, **overrides: Any) -> list[Case]:
-    return make_plan(loaded(text), Overrides(**overrides))
+    return make_plan(parse(text), Overrides(**overrides))
 
 
 def case(variant: str = "full", mode: str = "forward", **axes: Any) -> Case:
@@ -81,20 +81,20 @@ def case(variant: str = "full", mode: str = "forward", **axes: Any) -> Case:
     return found
 
 
-Twist = Callable[[Tensor], Tensor]
+Change = Callable[[Tensor], Tensor]
 
 
-def plant(
+def register_modified(
     name: str,
-    compute: Twist = lambda out: out,
+    compute: Change = lambda out: out,
     *,
-    advance: Twist = lambda out: out,
+    advance: Change = lambda out: out,
     traits: ea.Traits | None = None,
 ) -> str:
-    """Register exact attention: its fast form's output goes through ``compute``, its steps' through ``advance``."""
+    """Register exact attention whose outputs are changed by ``compute``, and those of steps by ``advance``."""
 
-    class Planted(ea.SoftmaxAttention):
-        """Exact attention with something planted in it."""
+    class Modified(ea.SoftmaxAttention):
+        """Exact attention with modified outputs."""
 
         @property
         def traits(self) -> ea.Traits:
@@ -107,26 +107,26 @@ def plant(
             out, state = super().advance(q, k, v, state, **inputs)
             return advance(out), state
 
-    ea.register(name, family="full")(Planted)
+    ea.register(name, family="full")(Modified)
     return name
 
 
-def raising(error: BaseException) -> Twist:
-    def twist(out: Tensor) -> Tensor:
+def raising(error: BaseException) -> Change:
+    def raise_error(out: Tensor) -> Tensor:
         raise error
 
-    return twist
+    return raise_error
 
 
 @contextmanager
-def undone() -> Iterator[None]:
-    """What was registered inside is forgotten after."""
+def isolated_registry() -> Iterator[None]:
+    """Undo all registrations of the context at its end."""
     before, loaded, tasks = dict(entries._registrations), dict(entries._loaded_plugins), dict(task_registry._registered)
     try:
         yield
     finally:
         for module in entries._loaded_plugins.keys() - loaded:
-            sys.modules.pop(module, None)  # a module that is imported again must register again
+            sys.modules.pop(module, None)  # so that a later import of the module registers again
         task_registry._registered.clear()
         task_registry._registered.update(tasks)
         entries._registrations.clear()
@@ -135,7 +135,7 @@ def undone() -> Iterator[None]:
         entries._loaded_plugins.update(loaded)
 
 
-def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:
+def write_suite(folder: Path, text: str, name: str = "trial.toml") -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)

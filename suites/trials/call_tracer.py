@@ -1,9 +1,9 @@
-"""The files that a reader opens to follow a call, from the sources of a package, without executing it.
+"""The files that a reader opens to follow a call, found in the sources of a package without executing it.
 
-The rule: begin with some functions or classes. Go on to all that their code calls, to the bases of a class, to all that
-the tables which they read name, and to each method that is called by name, in every class (or module in a table) on the
-way that has it. Keep to the main line: what an ``if`` guards that leaves (by return or raise) is passed over, and so is
-what a ``raise`` makes. The files of all that are to be opened.
+The rule: start with some functions or classes. Continue with everything that their code calls, the bases of a class,
+everything named in tables that they read, and every method that is called by name, in each class (or module in a table)
+reached so far that has it. Skip branches of an ``if`` that end in return or raise, and exceptions that are raised. The
+result is the files of all definitions reached. Used by structure.py and by the structure test.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ from imports import Module, list_modules
 
 Definition = tuple[str, str]  # a module, and the name of a function, class or constant at its top
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-IMPLICIT_METHODS = (
-    "__init__",
-    "__post_init__",
-    "__call__",
-    "__enter__",
-    "__exit__",
-)  # methods that run without being named
+IMPLICIT_METHODS = ("__init__", "__post_init__", "__call__", "__enter__", "__exit__")  # called without being named
 
 
-class Follower:
-    """Follows calls through one package."""
+class CallTracer:
+    """Traces calls through the sources of one package."""
 
     def __init__(self, folder: Path) -> None:
         paths = list_modules(folder)
@@ -35,9 +29,9 @@ class Follower:
         self.bound = {name: dict(self._bindings(Module(name, paths[name], folder.name, paths))) for name in paths}
 
     def find(self, names: str) -> Definition:
-        """The one function or class of a name at the top of some module; ``new|old`` where it was called otherwise.
+        """The top-level function or class of a name, in any module; ``new|old`` if its name has changed.
 
-        Raises ValueError for none or several.
+        Raises ValueError if there is none or more than one.
         """
         kinds, accepted = (*FUNCTIONS, ast.ClassDef), names.split("|")
         definitions = [
@@ -50,7 +44,7 @@ class Follower:
         return definitions[0]
 
     def follow(self, starts: list[Definition], methods: set[str]) -> list[str]:
-        """The modules to open, from some definitions where methods of some names are called."""
+        """The modules reached from some definitions, if methods of these names are called on them."""
         reached, called = set(starts), {*methods, *IMPLICIT_METHODS}
         size = 0
         while size < len(reached) + len(called):
@@ -61,8 +55,7 @@ class Follower:
         return sorted({module for module, _ in reached})
 
     def _list_called(self, code: ast.AST, module: str, called: set[str]) -> Iterator[Definition]:
-        """The calls in a piece of code, and the tables that it reads; everything that a table (or a list of bases)
-        names."""
+        """The definitions that code calls and the tables that it reads; of a table or bases, all definitions named."""
         nodes = list(_list_main_line(code))
         functions = [node.func for node in nodes if isinstance(node, ast.Call)]
         called.update(function.attr for function in functions if isinstance(function, ast.Attribute))
@@ -75,7 +68,7 @@ class Follower:
                 yield from definitions if node in functions or isinstance(code, ast.expr) else tables
 
     def _resolve(self, module: str, parts: list[str], called: set[str]) -> Iterator[Definition]:
-        """The definition that a name like ``dense.wide`` refers to in a module; for a whole module, what is called."""
+        """The definition that a name like ``dense.wide`` refers to in a module; of a module, the functions called."""
         if parts[0] in self.defined[module]:
             yield module, parts[0]
         elif bound := self.bound[module].get(parts[0]):
@@ -109,7 +102,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _list_code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
-    """The pieces of a definition that run: of a class its bases, its fields, and the methods that are called."""
+    """The parts of a definition that run: of a class its bases, fields and called methods."""
     if not isinstance(node, ast.ClassDef):
         yield node
         return
@@ -118,7 +111,7 @@ def _list_code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
 
 
 def _list_main_line(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node of a piece of code except annotations, raised exceptions, and branches that leave."""
+    """Every node of code except annotations, raised exceptions, and branches that end in return or raise."""
     if isinstance(node, ast.Raise):
         return
     yield node

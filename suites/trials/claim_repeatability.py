@@ -1,9 +1,10 @@
-"""Whether a second run gives the same verdicts on published claims.
+"""Does a second run give the same verdicts on published claims?
 
-Usage: ``python suites/trials/claims_again.py FIRST... --again SECOND...``: runs of the same suites on the same machine,
-an hour or more apart. All claims are judged by the first runs, then by the second ones. Prints how many the second
-ones decide, for how many of these the first ones give the same verdict, and every claim on which they differ. A claim
-of which one of the two says nothing that can be compared ("not measured", "out of regime") is counted apart.
+    python suites/trials/claim_repeatability.py FIRST... --again SECOND...
+
+compares runs of the same suites on the same machine, an hour or more apart. All claims are evaluated on the first runs,
+then on the second ones. Prints how many the second runs decide, for how many of these the first runs give the same
+verdict, and every claim on which they differ. Claims that one of the two did not measure are not counted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ MEASURED = (*DECIDED, "inconclusive")
 
 
 def evaluate_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
-    """Every claim by its id, judged by these runs only."""
+    """The verdicts on all claims by their ids, from these runs only."""
     return {verdict.entry.claim.id: verdict for verdict in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
 
 
 def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict]) -> Counter[str]:
-    """How often both agree, over the claims that both measured and the second decides."""
+    """How often both agree, over the claims that both measured and the second runs decide."""
     counts: Counter[str] = Counter()
     for name, again in second.items():
         before = first[name].verdict
@@ -36,11 +37,11 @@ def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict
             continue
         counts["measured by both"] += 1
         if again.verdict not in DECIDED:
-            counts["second open"] += 1
+            counts["second inconclusive"] += 1
         elif before == again.verdict:
             counts["same"] += 1
         else:
-            counts["first open" if before not in DECIDED else "turned round"] += 1
+            counts["first inconclusive" if before not in DECIDED else "opposite"] += 1
     return counts
 
 
@@ -63,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, again in second.items():
         before = first[name].verdict
         if before != again.verdict and {before, again.verdict} <= set(MEASURED):
-            print(f"{name}: {format_verdict(first[name])}; again {format_verdict(again)}")
-    decided = counts["same"] + counts["turned round"] + counts["first open"]
+            print(f"{name}: {format_verdict(first[name])}; second run: {format_verdict(again)}")
+    decided = counts["same"] + counts["opposite"] + counts["first inconclusive"]
     print(f"{counts['measured by both']} claims measured by both, {decided} decided by the second run")
     if decided:
         share = estimate_share(counts["same"], decided)
         print(f"same verdict: {counts['same']} of {decided}, {share.value:.3f} ({share.low:.3f}-{share.high:.3f})")
-    for outcome in ("turned round", "first open", "second open"):
+    for outcome in ("opposite", "first inconclusive", "second inconclusive"):
         print(f"{outcome}: {counts[outcome]}")
     return 0 if decided and counts["same"] >= 0.95 * decided else 1
 
