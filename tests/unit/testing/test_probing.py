@@ -8,7 +8,7 @@ from toys import Slow, Stepwise, Toy
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
-from efficient_attn.testing.probing import find_room, other_instances, refuses_shape, takes_many, too_slow
+from efficient_attn.testing.probing import accepts_chunks, find_capacity, other_instances, refuses_shape, too_slow
 
 
 def made(cls: type[Toy]) -> Subject:
@@ -23,7 +23,7 @@ def made(cls: type[Toy]) -> Subject:
     [("sliding_window:window=10", 11), ("attention_sinks:window=10:n_sink=4", 15), ("global_tokens:n_global=5", 6)],
 )
 def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positions: int) -> None:
-    assert find_room(Subject(spec)).positions == positions
+    assert find_capacity(Subject(spec)).positions == positions
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positi
     ids=["full", "linear", "Stepwise"],
 )
 def test_where_there_is_no_room_to_ask_for_it_says_why(subject: Subject, why: str) -> None:
-    assert find_room(subject) == (None, why)
+    assert find_capacity(subject) == (None, why)
 
 
 def test_who_takes_one_position_a_step_is_known() -> None:
-    assert takes_many(Subject("full"))
-    assert not takes_many(made(Stepwise))
+    assert accepts_chunks(Subject("full"))
+    assert not accepts_chunks(made(Stepwise))
 
 
 def test_a_slow_oracle_is_not_waited_for() -> None:

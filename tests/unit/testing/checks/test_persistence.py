@@ -30,7 +30,7 @@ def test_what_cannot_be_pickled_is_seen() -> None:
     for cls in (Local, Closed):
         outcome = run_check(persistence.pickles, Subject(lambda dims, seed, backend, cls=cls: cls()))
         assert outcome.status == "failed"
-        assert "the mechanism when new, pickle: " in outcome.reason
+        assert "the mechanism before calls, pickle: " in outcome.reason
 
 
 @pytest.mark.parametrize("spec", SPECS)
