@@ -181,14 +181,8 @@ class Subject:
     def fast_backends(self) -> tuple[str, ...]:
         """The tested backends other than the reference."""
         device = torch.device(self.device).type
-        return tuple(
-            b
-            for b in self.attn.backends
-            if b != "dense"
-            and self.backend in (None, b)
-            and self.attn.why_not(b) is None
-            and self.attn.only_on.get(b, device) == device
-        )
+        chosen = [b for b in self.attn.backends if b != "dense" and self.backend in (None, b)]
+        return tuple(b for b in chosen if self.attn.why_not(b) is None and self.attn.only_on.get(b, device) == device)
 
     def backends_for(self, dtype: torch.dtype) -> tuple[str, ...]:
         """The tested backends that support a dtype."""
