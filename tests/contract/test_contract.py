@@ -1,4 +1,4 @@
-"""Every mechanism of the registry keeps every promise that its traits make."""
+"""Every registered mechanism passes every check that its traits require."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ subject = cache(Subject)
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
 @pytest.mark.parametrize("spec", MARKED)
-def test_keeps_its_promise(spec: str, check: Check) -> None:
+def test_mechanism_passes_check(spec: str, check: Check) -> None:
     outcome = run_check(check, subject(spec))
     if outcome.status == "not_claimed":
         pytest.skip(outcome.reason)

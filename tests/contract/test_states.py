@@ -46,7 +46,7 @@ SIZES = (
 
 
 def made(spec: str, s: Sizes) -> tuple[ea.Attention, Sizes]:
-    """The mechanism for these sizes, but with the key-value heads that it insists on."""
+    """The mechanism for these sizes, but with the key-value heads that it requires."""
     s = s._replace(kv_heads=subject(spec).attn.kv_heads or s.kv_heads)
     dims = Dims(heads=2 * s.kv_heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim, max_len=FAR)
     attn = ea.create(spec, dims=dims)
