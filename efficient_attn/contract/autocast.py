@@ -1,14 +1,15 @@
-"""torch's modes: autocast, and gradients that are zero instead of missing."""
+"""Autocast, and zero gradients instead of missing ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .shapes import Values
+from .shapes import Values, map_tensors
 
 
 def is_autocast_enabled(x: Tensor) -> bool:
@@ -25,26 +26,16 @@ def run_under_autocast(
     inputs: Mapping[str, Tensor],
     dtype: Any = None,
 ) -> Any:
-    """``run(q, k, v, *rest, **inputs)`` under autocast: tensors are cast as for torch's own attention, and autocast is
-    disabled inside, so that kernels see one dtype and widen their sums themselves.
+    """Call ``run(q, k, v, *arguments, **inputs)`` under autocast: tensors are cast as for torch's own attention, and
+    autocast is disabled inside, so that kernels get one dtype and choose the dtype of their sums.
 
-    dtype: instead of autocast's, that of a decode state. float64 is not cast.
+    dtype: that of a decode state, instead of autocast's. float64 is not cast.
     """
     device = q.device.type
-    target_dtype = dtype or torch.get_autocast_dtype(device)
-    distinct = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
-    cast_tensors = {
-        i: _cast(x, target_dtype) for i, x in distinct.items()
-    }  # a tensor shared by two inputs stays shared
-    cast_inputs = {name: cast_tensors[id(x)] for name, x in inputs.items()}
+    cast_to = partial(_cast, dtype=dtype or torch.get_autocast_dtype(device))
+    q, k, v, cast_inputs = map_tensors(cast_to, q, k, v, inputs)
     with torch.autocast(device, enabled=False):
-        return run(
-            cast_tensors[id(q)],
-            cast_tensors[id(k)],
-            None if v is None else cast_tensors[id(v)],
-            *arguments,
-            **cast_inputs,
-        )
+        return run(q, k, v, *arguments, **cast_inputs)
 
 
 def step_under_autocast(

@@ -1,4 +1,4 @@
-"""Budgets that mechanisms are fitted to, so that they are compared at one size."""
+"""Budgets: mechanisms are compared with the same number of keys or the same size of decode state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRACTION = re.compile(r"N/([1-9]\d*)")
 
 
 def is_byte_budget(text: str) -> bool:
-    """Whether a budget is of a state's bytes, and not of keys a query."""
+    """Whether a budget limits the bytes of a decode state, and not the keys of a query."""
     return not (text.isdecimal() or FRACTION.fullmatch(text))
 
 
@@ -59,7 +59,7 @@ class Budget:
         return keys - 1 if self.causal else (keys - 1) // 2
 
     def features(self, per_direction: int = 1) -> int:
-        """How many directions of ``each`` features have sums as large as the keys and their values."""
+        """The number of directions, with ``per_direction`` features each, with sums as large as keys and values."""
         n_features = self.keys * 2 * self.head_dim // (per_direction * (self.head_dim + 1))
         if n_features < 1:
             raise UsageError(f"a budget of {self.keys} keys is too small for {per_direction} features")

@@ -76,10 +76,8 @@ def find_accepted(
     traits = check_call_features(attn, shape, mask, inputs, q)
     is_plain = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
     accepted_call = AcceptedCall(facts, shape, traits, is_plain)
-    attn.accepted_calls = (
-        accepted_call,
-        *attn.accepted_calls[: MAX_ACCEPTED_CALLS - 1],
-    )  # in one assignment, for the sake of threads
+    # one assignment, so that other threads never see an incomplete tuple
+    attn.accepted_calls = accepted_call, *attn.accepted_calls[: MAX_ACCEPTED_CALLS - 1]
     return accepted_call
 
 
@@ -97,19 +95,14 @@ def _read_call_facts(
 def check_call_features(
     attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor
 ) -> Traits:
-    """The traits of an instance that supports a call. Raises `UnsupportedError` or `UsageError` with the reason
-    otherwise."""
+    """Check that an instance supports a call, and return its traits. Raises `UnsupportedError` or `UsageError`."""
     traits, device = attn.traits, q.device
-    knows_all_fields = (
-        type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS
-    )  # without set fields there is nothing to check
+    knows_all_fields = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS
     if not knows_all_fields and (unknown_fields := mask.used - attn.known_mask_fields):
         raise UnsupportedError(f"{attn.label} does not support the mask field {', '.join(sorted(unknown_fields))}")
     if attn.only_on and attn.only_on.get(attn.backend, device.type) != device.type:
-        device_type = attn.only_on[attn.backend]
-        raise UnsupportedError(
-            f"{attn.label}: backend {attn.backend!r} runs on {device_type} only, not on {device.type}"
-        )
+        supported = attn.only_on[attn.backend]
+        raise UnsupportedError(f"{attn.label}: backend {attn.backend!r} runs on {supported} only, not on {device.type}")
     check_dtype(attn, q.dtype)
     check_dropout(attn, traits, attn.dropping)
     aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
@@ -136,7 +129,7 @@ def check_dtype(attn: CheckedMechanism, dtype: torch.dtype) -> None:
 
 
 def check_dropout(attn: CheckedMechanism, traits: Traits, p: float) -> None:
-    """Raise `UnsupportedError` where weights would have to be dropped and the traits do not claim it."""
+    """Raise `UnsupportedError` for dropout that the traits do not declare."""
     if p and not traits.dropout:
         raise UnsupportedError(
             f"{attn.label}: backend {attn.backend!r} does not drop attention weights, its traits do not claim dropout"

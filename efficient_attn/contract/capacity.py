@@ -1,4 +1,4 @@
-"""How long a context may become until its decode state no longer fits a budget of memory."""
+"""The longest context whose decode state fits a memory budget."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from ..errors import UsageError
 from .decode_state import state_bytes
 from .mechanism import Attention
 
-MAX_CONTEXT, LENGTH_RATIO = (
-    2**30,
-    2**10,
-)  # a state with the same size at two lengths this large and this far apart does not grow
+# a state that is equally large at MAX_CONTEXT and at MAX_CONTEXT / LENGTH_RATIO does not grow
+MAX_CONTEXT, LENGTH_RATIO = 2**30, 2**10
 
 
 def longest_context(

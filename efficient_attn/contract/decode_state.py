@@ -1,4 +1,4 @@
-"""Decode states: a mechanism's memory of the past, preallocated, because growing a cache costs more than attending."""
+"""Decode states: preallocated caches, because growing a cache in each step costs more than attention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """Positions that it has memory for."""
+        """The number of positions that are allocated."""
         return self.capacity
 
     @property
@@ -95,7 +95,7 @@ class RollingCache:
 
     @property
     def slots(self) -> int:
-        """Positions that it has memory for: the first ones, and the ring."""
+        """The number of positions that are allocated: the first ones, and the ring."""
         return self.prefix + self.capacity
 
     def append(self, k: Tensor, v: Tensor) -> RollingCache:

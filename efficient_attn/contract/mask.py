@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import UsageError
 
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
 
 
@@ -86,11 +84,11 @@ class Mask:
         return self.pads_keys or self.query_lengths is not None or self.cu_seqlens is not None
 
     def start(self, n: int, m: int) -> int:
-        """The position of the first of n queries over m keys: the alignment rule, stated once."""
+        """The position of the first of n queries over m keys."""
         return m - n if self.query_start is None else self.query_start
 
     def rows(self, span: slice, n: int, m: int) -> Mask:
-        """The mask of only the queries at ``place`` of n, over the same m keys. Not for packed sequences."""
+        """The mask of the queries in ``span`` of n, over the same m keys. Not for packed sequences."""
         query_lengths = self.query_lengths
         query_lengths = None if query_lengths is None else (query_lengths - span.start).clamp(0, span.stop - span.start)
         return replace(self, query_start=self.start(n, m) + span.start, query_lengths=query_lengths)
@@ -121,7 +119,7 @@ class Mask:
         return lengths
 
     def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
-        """``[B or 1, 1, N, M]`` bool, True where query i may see key j. For oracles and drawings: it is N x M."""
+        """``[B or 1, 1, N, M]`` bool, True where query i may see key j. Needs N x M memory."""
         allowed = torch.ones(1, 1, n, m, dtype=torch.bool, device=device)
         if self.cu_seqlens is not None:
             self.check(1, n, m, torch.device(device))
@@ -172,5 +170,5 @@ def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], device: tor
 
 
 def zero_invalid(x: Tensor, valid: Tensor | None) -> Tensor:
-    """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
+    """``x [B, heads, length, ..]``, with zeros where ``valid [B, length]`` is False."""
     return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)

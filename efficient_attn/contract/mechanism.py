@@ -32,10 +32,8 @@ class Attention(nn.Module):
 
     backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the reference implementation
     renamed: ClassVar[Mapping[str, str]] = {}  # former names of backends, and their present names
-    only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
-    only_dtypes: ClassVar[
-        Mapping[str, tuple[torch.dtype, ...]]
-    ] = {}  # backends that support some dtypes only, and which
+    only_on: ClassVar[Mapping[str, str]] = {}  # the type of device of backends that run on one only
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}  # of backends that do not support all dtypes
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     origin: Origin = Origin()
     _backend: str | None = None
@@ -43,7 +41,7 @@ class Attention(nn.Module):
     _default_backend: str | None = None
     accepted_calls: tuple[AcceptedCall, ...] = ()  # the last calls that passed the checks
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # so that the constructor's signature shows no options
         super().__init__()
 
     @classmethod
@@ -73,12 +71,12 @@ class Attention(nn.Module):
 
     @property
     def kv_heads(self) -> int | None:
-        """The number of key-value heads that this instance insists on, if it does."""
+        """The number of key-value heads that this instance requires; None if it accepts any."""
         return self.dims.kv_heads
 
     @property
     def key_dim(self) -> int | None:
-        """The width of k, where it is not that of q."""
+        """The width of k if it differs from that of q, else None."""
         return None
 
     def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
@@ -116,7 +114,7 @@ class Attention(nn.Module):
         return advance_from_starts(self.advance, zero_queries, k, v, state, {**inputs, **query_inputs})[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
-        """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
+        """Query-key pairs of one head with a weight by definition; None if the mechanism has no pairs."""
         return None
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
@@ -124,11 +122,11 @@ class Attention(nn.Module):
         return None
 
     def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
-        """The backend that works a call out, where one chooses by shape the one chosen, and its `pairs_computed`."""
+        """The backend that computes a call, after any choice by shape, and the pairs that it computes."""
         return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:
-        """Pairs of one head that the reference computes: all of them, unless it has a cheaper form."""
+        """Pairs of one head that the reference computes: all, unless it is cheaper."""
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
@@ -136,7 +134,7 @@ class Attention(nn.Module):
         return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
-        """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
+        """The number of rows whose sum of weights is too close to zero to divide by; None if weights have one sign."""
         return None
 
     def why_not(self, backend: str) -> str | None:

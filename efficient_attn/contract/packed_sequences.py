@@ -1,4 +1,4 @@
-"""Packed sequences: several of them concatenated in one call, each with the result that it would get alone."""
+"""Packed sequences: several sequences concatenated in one call, each with the result of a separate call."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def run_each_sequence(
             by_length.setdefault(length, []).append(s)
     groups = list(by_length.values()) or [[0]]
     single_mask = replace(mask, cu_seqlens=None)
-    unique_tensors = {
-        id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())
-    }  # a tensor shared by two inputs stays shared
+    # a tensor shared by two inputs stays shared
+    unique_tensors = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
     stacks = {i: _stack(x, lengths, groups) for i, x in unique_tensors.items()}
     rows: dict[int, Tensor] = {}
     for index, group in enumerate(groups):
@@ -48,7 +47,7 @@ def run_each_sequence(
 
 
 def _stack(x: Tensor, lengths: list[int], groups: list[list[int]]) -> list[Tensor]:
-    """``x [1, heads, N, ..]`` as a ``[count, heads, length, ..]`` for each group; a lone group is a view."""
+    """``x [1, heads, N, ..]`` as a ``[count, heads, length, ..]`` for each group; views if there is one group."""
     if len(groups) == 1:
         count = len(groups[0])
         return [x[0].unflatten(1, (count, x.shape[2] // count)).transpose(0, 1)]

@@ -1,9 +1,10 @@
-"""Rows of a batch that begin late: left padding of decode states, stored as each row's first position."""
+"""Left padding in decoding: a decode state stores the first position of each row of its batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..errors import UnsupportedError, UsageError
 from .call_checks import CheckedMechanism
 from .mask import CAUSAL, INTEGER_DTYPES, Mask, zero_invalid
-from .shapes import Values
+from .shapes import Values, map_tensors
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RowStarts:
 
 
 def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
-    """Starts that were checked. Raises `UsageError` for others than ``batch`` whole numbers from 0 to below max_len."""
+    """Check starts. Raises `UsageError` unless they are ``batch`` whole numbers from 0 to below max_len."""
     if not isinstance(starts, Tensor) or starts.dtype not in INTEGER_DTYPES or starts.shape != (batch,):
         raise UsageError(
             f"init_state: starts must be {batch} whole numbers in a tensor, the first position of each row"
@@ -54,14 +55,14 @@ def set_row_starts(attn: CheckedMechanism, state: Any, starts: RowStarts) -> Any
 
 
 def explain_no_starts(attn: CheckedMechanism, state: Any) -> str | None:
-    """The mechanism's reason, or that it does not declare one for its own steps and such a state."""
+    """Why the mechanism does not support starts with this state; None if it does."""
     defining_class = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
     if "why_no_starts" not in vars(defining_class):  # an inherited declaration is about other steps
         return f"{defining_class.__name__} has its own steps, and does not declare that they support padding"
     if reason := attn.why_no_starts():
         return reason
     if not attn.traits.padding or "key_mask" not in attn.known_mask_fields:
-        return "it takes no padding"
+        return "it does not support padding"
     has_starts_field = is_dataclass(state) and any(f.name == "starts" for f in fields(state))
     return None if has_starts_field else f"its {type(state).__name__} has no field for them"
 
@@ -80,16 +81,11 @@ def advance_from_starts(
     state: Any,
     inputs: Mapping[str, Tensor],
 ) -> tuple[Tensor, Any]:
-    """A step; of rows that have not begun queries, keys, values and outputs are zeros."""
+    """Run a step. Queries, keys, values and outputs before the start of their row are zeros."""
     starts = getattr(state, "starts", None)
     valid = None if starts is None else starts.valid_or_none(state.length, q.shape[2])
     if valid is None:
         return advance(q, k, v, state, **inputs)
-    blanked = {
-        id(x): zero_invalid(x, valid) for x in (q, k, v, *inputs.values()) if x is not None
-    }  # one tensor stays one
-    blanked_inputs = {name: blanked[id(x)] for name, x in inputs.items()}
-    out, next_state = advance(
-        blanked[id(q)], blanked[id(k)], None if v is None else blanked[id(v)], state, **blanked_inputs
-    )
+    q, k, v, inputs = map_tensors(partial(zero_invalid, valid=valid), q, k, v, inputs)
+    out, next_state = advance(q, k, v, state, **inputs)
     return zero_invalid(out, valid), next_state

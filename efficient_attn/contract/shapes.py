@@ -19,8 +19,7 @@ WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.
 
 @dataclass(frozen=True, kw_only=True)
 class Dims:
-    """The known sizes of the tensors when a mechanism is created; None for unknown ones. All are counts, except
-    head_dim, a width."""
+    """The sizes of tensors that are known when a mechanism is created; None for unknown ones."""
 
     heads: int | None = None
     head_dim: int | None = None
@@ -41,9 +40,9 @@ class Dims:
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
     def check(self, shape: Shape, *, kv_heads: int | None, get_label: Callable[[], str]) -> None:
-        """Refuse a call with other sizes; kv_heads: those that the mechanism requires.
+        """Raise `UsageError` for a call with other sizes.
 
-        who: returns the mechanism's name for messages.
+        kv_heads: the number that the mechanism requires. get_label: returns its name, for messages.
         """
         for name, expected, actual in (
             ("heads", self.heads, shape.heads),
@@ -88,7 +87,7 @@ def require_values(v: Values) -> Tensor:
 
 
 def check_tensors(*, q: Tensor, **tensors: Tensor) -> None:
-    """Refuse tensors that are not ``[batch, heads, length, width]``, or that differ from q in dtype or device."""
+    """Raise `UsageError` for tensors that are not 4-dimensional, or that differ from q in dtype or device."""
     for name, x in {"q": q, **tensors}.items():
         if x.ndim != 4:
             raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
@@ -108,7 +107,7 @@ class Sample(NamedTuple):
 
 
 def make_zero_queries(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Zero queries for keys ``[B, Hkv, T, D]``, and zero inputs that belong to queries, without memory."""
+    """Zero queries for keys ``[B, Hkv, T, D]``, and zero inputs that belong to queries, expanded from one number."""
     batch, kv_heads, length, width = k.shape
     heads, zero = dims.heads or kv_heads, k.new_zeros(())
     query_inputs = {
@@ -143,9 +142,18 @@ def draw_sample(
     q = draw(s.batch, s.heads, s.n, s.head_dim)
     k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
     v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
-    sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
-    extra_inputs = {
-        name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
-        for name, i in inputs.items()
-    }
-    return Sample(q, k, v, extra_inputs)
+    further_inputs = {}
+    for name, i in inputs.items():
+        heads, length = (s.heads, s.n) if i.side == "query" else (s.kv_heads, s.m)
+        further_inputs[name] = draw(s.batch, heads if i.per_head else 1, length, *i.tail)
+    return Sample(q, k, v, further_inputs)
+
+
+def map_tensors(
+    fn: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Values, inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Values, dict[str, Tensor]]:
+    """Apply fn to the tensors of a call, once to each, so that a tensor shared by two inputs stays shared."""
+    unique = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
+    results = {i: fn(x) for i, x in unique.items()}
+    named = {name: results[id(x)] for name, x in inputs.items()}
+    return results[id(q)], results[id(k)], None if v is None else results[id(v)], named

@@ -1,4 +1,4 @@
-"""What a mechanism declares: its features, further inputs, and how its cost grows. All of it is tested."""
+"""The traits that a mechanism declares, its further inputs, and the growth of its cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
-# traits that promise something when they are true; the others describe
+# traits that add a feature or a guarantee if they are true; the others are descriptions
 PROMISES = ("causal", "strictly_causal", "bidirectional", "cross", "padding", "decode", "grouped", "gradient")
 PROMISES += ("normalised", "deterministic")
 
@@ -20,7 +20,7 @@ class Input(NamedTuple):
 
 
 def _define_trait(default: bool, yes: str, no: str) -> Any:
-    """A trait, with its meaning if it is declared, and if it is not."""
+    """A trait, with its meanings if it is true and if it is false."""
     return field(default=default, metadata={True: yes, False: no})
 
 

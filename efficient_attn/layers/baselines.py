@@ -1,6 +1,6 @@
-"""Layers that attention is compared with: recurrence, convolution and a dense map over positions, x to x.
+"""Layers that attention is compared with: recurrence, convolution and a dense map over positions.
 
-Each maps ``x [B, N, d_model]`` to the same shape; causal ones also have `step`. `cost` is the published cost of each.
+Each maps ``x [B, N, d_model]`` to the same shape; causal ones also have `step`. `cost` is the published cost.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Cost:
 
 
 def once(n: int) -> int:
-    """All positions at the same time."""
+    """The sequential steps of a layer that computes all positions at the same time."""
     return 1
 
 
 def one_by_one(n: int) -> int:
-    """Each position after the one before it."""
+    """The sequential steps of a layer that computes one position after another."""
     return n
 
 
 class Baseline(nn.Module):
-    """Base class of these layers: a state and `step` for causal ones, for one or several positions."""
+    """Base class of these layers. Causal ones have a state, and `step` for one or several positions."""
 
     cost: ClassVar[Cost]
     causal: bool = True
@@ -65,7 +65,7 @@ class Baseline(nn.Module):
         return None
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The rows of T >= 1 new positions, and the state after them."""
+        """Return the rows of T >= 1 new positions, and the state after them."""
         raise UnsupportedError(f"{type(self).__name__} has no steps")
 
     def check(self, x: Tensor) -> None:
@@ -155,9 +155,9 @@ class LSTMN(Baseline):
         i, f, g, o = (torch.cat([hidden, row], -1) @ self.gates.T + self.bias).chunk(4, -1)
         new_memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
         new_hidden = o.sigmoid() * new_memory.tanh()
-        return Tape(
-            torch.cat([tape.hidden, new_hidden[:, None]], 1), torch.cat([tape.memory, new_memory[:, None]], 1), hidden
-        )
+        all_hidden = torch.cat([tape.hidden, new_hidden[:, None]], 1)
+        all_memory = torch.cat([tape.memory, new_memory[:, None]], 1)
+        return Tape(all_hidden, all_memory, hidden)
 
 
 class Convolution(Baseline):
@@ -183,9 +183,8 @@ class Convolution(Baseline):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         self.check(x)
         window = torch.cat([state, x], 1)
-        return self._convolve(window.mT), window[
-            :, window.shape[1] - self.kernel + 1 :
-        ].clone()  # a view would keep the whole tensor alive
+        next_state = window[:, window.shape[1] - self.kernel + 1 :].clone()  # a view would keep the whole tensor alive
+        return self._convolve(window.mT), next_state
 
     def _convolve(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias).mT

@@ -1,4 +1,4 @@
-"""From multi-head to grouped-query attention: fewer key-value heads for a trained layer."""
+"""Convert a trained multi-head layer to grouped-query attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mean_pool_kv(
 
     layer: ours, grouped or not, or torch's; it is not changed. The new one has the same mechanism, dtype, device,
     dropout, training mode and requires_grad. Raises `UsageError` if kv_heads does not divide the layer's, and
-    `UnsupportedError` for mechanisms without groups, or that `create` did not make.
+    `UnsupportedError` for mechanisms without groups, or that `create` did not create.
     """
     if how not in get_args(PoolingMethod):
         raise make_unknown_error("how", how, get_args(PoolingMethod), where="mean_pool_kv")
@@ -60,7 +60,7 @@ def mean_pool_kv(
 
 
 def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
-    """Reduce a tensor by ``heads``, ``[heads * rows, ..]``, to ``kv_heads``, each from as many adjacent ones."""
+    """Reduce a tensor ``[heads * rows, ..]`` to ``[kv_heads * rows, ..]``, from groups of adjacent heads."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
 
@@ -101,7 +101,7 @@ def _pool_state(
 
 
 def _draw_projections(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
-    """New projections of keys and values, from the seed; other draws than those of a layer with that seed."""
+    """New projections of keys and values, from the seed; different from those of a layer with that seed."""
     state = {}
     for name in ("k_proj", "v_proj"):
         old = getattr(layer, name)

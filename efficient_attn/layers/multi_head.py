@@ -21,7 +21,7 @@ from ..spec import SpecLike
 from .positions import Positions
 from .weights import make_projection
 
-EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their roots
+EPSILON = 1e-6  # added to mean squares by the norms of queries and keys
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def key_dim(self) -> int:
-        """The width of a key: the queries', unless the mechanism has another one."""
+        """The width of a key: that of queries, unless the mechanism requires another."""
         return self.attn.key_dim or self.head_dim
 
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Mask | None = None) -> Tensor:
@@ -201,7 +201,7 @@ class MultiHeadAttention(nn.Module):
         """Its sizes, for ``print``."""
         return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
 
-    # -- underneath -----------------------------------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------------------------------
 
     def _project(
         self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
@@ -247,7 +247,7 @@ def split_heads(x: Tensor, heads: int, *tail: int) -> Tensor:
 
 
 def _create(variant: SpecLike | Attention, dims: Dims, seed: int) -> Attention:
-    """The mechanism for these sizes; without kv_heads, its own number is determined first."""
+    """Create the mechanism for these sizes; without kv_heads, a first instance determines the number."""
     if isinstance(variant, Attention):
         return variant
     attn = create(variant, dims=dims, seed=seed)
@@ -270,14 +270,11 @@ def _check_fit(attn: Attention, dims: Dims) -> None:
 
 
 def _iterate_weights(module: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of torch's layer under the names of ours."""
+    """The parameters of torch's layer, with the names of `MultiHeadAttention`."""
     names = ("q_proj", "k_proj", "v_proj")
     joint_weight: Tensor | None = module.in_proj_weight
-    weights = (
-        (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-        if joint_weight is None
-        else joint_weight.chunk(3)
-    )
+    separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    weights = separate if joint_weight is None else joint_weight.chunk(3)
     yield from ((f"{name}.weight", weight) for name, weight in zip(names, weights, strict=True))
     yield "out_proj.weight", module.out_proj.weight
     if module.in_proj_bias is not None:

@@ -1,4 +1,4 @@
-"""Layers by one string: a baseline by its name, or attention with a registered mechanism inside."""
+"""Layers by spec: baselines, and multi-head attention with a registered mechanism."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_baseline(spec: SpecLike) -> bool:
 
 
 def check_layer(spec: SpecLike) -> Spec | Union:
-    """The parsed spec. Raises `UsageError` where it names neither a baseline nor a mechanism."""
+    """Parse a spec. Raises `UsageError` if it names neither a baseline nor a mechanism."""
     names, parsed = [*BASELINES, *registry.names()], parse(spec)
     for name in parsed.names:
         if name not in names:
@@ -71,9 +71,9 @@ def make_layer(
     kv_heads: int | None = None,
     seed: int = 0,
 ) -> Baseline | MultiHeadAttention:
-    """The layer that a spec names: ``[B, N, d_model]`` to the same shape.
+    """Create the layer that a spec names, which maps ``[B, N, d_model]`` to the same shape.
 
-    length: of the longest input, which `Dense` requires. causal: of baselines that can be either. heads, kv_heads: of
+    length: of the longest input, which `Dense` requires. causal: for baselines with this option. heads, kv_heads: of
     attention. Raises `UsageError` for unknown names and options.
     """
     parsed = check_layer(text)

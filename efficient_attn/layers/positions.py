@@ -80,7 +80,7 @@ class Encoding(nn.Module):
 
 
 class Sinusoidal(Encoding):
-    """`sinusoidal` positions. base: the longest wavelength over 2 pi, about."""
+    """`sinusoidal` positions. base: about the longest wavelength, divided by 2 pi."""
 
     def __init__(self, width: int, *, how: How = "add", base: float = BASE) -> None:
         super().__init__(width, how=how)
@@ -113,36 +113,35 @@ class Learned(Encoding):
         return self.table[positions]
 
 
-# -- given to queries and keys -------------------------------------------------------------------------------------
+# -- applied to queries and keys -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
     """Base class of positions that a layer applies to queries and keys.
 
-    extra: by how many components they become wider. by_row: whether ``start`` may be ``[B]``, for rows with different
-    starts.
+    extra: the number of added components. by_row: whether ``start`` may be ``[B]``, with a start for each row.
     """
 
     extra: ClassVar[int] = 0
     by_row: ClassVar[bool] = False
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
-        """Refuse mechanisms and masks that cannot have such positions."""
+        """Raise `UnsupportedError` for a mechanism that does not support these positions."""
         if attn.key_dim is not None or not attn.traits.values:
             raise UnsupportedError(
                 f"{attn.label} computes its own keys, so {type(self).__name__} cannot be applied to them"
             )
 
     def check_mask(self, mask: Mask) -> None:
-        """Refuse a call under a mask for which they are not defined."""
+        """Raise `UnsupportedError` for a mask that these positions do not support."""
 
     def place_queries(self, q: Tensor, start: Any) -> Tensor:
-        """``q [B, H, N, D]`` of the positions from start on."""
+        """Apply the positions from start on to ``q [B, H, N, D]``."""
         raise UnsupportedError(f"{type(self).__name__} does not implement the change of queries")
 
     def place_keys(self, k: Tensor, start: Any) -> Tensor:
-        """``k [B, Hkv, M, D]`` of the positions from start on."""
+        """Apply the positions from start on to ``k [B, Hkv, M, D]``."""
         raise UnsupportedError(f"{type(self).__name__} does not implement the change of keys")
 
 
@@ -152,7 +151,7 @@ class Rotary(Positions):
     so that dot products depend on distances (RoPE, Su et al. 2021, arXiv:2104.09864).
 
     base: of the wavelengths. part: the share of a head's components that are rotated, the first ones. stretch: divides
-    positions, so that a longer text has the angles of a shorter one (Chen et al. 2023, arXiv:2306.15595). pairs:
+    positions, so that a longer sequence has the angles of a shorter one (Chen et al. 2023, arXiv:2306.15595). pairs:
     ``halves``, component i with i + D/2, as in Llama; or ``adjacent``, as in the paper.
     """
 
@@ -239,9 +238,8 @@ class Alibi(Positions):
         width, total_width = q.shape[-1], q.shape[-1] + self.extra
         slopes = slopes_of(q.shape[1], device=q.device) * math.sqrt(total_width)
         slope_columns = torch.stack([slopes * self.LOW, slopes], -1).to(q.dtype)[:, None].expand(*q.shape[:-1], -1)
-        return torch.cat(
-            [q * math.sqrt(total_width / width), slope_columns], -1
-        )  # mechanisms divide by the root of the whole width
+        # mechanisms divide by the root of the whole width
+        return torch.cat([q * math.sqrt(total_width / width), slope_columns], -1)
 
     def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
         positions = count_from(start, k)

@@ -1,4 +1,4 @@
-"""Initial weights, functions of a seed and a name only: torch's global generator is never used."""
+"""Initial weights. They depend on a seed and a name only, and do not use torch's global generator."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def make_projection(width: int, size: int, *, bias: bool, seed: int, name: str) 
 
 
 def make_embedding(count: int, width: int, *, seed: int, name: str) -> nn.Embedding:
-    """A vector for each of so many tokens, N(0, 1 / width)."""
+    """An embedding of ``count`` tokens, drawn from N(0, 1 / width)."""
     vectors = torch.randn(count, width, generator=make_generator(seed, name)) * width**-0.5
     return nn.Embedding(count, width, _weight=vectors)
 
 
 def draw_uniform(module: nn.Module, bound: float, *, seed: int, name: str) -> None:
-    """Draw all parameters of a module uniformly from [-spread, spread]."""
+    """Draw all parameters of a module uniformly from [-bound, bound]."""
     generator = make_generator(seed, name)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, of each position by itself."""
+    """Two linear maps with an activation between them, applied to each position."""
 
     def __init__(self, config: Config, seed: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
 
 class ShortConvolution(nn.Module):
     """A depthwise causal convolution over a few positions, added to its input. Initialized uniformly like torch's,
-    because a zero initialization learns late to look back."""
+    because with zeros training uses earlier positions only late."""
 
     def __init__(self, width: int, d_model: int, *, seed: int = 0) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ShortConvolution(nn.Module):
         return self.weight.shape[2] - 1
 
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
-        """before: the input before x, ``[B, reach, d_model]``; None at the beginning."""
+        """past: the inputs before x, ``[B, reach, d_model]``; None at the start of the sequence."""
         window = F.pad(x, (0, 0, self.reach, 0)) if past is None else torch.cat([past, x], 1)
         return x + F.conv1d(window.mT, self.weight, groups=x.shape[2]).mT
 
@@ -67,7 +67,7 @@ class BlockState:
 
 
 class Block(nn.Module):
-    """Self-attention, attention to a context where ``cross`` names a mechanism for it, and a feed-forward part."""
+    """Self-attention, with ``cross`` also attention to a context, and a feed-forward part."""
 
     def __init__(
         self, config: Config, spec: str, seed: int, *, model: str, causal: bool, cross: str | None = None
@@ -97,7 +97,7 @@ class Block(nn.Module):
         return self._finish(x, context, context_mask)
 
     def init_state(self, batch: int, max_len: int, starts: Tensor | None = None) -> BlockState:
-        """starts: ``[B]``, the first position of each row, as `Attention.init_state` has it."""
+        """An empty state. starts: ``[B]``, the first position of each row, as in `Attention.init_state`."""
         convolution, attention_state = self.convolution, self.attention.init_state(batch, max_len, starts=starts)
         if convolution is None:
             return BlockState(attention_state)
@@ -114,13 +114,14 @@ class Block(nn.Module):
         def attend(y: Tensor) -> Tensor:
             past, row_starts = state.past, state.starts
             valid = None if row_starts is None else row_starts.valid_or_none(state.length, y.shape[1])
-            y = y if valid is None else y.masked_fill(~valid[..., None], 0)  # a convolution would carry padding on
+            y = (
+                y if valid is None else y.masked_fill(~valid[..., None], 0)
+            )  # otherwise a convolution would read padding
             out, attention_state = self.attention.step(self._convolve(y, past), state.attention)
             if past is not None:
                 sequence = torch.cat([past, y], 1)
-                past = sequence[
-                    :, sequence.shape[1] - past.shape[1] :
-                ].clone()  # a view would keep the whole tensor alive
+                # a view would keep the whole tensor alive
+                past = sequence[:, sequence.shape[1] - past.shape[1] :].clone()
             states.append(BlockState(attention_state, past, row_starts, state.length + y.shape[1]))
             return out
 
@@ -128,7 +129,7 @@ class Block(nn.Module):
         return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
-        """What follows self-attention, position by position."""
+        """Apply the parts after self-attention."""
         cross = self.cross
         if cross is not None:
             x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))
@@ -138,7 +139,7 @@ class Block(nn.Module):
         return x if self.convolution is None else self.convolution(x, past)
 
     def _add_residual(self, index: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sum of x and a part's result, normalized before or after."""
+        """The sum of x and the result of a part, with a norm before the part or after the sum."""
         norm = self.norms[index]
         if self.norm_first:
             return x + self.dropout(part(norm(x)))

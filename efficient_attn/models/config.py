@@ -54,11 +54,11 @@ class Config:
             raise UsageError(f"Config: dropout must be in [0, 1), got {self.dropout}")
         if not isinstance(self.attention, str):
             object.__setattr__(self, "attention", tuple(self.attention))
-        self.specs  # noqa: B018  (raises where they are not one a layer)
+        self.specs  # noqa: B018  (raises unless there is one for each layer)
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """One spec a layer."""
+        """The spec of each layer."""
         if isinstance(self.attention, str):
             return (self.attention,) * self.layers
         n_given = len(self.attention)
@@ -81,7 +81,7 @@ class Config:
 
 
 def require(model: str, attn: Attention, *traits: str) -> None:
-    """Refuse a mechanism without a feature that a model needs; the message names both."""
+    """Raise `UnsupportedError` for a mechanism without the traits that a model needs."""
     meanings = attn.traits.meanings()
     for name in traits:
         has, meaning = meanings[name]

@@ -1,4 +1,4 @@
-"""Generation: a decoder's tokens one after another, through the states of whatever is inside."""
+"""Generate tokens with a decoder, step by step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _supports_starts(model: Decoder) -> bool:
 
 
 def _group_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of prompts of one length."""
+    """The indices of prompts of equal length."""
     for length in dict.fromkeys(lengths):
         yield [i for i, prompt_length in enumerate(lengths) if prompt_length == length]
 

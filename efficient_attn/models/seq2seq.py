@@ -21,7 +21,7 @@ SCORES: dict[How, str] = {"bahdanau": "additive", "luong": "general"}
 
 @dataclass(frozen=True)
 class Read:
-    """The encoded sources: a row for each token ``[B, M, 2 width]``, and the padding."""
+    """Encoded sources: a row for each token ``[B, M, 2 width]``, and the mask of padding."""
 
     rows: Tensor
     mask: Mask
@@ -110,7 +110,7 @@ class Seq2Seq(nn.Module):
         return self.attn(q, k, v, read.mask)[:, 0, 0]
 
     def generate(self, source: Tensor, *, begin: int, steps: int, source_lengths: Tensor | None = None) -> Tensor:
-        """The likeliest tokens one after another, ``[B, steps]``, after ``begin``."""
+        """Generate the most likely tokens ``[B, steps]`` after ``begin``, one after another."""
         with torch.no_grad():
             read, state = self.read(source, source_lengths)
             token, tokens = source.new_full((len(source),), begin), []

@@ -16,9 +16,9 @@ from .config import Config, require
 
 
 class Stack(nn.Module):
-    """Base of models of blocks: tokens or rows in, rows ``[B, N, d_model]`` out.
+    """Base class of models that consist of blocks: tokens or rows in, rows ``[B, N, d_model]`` out.
 
-    vocab: how many tokens there are; where it is None the model reads rows ``[B, N, d_model]``.
+    vocab: the number of tokens; None for a model of rows ``[B, N, d_model]``.
     """
 
     causal: bool
@@ -29,9 +29,9 @@ class Stack(nn.Module):
         if vocab is not None and vocab < 1:
             raise UsageError(f"{name}: vocab must be at least 1, got {vocab}")
         self.config, self.vocab = config, vocab
-        self.embedding = (
-            None if vocab is None else make_embedding(vocab, config.d_model, seed=config.seed, name="tokens")
-        )
+        self.embedding = None
+        if vocab is not None:
+            self.embedding = make_embedding(vocab, config.d_model, seed=config.seed, name="tokens")
         self.encoding = config.make_encoding()
         self.blocks = nn.ModuleList(
             Block(config, spec, config.seed + n, model=name, causal=self.causal, cross=cross)
@@ -66,7 +66,7 @@ class Stack(nn.Module):
 
 
 def check_tokens(name: str, tokens: Tensor, vocab: int) -> None:
-    """Refuse tokens outside of the vocabulary. Traced tensors are not checked."""
+    """Raise `UsageError` for tokens outside of the vocabulary. Traced tensors are not checked."""
     if tokens.ndim != 2 or tokens.is_floating_point():
         raise UsageError(f"{name}: tokens must be whole numbers [B, N], got {tokens.dtype} {list(tokens.shape)}")
     if tokens.numel() and not torch.compiler.is_compiling():
@@ -93,7 +93,7 @@ class Encoder(Stack):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Of all blocks, how many tokens they have seen, and where rows begin."""
+    """The states of all blocks, the number of tokens so far, and the first position of each row."""
 
     blocks: tuple[BlockState, ...]
     length: int = 0
@@ -180,7 +180,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder(target, context=self.encoder(source, mask), context_mask=mask)
 
     def generate(self, source: Tensor, *, begin: int, steps: int, source_lengths: Tensor | None = None) -> Tensor:
-        """The likeliest tokens one after another, ``[B, steps]``, after ``begin``."""
+        """Generate the most likely tokens ``[B, steps]`` after ``begin``, one after another."""
         mask = Mask(key_lengths=source_lengths)
         with torch.no_grad():
             context = self.encoder(source, mask)

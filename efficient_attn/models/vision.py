@@ -42,7 +42,7 @@ class VisionTransformer(nn.Module):
         return self.head(self.encode(images)[:, 0])
 
     def encode(self, images: Tensor) -> Tensor:
-        """The rows of the whole and of all patches, line by line: ``[B, 1 + patches, d_model]``."""
+        """The rows of the class token and of all patches, line by line: ``[B, 1 + patches, d_model]``."""
         return self._encode(self.patches(self.cut(images)))
 
     def cut(self, images: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class VisionTransformer(nn.Module):
         return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def _encode(self, x: Tensor) -> Tensor:
-        """Rows of patches ``[B, patches, d_model]``, with the whole's before them, after all layers."""
+        """Apply all layers to the class token and the patches ``[B, patches, d_model]``."""
         return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
 
 
@@ -70,7 +70,7 @@ class MaskedPatches(VisionTransformer):
         self.blank = nn.Parameter(blank)
 
     def forward(self, images: Tensor, hidden: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Images ``[B, C, height, width]`` and which patches are hidden ``[B, patches]`` bool to values of all patches
+        """Images ``[B, C, height, width]`` and a mask of hidden patches ``[B, patches]`` bool to values of all patches
         ``[B, patches, C * patch * patch]``."""
         x = self.patches(self.cut(images))
         if hidden.shape != x.shape[:2] or hidden.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""Sparse patterns as values: who sees whom, as a tuple of facts joined by ``|``. A public module.
+"""Sparse patterns: which keys each query sees, as a tuple of facts joined by ``|``. A public module.
 
 from efficient_attn.patterns import Band, Keys
 pattern = Band(-64, 64) | Keys(0, 4)

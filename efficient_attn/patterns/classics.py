@@ -19,7 +19,7 @@ def dilated_window(window: int, dilation: int) -> Pattern:
 
 
 def global_tokens(n_global: int) -> Pattern:
-    """The first ``n_global`` tokens see all and are seen by all; every other sees itself besides."""
+    """The first ``n_global`` tokens see all and are seen by all; all others also see themselves."""
     _check_minimum(n_global=(n_global, 0))
     itself = Pattern((Band(0, 0),))
     return itself | Keys(0, n_global) | Queries(n_global) if n_global else itself

@@ -1,4 +1,4 @@
-"""Draws that are functions of their arguments: the same for tensors, arrays and plain numbers, on every machine."""
+"""Random numbers as functions of a seed and a key: equal for tensors, arrays and numbers, on every machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BITS = (1 << 31) - 1  # states of 31 bits: a product with a factor of 31 bits s
 
 
 def draw(seed: int, key: Any, among: Any, count: int) -> list[Any]:
-    """``count`` distinct numbers below ``among``, for each ``key``; -1 when all are drawn.
+    """Draw ``count`` distinct numbers below ``among`` for each ``key``; -1 after all are drawn.
 
     key, among: numbers, arrays or tensors of one shape, at least 0 and 1. Every subset is equally likely (Floyd's
     method: the t-th draw is below ``among - count + t + 1``, and a repeated number is replaced by that bound itself).

@@ -25,7 +25,7 @@ class Geometry(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a causal query can see at most: the first ``prefix`` keys, and the last ``back + 1`` up to its own."""
+    """The most keys that a causal query can see: the first ``prefix``, and the last ``back + 1`` up to its own."""
 
     back: int
     prefix: int = 0
@@ -45,7 +45,7 @@ class Fact(Protocol):
 
     @property
     def reach(self) -> Reach | None:
-        """What causal queries can see at most; None if there is no bound, or if it does not follow from distances."""
+        """The most keys that causal queries can see; None if unbounded, or if it depends on more than distances."""
         ...
 
 
@@ -185,7 +185,7 @@ class Blocks(_Joinable):
 
 @dataclass(frozen=True)
 class Where(_Joinable):
-    """Any other rule, ``fn(i, j)`` in operators on positions. Planned by scanning all N x M pairs, once a geometry."""
+    """Any other rule, ``fn(i, j)`` in operators on positions. All N x M pairs are evaluated, once a geometry."""
 
     fn: Callable[[Any, Any], Any]
 
@@ -226,7 +226,7 @@ class Pattern(_Joinable):
 
     @property
     def reach(self) -> Reach | None:
-        """What a causal query can see at most, if every fact is bounded."""
+        """The most keys that a causal query can see; None if a fact is not bounded."""
         reaches = [fact.reach for fact in self.facts]
         if any(r is None for r in reaches):
             return None

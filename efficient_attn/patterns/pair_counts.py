@@ -1,4 +1,4 @@
-"""How many query-key pairs there are: the measure of every mechanism's work."""
+"""Count query-key pairs, in which the work of mechanisms is measured."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class PatternGrid:
 def compute_share_grid(
     allows: PairRule, g: Geometry, *, rows: int, columns: int, budget: int = PAIR_BUDGET
 ) -> PatternGrid:
-    """The pattern over a number of rows and columns of cells; fewer if there are fewer queries or keys."""
+    """Compute a grid of rows and columns of cells, at most one for each query and key."""
     row_edges, column_edges = _compute_edges(g.n, rows), _compute_edges(g.m, columns)
     max_rows = max(1, budget // (g.m * (len(row_edges) - 1)))
     queries = [_sample_rows(first, end, max_rows) for first, end in pairwise(row_edges)]
@@ -107,9 +107,8 @@ def _find_largest_size(pattern: Pattern) -> int:
 
 
 def _estimate_share(pattern: Pattern, n: int, causal: bool) -> float:
-    return compute_share_grid(
-        pattern.allows, Geometry(n, n, 0, causal), rows=MIN_LENGTH, columns=1, budget=STRIP_PAIRS
-    ).share
+    g = Geometry(n, n, 0, causal)
+    return compute_share_grid(pattern.allows, g, rows=MIN_LENGTH, columns=1, budget=STRIP_PAIRS).share
 
 
 def _compute_edges(count: int, cells: int) -> GridArray:
@@ -118,7 +117,7 @@ def _compute_edges(count: int, cells: int) -> GridArray:
 
 
 def _sample_rows(first: int, end: int, max_rows: int) -> GridArray:
-    """At most so many of [first, end), at uneven distances: even ones would fall into step with a pattern's."""
+    """At most so many of [first, end), at uneven distances: even ones could coincide with a stride."""
     if end - first <= max_rows:
         return np.arange(first, end)
     shift = np.random.default_rng(first).random(max_rows)

@@ -10,10 +10,11 @@ from typing import Literal
 from .subject import Subject
 
 Status = Literal["passed", "failed", "not_claimed"]
+Reason = Callable[[Subject], str | None]  # why a check does not apply to a mechanism; None if it does
 
 
 class CheckFailure(AssertionError):
-    """A property that does not hold. traits: those to be declared differently, for example ``grouped=False``."""
+    """A property does not hold. traits: declarations that would be correct instead, such as ``grouped=False``."""
 
     def __init__(self, message: str, traits: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -24,9 +25,9 @@ class CheckFailure(AssertionError):
 class Check:
     """One property that mechanisms are verified for.
 
-    name: for display and test ids. meaning: one sentence. run: raises AssertionError with what, where and how far off;
-    may return a sentence about what it left out. needs, unless: traits that must be declared, or must not, for the
-    property to apply. ask: any further reason why it does not apply.
+    name: for display and test ids. meaning: one sentence. run: raises AssertionError with the input, the position and
+    the size of a difference; may return a sentence about cases that it did not test. needs, unless: traits that must
+    be declared, or must not, for the property to apply. skip_reason: any further reason why it does not apply.
     """
 
     name: str
@@ -34,21 +35,21 @@ class Check:
     run: Callable[[Subject], str | None]
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
-    ask: Callable[[Subject], str | None] = lambda subject: None
+    skip_reason: Reason = lambda subject: None
 
     def why_not(self, subject: Subject) -> str | None:
-        """Why the mechanism does not promise this; None when it does."""
+        """Why the property does not apply to the mechanism; None if it does."""
         for trait in self.needs:
             if not getattr(subject.traits, trait):
                 return f"{trait} is not claimed"
         for trait in self.unless:
             if getattr(subject.traits, trait):
-                return f"it is {trait.replace('_', ' ')}" if trait == "positional" else f"it {trait.replace('_', ' ')}"
-        return self.ask(subject)
+                return f"{trait} is claimed"
+        return self.skip_reason(subject)
 
     @property
-    def switches(self) -> tuple[str, ...]:
-        """The declarations without which the property would not apply."""
+    def opt_outs(self) -> tuple[str, ...]:
+        """The declarations with which the property would not apply."""
         return (*(f"{trait}=False" for trait in self.needs), *(f"{trait}=True" for trait in self.unless))
 
 
@@ -56,7 +57,8 @@ class Check:
 class Outcome:
     """The outcome of a check.
 
-    reason: what failed and for which input, why the check does not apply, or what it left out. advice: what to do.
+    reason: what failed and for which input, why the check does not apply, or which cases it did not test. advice: how
+    to correct a failure.
     """
 
     check: Check
@@ -66,19 +68,22 @@ class Outcome:
 
 
 def check(
-    *, needs: str = "", unless: str = "", ask: Callable[[Subject], str | None] = lambda subject: None
+    *, needs: str = "", unless: str = "", skip_reason: Reason = lambda subject: None
 ) -> Callable[[Callable[[Subject], str | None]], Check]:
-    """Decorator: a function becomes a check, named after itself, its docstring's first paragraph its meaning."""
+    """Decorator that makes a check of a function. The first paragraph of the function's docstring is the meaning.
 
-    def made(fn: Callable[[Subject], str | None]) -> Check:
+    needs, unless: names of traits, separated by spaces.
+    """
+
+    def decorate(fn: Callable[[Subject], str | None]) -> Check:
         meaning = " ".join((inspect.getdoc(fn) or "").partition("\n\n")[0].split())
-        return Check(fn.__name__, meaning, fn, tuple(needs.split()), tuple(unless.split()), ask)
+        return Check(fn.__name__, meaning, fn, tuple(needs.split()), tuple(unless.split()), skip_reason)
 
-    return made
+    return decorate
 
 
 def run_check(check: Check, subject: Subject) -> Outcome:
-    """Verify one property of a mechanism. Any exception inside becomes the outcome."""
+    """Verify one property of a mechanism. An exception that the check raises is a failure."""
     try:
         if reason := check.why_not(subject):
             return Outcome(check, "not_claimed", reason)
@@ -89,11 +94,9 @@ def run_check(check: Check, subject: Subject) -> Outcome:
 
 
 def _advise(check: Check, error: Exception) -> str:
-    """Satisfy the property, or withdraw the trait that requires it."""
-    switches = tuple(dict.fromkeys((*(error.traits if isinstance(error, CheckFailure) else ()), *check.switches)))
-    law = f"property: {check.meaning}"
-    return (
-        f"{law} If the property is not intended, declare {' or '.join(f'`{s}`' for s in switches)}."
-        if switches
-        else law
-    )
+    """The property to satisfy, and the traits that do not require it."""
+    opt_outs = dict.fromkeys((*(error.traits if isinstance(error, CheckFailure) else ()), *check.opt_outs))
+    advice = f"property: {check.meaning}"
+    if not opt_outs:
+        return advice
+    return f"{advice} If the property is not intended, declare {' or '.join(f'`{trait}`' for trait in opt_outs)}."

@@ -10,8 +10,8 @@ from random import Random
 Levels = Mapping[str, Sequence[Hashable]]  # of each factor, the simplest first
 Case = Mapping[str, Hashable]
 
-POOL = 2500  # drawn cases to choose from
-LOOKS = 30  # of them at each choice
+POOL_SIZE = 2500  # random cases to choose from
+CANDIDATES = 30  # cases that are compared for each choice
 
 
 def cover(
@@ -22,42 +22,38 @@ def cover(
     allowed: Callable[[Case], bool] = lambda case: True,
     cost: Callable[[Case], float] = lambda case: 1.0,
 ) -> list[Case]:
-    """Cases with every pair of levels in the random pool, cheap ones preferred.
+    """Choose cases that contain every pair of levels of a random pool, cheap ones preferred.
 
-    together: factors whose triples count as well, each as its simplest level or another. The same seed gives the same
-    cases.
+    together: factors of which triples are covered as well, only distinguishing the simplest level from all others. The
+    same seed gives the same cases.
     """
-    order = Random(seed)
-    drawn = ({name: order.choice(list(values)) for name, values in levels.items()} for _ in range(POOL))
+    random = Random(seed)
+    drawn = ({name: random.choice(list(values)) for name, values in levels.items()} for _ in range(POOL_SIZE))
     pool = [case for case in drawn if allowed(case)]
-    features = [_features(case, levels, together) for case in pool]
-    holders = defaultdict(list)
-    for index, feature_set in enumerate(features):
-        for feature in feature_set:
-            holders[feature].append(index)
-    missing, chosen = set(holders), []
+    combinations_of = [_combinations(case, levels, together) for case in pool]
+    indices = defaultdict(list)  # in the pool, of the cases with a combination
+    for index, found in enumerate(combinations_of):
+        for combination in found:
+            indices[combination].append(index)
+    missing, chosen = set(indices), []
     while missing:
-        rarest = min(sorted(missing, key=repr), key=lambda feature: len(holders[feature]))
-        some = holders[rarest]
-        looked = order.sample(some, min(LOOKS, len(some)))
-        best = max(looked, key=lambda index: len(features[index] & missing) / cost(pool[index]))
-        missing -= features[best]
+        rarest = min(sorted(missing, key=repr), key=lambda combination: len(indices[combination]))
+        candidates = random.sample(indices[rarest], min(CANDIDATES, len(indices[rarest])))
+        best = max(candidates, key=lambda index: len(combinations_of[index] & missing) / cost(pool[index]))
+        missing -= combinations_of[best]
         chosen.append(pool[best])
     return chosen
 
 
-def _features(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[Hashable]:
+def _combinations(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[Hashable]:
     pairs = combinations(case.items(), 2)
     coarse = [(name, case[name] == levels[name][0]) for name in together]
     return frozenset((*pairs, *combinations(coarse, 3)))
 
 
 def shrink(case: Case, levels: Levels, fails: Callable[[Case], bool]) -> Case:
-    """The simplest case that still fails: each factor in turn gets the simplest level with which it does."""
+    """Simplify a failing case: each factor in turn gets the simplest level with which the case still fails."""
     for name, values in levels.items():
-        for value in values[: list(values).index(case[name])]:
-            simpler = {**case, name: value}
-            if fails(simpler):
-                case = simpler
-                break
+        simpler = ({**case, name: value} for value in values[: list(values).index(case[name])])
+        case = next(filter(fails, simpler), case)
     return case

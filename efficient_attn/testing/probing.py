@@ -1,4 +1,4 @@
-"""Probe a mechanism before it is checked: the capacity of its state, what it accepts, what its reference costs."""
+"""Measure properties of a mechanism that checks depend on: state capacity, supported sizes, time of the reference."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import timeit
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,38 +18,38 @@ from ..errors import UnsupportedError, UsageError
 from ..spec import Spec
 from .subject import Subject
 
-FAR = 2**20  # a state of the same size for so many positions and for half of them does not grow
-PATIENCE_S = 5.0  # longest time of one reference result
+MANY = 2**20  # a state that is equally large for this many positions and for half of them does not grow
+MAX_REFERENCE_S = 5.0  # largest expected time of a reference result
 
 
 class StateCapacity(NamedTuple):
-    """How many positions a decode state stores before it drops some; None if unknown, with the reason."""
+    """The number of positions that a decode state stores; None if it is unlimited or unknown, with the reason."""
 
     positions: int | None
     why: str = ""
 
 
 @lru_cache(maxsize=64)
-def find_room(subject: Subject) -> StateCapacity:
-    """From the state's bytes at growing lengths, on torch's meta device, where they need no memory."""
+def find_capacity(subject: Subject) -> StateCapacity:
+    """Derive the capacity of a decode state from its bytes by length, on torch's meta device, without using memory."""
     attn = subject.make(subject.shape(4, batch=1))
 
     def size(positions: int) -> int:
         return state_bytes(attn.init_state(1, positions, subject.dtype, "meta"))
 
     try:
-        near, half, far = size(1), size(FAR // 2), size(FAR)
+        one, half, full = size(1), size(MANY // 2), size(MANY)
     except Exception as error:
         return StateCapacity(None, f"the capacity of its state is unknown ({type(error).__name__})")
-    if near == far:
+    if one == full:
         return StateCapacity(None, "the capacity of its state is unknown: its bytes do not depend on max_len")
-    if half < far:
+    if half < full:
         return StateCapacity(None, "its state stores every position")
-    return StateCapacity(bisect_left(range(1, FAR), far, key=size) + 1)
+    return StateCapacity(bisect_left(range(1, MANY), full, key=size) + 1)
 
 
 @lru_cache(maxsize=64)
-def takes_many(subject: Subject) -> bool:
+def accepts_chunks(subject: Subject) -> bool:
     """Whether one step accepts several positions."""
     shape = subject.shape(2, batch=1)
     attn, call = subject.make(shape), subject.draw(shape)
@@ -60,11 +61,9 @@ def takes_many(subject: Subject) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _pace(subject: Subject) -> float:
-    """Seconds of the reference for one pair of a query and a key of one head, from its fastest call over 130 positions.
-
-    Of several calls, because other programs may disturb one, so that checks would be left out.
-    """
+def _seconds_per_pair(subject: Subject) -> float:
+    """Seconds that the reference takes for one query-key pair of a head: the fastest of four calls, because another
+    program may slow one down."""
     shape = subject.shape(130, batch=1)
     attn, call = subject.oracle(shape), subject.draw(shape)
     with torch.no_grad():
@@ -73,15 +72,15 @@ def _pace(subject: Subject) -> float:
 
 
 def too_slow(subject: Subject, shape: Shape) -> str | None:
-    """Why the reference is too slow for these sizes; None if it is not."""
-    expected = _pace(subject) * shape.batch * shape.heads * shape.n * shape.m
-    if expected <= PATIENCE_S:
+    """Why sizes are not tested if the reference would take too long; None otherwise."""
+    expected = _seconds_per_pair(subject) * shape.batch * shape.heads * shape.n * shape.m
+    if expected <= MAX_REFERENCE_S:
         return None
     return f"its reference is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
 
 
 def refuses_shape(subject: Subject, shape: Shape) -> str | None:
-    """Why the mechanism cannot be created for these sizes; None when it can."""
+    """Why the mechanism cannot be created for these sizes; None if it can."""
     try:
         subject.make(shape)
     except (UsageError, UnsupportedError) as error:
@@ -90,7 +89,7 @@ def refuses_shape(subject: Subject, shape: Shape) -> str | None:
 
 
 def other_instances(subject: Subject) -> Iterator[Subject]:
-    """The same mechanism with another value of one of its options, for each option that changes results."""
+    """Yield the mechanism with a different value of one option, for each option that changes results."""
     if subject.others is not None:
         yield from subject.others
         return
@@ -104,12 +103,10 @@ def other_instances(subject: Subject) -> Iterator[Subject]:
         for name, value in subject.attn.origin.options.items():
             for other in _other_values(value):
                 with suppress(UsageError, UnsupportedError):
-                    spec_text = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
-                    subject_of_other = Subject(
-                        spec_text, backend=subject.backend, device=subject.device, dtype=subject.dtype
-                    )
-                    if not torch.equal(call.run(subject_of_other.oracle(shape)), expected):
-                        yield subject_of_other
+                    source = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
+                    variation = replace(subject, source=source)
+                    if not torch.equal(call.run(variation.oracle(shape)), expected):
+                        yield variation
                         break
 
 

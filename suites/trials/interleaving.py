@@ -53,8 +53,8 @@ def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -
 
 
 def time_interleaved(runs: Mapping[str, TimedRun], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
-    """Seconds of a call, by name and round. A sample repeats the call until it takes ``least_s``; every other round is in
-    reverse order."""
+    """Seconds of a call, by name and round. A sample repeats the call until it takes ``least_s``; every other round is
+    in reverse order."""
     fastest = {name: min(measure_seconds(run) for _ in range(3)) for name, run in runs.items()}
     repeats = {name: max(int(least_s / seconds), 1) for name, seconds in fastest.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}

@@ -43,7 +43,7 @@ class CallModule(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         q, k, v, rest = tensors[0], tensors[0], None, dict(zip(self.names, tensors, strict=True))
-        if not self.call.tied:
+        if not self.call.shares_qk:
             q, k = rest.pop("q"), rest.pop("k")
         else:
             rest.pop(self.names[0])

@@ -25,10 +25,10 @@ class Program(nn.Module):
     def __init__(self, spec: str, call: Call) -> None:
         super().__init__()
         self.attn = subject(spec).make(subject(spec).shape(N))
-        self.mask, self.tied = call.mask, call.tied
+        self.mask, self.shares_qk = call.mask, call.shares_qk
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        q, k, v = (tensors[0], *tensors) if self.tied else tensors
+        q, k, v = (tensors[0], *tensors) if self.shares_qk else tensors
         return self.attn(q, k, v, self.mask)
 
 

@@ -68,7 +68,7 @@ def test_a_backward_pass_under_autocast_equals_one_outside(spec: str) -> None:
         out = leaves.run(attn)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
     want = torch.autograd.grad((out * weight).sum(), [leaves["q"]])
-    torch.testing.assert_close(got["q" if not leaves.tied else "k"], want[0], rtol=0, atol=0)
+    torch.testing.assert_close(got["q" if not leaves.shares_qk else "k"], want[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("spec", SAMPLED)

@@ -119,3 +119,10 @@ def test_unbounded_patterns_cache_everything_and_read_visible_keys(spec: str, mo
     attn.step(q[:, :, -1:], k[:, :, -1:], v[:, :, -1:], state)
     dense = attn.pattern.allows(n - 1, torch.arange(n), Geometry(n, n, 0, True))  # pyright: ignore
     assert read == [int(dense.sum())]
+
+
+def test_loading_a_state_dict_replaces_the_pattern_that_compiled_code_reads() -> None:
+    attn, other = (ea.create("bigbird:window=2:n_global=1:n_random=2:block_size=4", seed=seed) for seed in (0, 1))
+    assert attn._pattern_text != other._pattern_text  # pyright: ignore
+    attn.load_state_dict(other.state_dict())
+    assert attn._pattern_text == other._pattern_text  # pyright: ignore

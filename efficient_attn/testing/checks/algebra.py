@@ -1,4 +1,4 @@
-"""Algebra: properties of every weighted mean, every batch and every head."""
+"""Algebra: properties of weighted means, and independence of rows of a batch and of heads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..subject import Call, Subject
 from ..tensor_comparison import assert_close, describe
 
 
-def has_values(subject: Subject) -> str | None:
-    """Mechanisms that make their values from k have no v to play with."""
+def no_values(subject: Subject) -> str | None:
+    """Why a check that replaces v does not apply; None if it does."""
     return None if "v" in subject.draw(subject.shape(1)).tensors else "it takes no values"
 
 
 def weights(subject: Subject, n: int, m: int, mask: Mask, *, oracle: bool = False) -> Tensor:
-    """The weights ``[B, H, N, M]`` of each key: the output for the identity as values."""
+    """The weights ``[B, H, N, M]`` of all keys: the output for the identity matrix as values."""
     shape = subject.shape(n, m, value_dim=m)
     attn = subject.oracle(shape) if oracle else subject.make(shape)
     call = subject.draw(shape, mask=mask)
@@ -27,33 +27,32 @@ def weights(subject: Subject, n: int, m: int, mask: Mask, *, oracle: bool = Fals
 
 
 def _no_groups(subject: Subject) -> str | None:
-    if subject.attn.kv_heads == subject.heads:
-        return "it insists on as many key-value heads as heads"
-    return None
+    same = subject.attn.kv_heads == subject.heads
+    return "it requires as many key-value heads as query heads" if same else None
 
 
-@check(needs="normalised", ask=has_values)
+@check(needs="normalised", skip_reason=no_values)
 def weights_sum_to_one(subject: Subject) -> None:
     """Values of 1 give 1."""
     shape = subject.shape(130)
     attn = subject.make(shape)
-    for mask in [Mask(causal=causal) for causal in subject.causalities]:
+    for mask in subject.plain_masks:
         call = subject.draw(shape, mask=mask)
         ones = torch.ones_like(call["v"])
         assert_close(call.with_(v=ones).run(attn), torch.ones_like(call["q"]), f"values of 1, {describe(mask)}")
 
 
-@check(needs="normalised", ask=has_values)
+@check(needs="normalised", skip_reason=no_values)
 def one_key(subject: Subject) -> None:
     """The only key's value is the output."""
     shape = subject.shape(1)
     call = subject.draw(shape)
     want = call["v"].repeat_interleave(shape.heads // shape.kv_heads, 1)
-    for causal in subject.causalities:
-        assert_close(call.under(Mask(causal=causal)).run(subject.make(shape)), want, "one query over one key")
+    for mask in subject.plain_masks:
+        assert_close(call.under(mask).run(subject.make(shape)), want, "one query over one key")
 
 
-@check(needs="exact", ask=has_values)
+@check(needs="exact", skip_reason=no_values)
 def convex(subject: Subject) -> None:
     """Weights are never negative, and sum to 1 or, for a query without keys, to 0."""
     for mask in subject.masks(subject.shape(70)):
@@ -63,17 +62,17 @@ def convex(subject: Subject) -> None:
         assert_close(total, total.round().clamp(0, 1), f"sums of weights, {describe(mask)}")
 
 
-@check(ask=has_values)
+@check(skip_reason=no_values)
 def value_linearity(subject: Subject) -> None:
     """The output is linear in the values."""
     shape = subject.shape(130)
     attn = subject.make(shape)
-    for causal in subject.causalities:
-        call = subject.draw(shape, mask=Mask(causal=causal))
+    for mask in subject.plain_masks:
+        call = subject.draw(shape, mask=mask)
         other = torch.roll(call["v"], 1, 2) - 0.5
-        mixed = call.with_(v=2 * call["v"] - 3 * other).run(attn)
-        apart = 2 * call.run(attn) - 3 * call.with_(v=other).run(attn)
-        assert_close(mixed, apart, f"2 f(v) - 3 f(w), {describe(call.mask)}")
+        got = call.with_(v=2 * call["v"] - 3 * other).run(attn)
+        want = 2 * call.run(attn) - 3 * call.with_(v=other).run(attn)
+        assert_close(got, want, f"2 f(v) - 3 f(w), {describe(call.mask)}")
 
 
 @check(needs="bidirectional", unless="positional")
@@ -83,8 +82,10 @@ def key_order(subject: Subject) -> None:
         shape = subject.shape(n, m)
         attn, call = subject.make(shape), subject.draw(shape, mask=Mask())
         order = torch.randperm(m, generator=torch.Generator().manual_seed(3)).to(subject.device)
-        want = call.run(attn)[:, :, order] if call.tied else call.run(attn)  # queries that are the keys move along
-        assert_close(call.keys(order).run(attn), want, f"keys shuffled, N={n}, M={m}")
+        want = (
+            call.run(attn)[:, :, order] if call.shares_qk else call.run(attn)
+        )  # queries that are the keys are permuted too
+        assert_close(call.keys(order).run(attn), want, f"keys permuted, N={n}, M={m}")
 
 
 @check()
@@ -102,76 +103,72 @@ def batch_independence(subject: Subject) -> None:
             assert_close(alone.run(attn), out[b : b + 1], f"row {b} of 3 alone, {describe(mask)}")
 
 
-def _touch_group(call: Call, shape: Shape, group: int) -> Call:
-    """The call with one key-value head and the query heads that share it drawn again."""
+def _change_heads(call: Call, shape: Shape, kv_head: int) -> Call:
+    """The call with other contents of one key-value head and of the query heads that share it."""
 
-    def touch(x: Tensor) -> Tensor:
+    def change(x: Tensor) -> Tensor:
         if x.shape[1] not in (shape.heads, shape.kv_heads) or x.shape[1] == 1 < shape.kv_heads:
-            return x  # an input without heads belongs to them all
+            return x  # an input without heads belongs to all of them
         width = x.shape[1] // shape.kv_heads
+        heads = slice(kv_head * width, (kv_head + 1) * width)
         x = x.clone()
-        x[:, group * width : (group + 1) * width] = x[:, group * width : (group + 1) * width].flip(2) * 0.7 + 0.1
+        x[:, heads] = x[:, heads].flip(2) * 0.7 + 0.1
         return x
 
-    return call.change(touch)
+    return call.change(change)
 
 
 @check()
 def head_independence(subject: Subject) -> None:
-    """A key-value head and its query heads, changed, change no other head; grouped heads are adjacent."""
-    for kv_heads in {subject.heads, 2 if subject.traits.grouped else subject.heads}:
+    """Changing a key-value head and its query heads changes no other head; grouped heads are adjacent."""
+    for kv_heads in subject.kv_head_counts:
         shape = subject.shape(70, kv_heads=kv_heads)
         attn, call = subject.make(shape), subject.draw(shape)
-        for causal in subject.causalities:
-            _heads_apart(call.under(Mask(causal=causal)), attn, shape)
+        for mask in subject.plain_masks:
+            _check_heads(call.under(mask), attn, shape)
 
 
-def _heads_apart(call: Call, attn: Attention, shape: Shape) -> None:
+def _check_heads(call: Call, attn: Attention, shape: Shape) -> None:
     before, width = call.run(attn), shape.heads // shape.kv_heads
-    for group in range(shape.kv_heads):
-        group_heads = range(group * width, (group + 1) * width)
-        after = _touch_group(call, shape, group).run(attn)
-        others = [h for h in range(shape.heads) if h not in group_heads]
-        label = f"heads {others} after key-value head {group} of {shape.kv_heads} changed, {describe(call.mask)}"
+    for kv_head in range(shape.kv_heads):
+        own_heads = range(kv_head * width, (kv_head + 1) * width)
+        after = _change_heads(call, shape, kv_head).run(attn)
+        others = [h for h in range(shape.heads) if h not in own_heads]
+        label = f"heads {others} after key-value head {kv_head} of {shape.kv_heads} changed, {describe(call.mask)}"
         assert_close(after[:, others], before[:, others], label)
-        for h in group_heads:
-            assert not torch.equal(after[:, h], before[:, h]), f"head {h} does not use its key-value head {group}"
-    if not call.tied:
+        for h in own_heads:
+            assert not torch.equal(after[:, h], before[:, h]), f"head {h} does not use its key-value head {kv_head}"
+    if not call.shares_qk:
         after = call.with_(q=torch.cat([call["q"][:, :1] + 1, call["q"][:, 1:]], 1)).run(attn)
-        assert_close(
-            after[:, 1:], before[:, 1:], f"other heads after the queries of head 0 changed, {describe(call.mask)}"
-        )
+        label = f"other heads after the queries of head 0 changed, {describe(call.mask)}"
+        assert_close(after[:, 1:], before[:, 1:], label)
 
 
-@check(needs="grouped", ask=_no_groups)
+@check(needs="grouped", skip_reason=_no_groups)
 def grouped_equals_oracle(subject: Subject) -> None:
-    """Fewer key-value heads give the reference result, with every mask, with gradients."""
+    """With fewer key-value heads, outputs and gradients equal the reference for every mask."""
     for kv_heads, n, m in [(2, 70, 70), (1, 17, 130) if subject.traits.cross else (1, 70, 70)]:
         shape = subject.shape(n, m, kv_heads=subject.attn.kv_heads or kv_heads)
         fast, dense, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)
         for mask in subject.masks(shape):
-            _same_grouped(subject, call.under(mask), fast, dense)
-
-
-def _same_grouped(subject: Subject, call: Call, fast: Attention, dense: Attention) -> None:
-    label = f"{call['k'].shape[1]} key-value heads, {describe(call.mask)}"
-    with torch.no_grad():
-        assert_close(call.run(fast), call.run(dense), label)
-    if subject.traits.gradient:
-        (_, got), (_, want) = call.gradients(fast), call.gradients(dense)
-        for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {label}")
+            masked, label = call.under(mask), f"{shape.kv_heads} key-value heads, {describe(mask)}"
+            with torch.no_grad():
+                assert_close(masked.run(fast), masked.run(dense), label)
+            if subject.traits.gradient:
+                (_, got), (_, want) = masked.gradients(fast), masked.gradients(dense)
+                for name in want:
+                    assert_close(got[name], want[name], f"gradient by {name}, {label}")
 
 
 def _cannot_expand(subject: Subject) -> str | None:
     if subject.attn.kv_heads is not None:
-        return f"it insists on {subject.attn.kv_heads} key-value heads"
+        return f"it requires {subject.attn.kv_heads} key-value heads"
     return "its parameters belong to heads" if any(True for _ in subject.attn.parameters()) else None
 
 
-@check(needs="grouped", ask=_cannot_expand)
+@check(needs="grouped", skip_reason=_cannot_expand)
 def grouped_equals_expanded(subject: Subject) -> None:
-    """Sharing a key-value head is the same as repeating it for each head of its group."""
+    """Sharing a key-value head is the same as repeating it for each query head of its group."""
     full = subject.make(subject.shape(70))
     for kv_heads in (1, 2):
         shape = subject.shape(70, kv_heads=kv_heads)
@@ -182,11 +179,9 @@ def grouped_equals_expanded(subject: Subject) -> None:
 
 
 def _expanded(call: Call, shape: Shape) -> Call:
-    """A key-value head for every head; an input shared by all heads is unchanged."""
-    shared = {name for name, i in call.tensors.items() if i.shape[1] != shape.kv_heads}
+    """The call with a key-value head for every query head; an input shared by all heads is unchanged."""
     repeat = shape.heads // shape.kv_heads
-    keys = [name for name, side in call.sides.items() if side == "key" and name in call.tensors and name not in shared]
-    return call.with_(**{name: call[name].repeat_interleave(repeat, 1) for name in keys})
+    return call.change(lambda x: x.repeat_interleave(repeat, 1) if x.shape[1] == shape.kv_heads else x, "key")
 
 
 CHECKS = (

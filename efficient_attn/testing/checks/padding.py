@@ -1,4 +1,4 @@
-"""Padding: its contents never matter, and rows without keys are zero."""
+"""Padding: its contents have no effect, and rows without keys are zero."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..tensor_comparison import assert_close, assert_finite, assert_same, assert
 
 
 def _garbage(subject: Subject) -> tuple[float, ...]:
-    """Large, and the largest that there is."""
-    most = torch.finfo(subject.dtype).max
-    return min(1e30, most / 4), -most, most
+    """A large value, and the extreme values of the dtype."""
+    largest = torch.finfo(subject.dtype).max
+    return min(1e30, largest / 4), -largest, largest
 
 
-def _spoiled(call: Call, valid: Tensor, garbage: float, side: str) -> Call:
-    """The call with garbage wherever ``valid [B, L]`` is False: in q, or in k and v. Other inputs stay."""
+def _fill_padding(call: Call, valid: Tensor, garbage: float, side: str) -> Call:
+    """The call with garbage where ``valid [B, L]`` is False, in q or in k and v; other inputs are unchanged."""
     names = ("q",) if side == "query" else ("k", "v")
     hidden = ~valid[:, None, :, None]
     return call.with_(**{x: call[x].masked_fill(hidden, garbage) for x in names if x in call.tensors})
@@ -37,7 +37,7 @@ def _padded_masks(subject: Subject, m: int) -> Iterator[Mask]:
 
 @check(needs="padding")
 def padding_garbage(subject: Subject) -> None:
-    """Whatever finite values padded keys and values have, the output is the same, and finite."""
+    """The output is finite and the same for all finite values of padded keys and values."""
     for m in (17, 150):
         shape = subject.shape(m)
         attn, call = subject.make(shape), subject.draw(shape)
@@ -46,16 +46,16 @@ def padding_garbage(subject: Subject) -> None:
             assert valid is not None
             want = call.under(mask).run(attn)
             for garbage in _garbage(subject):
-                got = _spoiled(call.under(mask), valid, garbage, "key").run(attn)
-                rows = valid if call.tied else torch.ones_like(valid)  # a query that is its own key has such values too
+                got = _fill_padding(call.under(mask), valid, garbage, "key").run(attn)
+                # padded keys may be queries too, whose rows are not compared
+                rows = (valid if call.shares_qk else torch.ones_like(valid))[:, None, :, None]
                 label = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
-                keep = rows[:, None, :, None]
-                assert_close(torch.where(keep, got, 0), torch.where(keep, want, 0), label)
+                assert_close(torch.where(rows, got, 0), torch.where(rows, want, 0), label)
 
 
 @check(needs="padding gradient")
 def padding_gradients(subject: Subject) -> None:
-    """Garbage in the padding gets a gradient of exactly 0, and spoils no other."""
+    """Garbage in padded keys and values has gradients of exactly 0, and does not affect other gradients."""
     m = 80
     shape = subject.shape(m)
     attn, call = subject.make(shape), subject.draw(shape)
@@ -63,50 +63,49 @@ def padding_gradients(subject: Subject) -> None:
         valid = mask.key_valid(m)
         assert valid is not None
         _, want = call.under(mask).gradients(attn)
-        _, got = _spoiled(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
+        _, got = _fill_padding(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
         for name in got:
             assert_finite(got[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
-            if not call.tied:
+            if not call.shares_qk:
                 assert_close(got[name], want[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
-        for name in {"k", "v"} & set(call.tensors):
-            if not call.tied:
-                hidden = got[name].masked_select(~valid[:, None, :, None])
-                assert_zero(hidden, f"gradient by padded {name}, {describe(mask)}")
+        for name in set() if call.shares_qk else {"k", "v"} & set(call.tensors):
+            hidden = got[name].masked_select(~valid[:, None, :, None])
+            assert_zero(hidden, f"gradient by padded {name}, {describe(mask)}")
 
 
 def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
-    """The masks with which a padded row equals the shorter sequence: causal ones do in any case, as the past cannot
-    depend on M."""
-    free = subject.traits.padded_as_trimmed
-    return tuple(c for c in subject.causalities if free or (c and subject.traits.strictly_causal))
+    """The values of causal for which a padded row equals the shorter sequence. With strict causality this includes
+    True in any case, because the past cannot depend on M."""
+    trimmed, strict = subject.traits.padded_as_trimmed, subject.traits.strictly_causal
+    return tuple(causal for causal in subject.causalities if trimmed or (causal and strict))
 
 
 @check(
     needs="padding",
-    ask=lambda s: None if _trimmed_causalities(s) else "the number of keys, padded ones included, matters to it",
+    skip_reason=lambda s: (
+        None if _trimmed_causalities(s) else "its result depends on the number of keys, padded ones included"
+    ),
 )
 def padded_equals_trimmed(subject: Subject) -> None:
-    """A padded row of a batch equals the shorter sequence alone."""
+    """A padded row of a batch equals a separate call of the shorter sequence."""
     m = 150
     shape, lengths = subject.shape(m), (m - 3, 70)
     attn, call = subject.make(shape), subject.draw(shape)
-    whole = subject.traits.rows_alone
+    all_queries = subject.traits.rows_alone
     for causal in _trimmed_causalities(subject):
-        lengths_mask = subject.lengths(*lengths)
-        mask = Mask(causal=causal, key_lengths=lengths_mask, query_lengths=None if whole else lengths_mask)
+        valid = subject.lengths(*lengths)
+        mask = Mask(causal=causal, key_lengths=valid, query_lengths=None if all_queries else valid)
         out = call.under(mask).run(attn)
         for b, length in enumerate(lengths):
             alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))
-            rows = slice(None) if whole else slice(None, length)
-            short = alone.queries(rows).under(Mask(causal=causal, query_start=0 if whole else None))
-            assert_close(
-                out[b : b + 1, :, rows], short.run(attn), f"row {b} padded from {length} to {m}, {describe(mask)}"
-            )
+            rows = slice(None) if all_queries else slice(None, length)
+            want = alone.queries(rows).under(Mask(causal=causal, query_start=0 if all_queries else None)).run(attn)
+            assert_close(out[b : b + 1, :, rows], want, f"row {b} padded from {length} to {m}, {describe(mask)}")
 
 
 @check(needs="padding bidirectional cross padded_as_trimmed", unless="positional mixes_queries")
 def holes_equal_removed(subject: Subject) -> None:
-    """Keys that key_mask hides might as well not be there."""
+    """Hiding keys with key_mask is the same as removing them."""
     shape = subject.shape(70)
     attn, call, holes = subject.make(shape), subject.draw(shape), subject.holes(shape)
     out = call.under(Mask(key_mask=holes)).run(attn)
@@ -117,7 +116,7 @@ def holes_equal_removed(subject: Subject) -> None:
 
 @check()
 def query_lengths(subject: Subject) -> None:
-    """Rows from query_lengths on are exactly zero, and the contents of their queries affect nothing."""
+    """Rows from query_lengths on are exactly zero, and the contents of their queries have no effect."""
     n = 130
     shape = subject.shape(n)
     attn, call = subject.make(shape), subject.draw(shape)
@@ -126,40 +125,39 @@ def query_lengths(subject: Subject) -> None:
         valid = mask.query_valid(n)
         assert valid is not None
         want = call.under(mask).run(attn)
-        unwanted = want.masked_select(~valid[:, None, :, None])
-        assert_zero(unwanted, f"rows after the query lengths, {describe(mask)}")
+        assert_zero(want.masked_select(~valid[:, None, :, None]), f"rows after the query lengths, {describe(mask)}")
         if not subject.traits.mixes_queries:
             plain = call.under(Mask(causal=causal)).run(attn).masked_fill(~valid[:, None, :, None], 0)
             assert_close(want, plain, f"rows within the query lengths, {describe(mask)}")
-        if not call.tied:
-            _garbage_queries(subject, call.under(mask), valid, want)
+        if not call.shares_qk:
+            _check_padded_queries(subject, call.under(mask), valid, want)
 
 
-def _garbage_queries(subject: Subject, call: Call, valid: Tensor, want: Tensor) -> None:
+def _check_padded_queries(subject: Subject, call: Call, valid: Tensor, want: Tensor) -> None:
     attn = subject.make(subject.shape(call["q"].shape[2]))
     for garbage in _garbage(subject):
-        bad = _spoiled(call, valid, garbage, "query")
-        assert_close(bad.run(attn), want, f"{garbage:.3g} in unwanted queries, {describe(call.mask)}")
+        filled = _fill_padding(call, valid, garbage, "query")
+        assert_close(filled.run(attn), want, f"{garbage:.3g} in padded queries, {describe(call.mask)}")
     if subject.traits.gradient:
-        _, grads = _spoiled(call, valid, _garbage(subject)[0], "query").gradients(attn)
+        _, grads = _fill_padding(call, valid, _garbage(subject)[0], "query").gradients(attn)
         for name, grad in grads.items():
-            assert_finite(grad, f"gradient by {name}, garbage in unwanted queries")
+            assert_finite(grad, f"gradient by {name}, garbage in padded queries")
         hidden = grads["q"].masked_select(~valid[:, None, :, None])
-        assert_zero(hidden, f"gradient by unwanted queries, {describe(call.mask)}")
+        assert_zero(hidden, f"gradient by padded queries, {describe(call.mask)}")
 
 
-def _blind_calls(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
-    """Calls with rows that see no key, and which ``[B, N]`` those are."""
+def _calls_without_keys(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
+    """Yield calls with rows that see no key, with a mask ``[B, N]`` of these rows."""
     shape = subject.shape(40)
     call = subject.draw(shape)
     blind = torch.zeros(2, 40, dtype=torch.bool, device=subject.device)
     if subject.traits.padding:
         blind[1] = True
-        nothing = subject.holes(shape)
-        nothing[1] = False
+        no_keys = subject.holes(shape)
+        no_keys[1] = False
         for causal in subject.causalities:
             yield call.under(Mask(causal=causal, key_lengths=subject.lengths(40, 0))), blind
-        yield call.under(subject.mask(key_mask=nothing)), blind
+        yield call.under(subject.mask(key_mask=no_keys)), blind
     if subject.traits.cross and subject.traits.causal:
         early = torch.arange(40, device=subject.device).expand(2, 40) < 23
         yield subject.draw(subject.shape(40, 17)).under(Mask(causal=True)), early
@@ -168,8 +166,8 @@ def _blind_calls(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
 
 @check()
 def blind_rows(subject: Subject) -> None:
-    """A query without keys gives exactly zeros, and does not affect other gradients."""
-    for call, blind in _blind_calls(subject):
+    """A query without visible keys gives exactly zeros, and finite gradients."""
+    for call, blind in _calls_without_keys(subject):
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))
         label = f"N={n}, M={m}, {describe(call.mask)}"
@@ -178,15 +176,16 @@ def blind_rows(subject: Subject) -> None:
         assert_finite(out, f"output, {label}")
         assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
         if subject.traits.gradient:
-            graph, grads = call.gradients(attn)
-            assert_same(graph.masked_fill(~blind[:, None, :, None], 0), torch.zeros_like(graph), f"on a graph, {label}")
+            out, grads = call.gradients(attn)
+            label = f"{label}, with gradients"
+            assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
             for name, grad in grads.items():
                 assert_finite(grad, f"gradient by {name}, {label}")
 
 
 @check(needs="cross")
 def nothing_at_all(subject: Subject) -> None:
-    """No keys give zeros of the right shape, no queries and no batch give no rows, all with a backward pass."""
+    """Calls without keys give zeros; calls without queries or an empty batch give no rows. All have a backward pass."""
     attn = subject.make(subject.shape(5))
     for n, m, batch in ((5, 0, 2), (0, 5, 2), (5, 5, 0)):
         call = subject.draw(subject.shape(5, 5, batch=batch)).queries(slice(n)).keys(slice(m))

@@ -1,4 +1,4 @@
-"""Half precision: errors that its few bits explain, and those that they do not."""
+"""Half precision: results are finite, and errors are no larger than those of rounding the result."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ...contract.mask import Mask
 from ...contract.shapes import Shape
 from ..check import check
 from ..subject import Call, Subject
-from ..tensor_comparison import EPSILONS, assert_close, assert_finite, describe
-from .algebra import has_values
-from .reference import no_fast_form
+from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
+from .algebra import no_values
+from .reference import no_fast_backend
 
-LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
-# root mean square of the error relative to that of the result: rounding the result once gives a quarter of a spacing
-LOSSES = {torch.bfloat16: 0.85 * 2.0**-8, torch.float16: 0.85 * 2.0**-11}
+LARGE = 60.0  # the dot product of 128 such numbers with themselves far exceeds 65,504, the largest float16
+# tolerances of the relative root mean square error: rounding the result once gives a quarter of a spacing
+RMS_TOLERANCES = {torch.bfloat16: 0.85 * 2.0**-8, torch.float16: 0.85 * 2.0**-11}
 
 
 def _halves(subject: Subject) -> list[torch.dtype]:
@@ -27,91 +27,87 @@ def _no_half(subject: Subject) -> str | None:
 
 
 def _no_fast_half(subject: Subject) -> str | None:
-    return _no_half(subject) or no_fast_form(subject)
+    return _no_half(subject) or no_fast_backend(subject)
 
 
-def loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
-    """Inputs whose scores exceed float16; whether each query's own key has by far the largest score.
+def draw_overflowing(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
+    """Draw inputs whose scores exceed float16. Return whether each query's own key has by far the largest score.
 
-    Signs of one size: a query and its own key agree in all of them, so that rounding does not change the largest score.
+    All numbers have the same size: a query and its own key have the same signs, so that rounding cannot change which
+    score is the largest.
     """
     base = subject.draw(shape, dtype=dtype)
     q, k = (base[name].sign() * LARGE for name in ("q", "k"))
-    clear = q.shape == k.shape and subject.traits.exact and subject.traits.values
-    return base.with_(q=q, k=q.clone() if clear and not base.tied else k), clear
+    own_key_wins = q.shape == k.shape and subject.traits.exact and subject.traits.values
+    return base.with_(q=q, k=q.clone() if own_key_wins and not base.shares_qk else k), own_key_wins
 
 
-@check(ask=_no_fast_half)
+@check(skip_reason=_no_fast_half)
 def scores_overflow(subject: Subject) -> None:
-    """In half precision, scores beyond float16 leave values and gradients finite, and exact mechanisms correct."""
+    """In half precision, scores beyond float16 give finite outputs and gradients, and correct ones if exact."""
     shape = subject.shape(70, head_dim=128, value_dim=128, batch=1)
     for dtype in _halves(subject):
-        heard, clear = loud(subject, shape, dtype)
-        for causal in subject.causalities:
-            call = heard.under(Mask(causal=causal))
-            exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
-            label = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
-            want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
+        drawn, own_key_wins = draw_overflowing(subject, shape, dtype)
+        for mask in subject.plain_masks:
+            call = drawn.under(mask)
+            want, want_grads = subject.evaluate(call.change(lambda x: x.double()), subject.truth(shape, dtype))
             for backend in subject.backends_for(dtype):
-                attn = subject.make(shape, backend=backend, dtype=dtype)
-                out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
+                out, grads = subject.evaluate(call, subject.make(shape, backend=backend, dtype=dtype))
                 for name, got in {"output": out, **grads}.items():
-                    right = want if name == "output" else slopes[name]
-                    if right.abs().max() > torch.finfo(dtype).max / 4:  # larger values do not fit the dtype
+                    expected = want if name == "output" else want_grads[name]
+                    if expected.abs().max() > torch.finfo(dtype).max / 4:  # larger values do not fit the dtype
                         continue
-                    where = f"{backend}, {'' if name == 'output' else 'gradient of '}{name}, {label}"
-                    assert_finite(got, where)
-                    if clear and name in ("output", "v"):  # those of q and k are differences of rounded numbers
-                        assert_close(got.double(), right, where, tolerance=EPSILONS[dtype])
-
-
-def _loss(got: Tensor, want: Tensor) -> float:
-    return ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
+                    label = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, "
+                    label += f"inputs of {LARGE:.0f} or -{LARGE:.0f}, {dtype}, {describe(mask)}"
+                    assert_finite(got, label)
+                    # gradients by q and k are differences of rounded numbers
+                    if own_key_wins and name in ("output", "v"):
+                        assert_close(got.double(), expected, label, tolerance=TOLERANCES[dtype])
 
 
 def _check_rounding_error(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, label: str) -> None:
     assert_finite(got, label)
+    error = ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
     # values computed from k are rounded once more
-    loss, most = _loss(got, want), LOSSES[dtype] * (1 if subject.traits.values else 2)
-    assert loss <= most, f"{label}: relative error {loss:.2g}, at most {most:.2g} with sums in a wider dtype"
+    tolerance = RMS_TOLERANCES[dtype] * (1 if subject.traits.values else 2)
+    assert error <= tolerance, (
+        f"{label}: relative error {error:.2g}, at most {tolerance:.2g} with sums in a wider dtype"
+    )
 
 
-def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
-    """Values around 3, which add up where those around 0 would cancel."""
+def _draw_large_values(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
+    """Values around 3: sums of values around 0 would not grow with the number of keys."""
     call = subject.draw(shape, dtype=dtype, mask=mask)
     return call.with_(v=call["v"] + 3) if "v" in call.tensors else call
 
 
-@check(ask=_no_fast_half)
+@check(skip_reason=_no_fast_half)
 def wide_sums(subject: Subject) -> None:
-    """In half precision, the error of a result over many keys is that of its own rounding: sums use a wider dtype."""
+    """In half precision, the error over many keys is that of rounding the result: sums use a wider dtype."""
     shape = subject.shape(600, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
-        for causal in subject.causalities:
-            call = _heavy(subject, shape, dtype, Mask(causal=causal))
+        for mask in subject.plain_masks:
+            call = _draw_large_values(subject, shape, dtype, mask)
             with torch.no_grad():
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
                 for backend in subject.backends_for(dtype):
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    _check_rounding_error(
-                        subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}"
-                    )
+                    label = f"{backend}, {dtype}, N={shape.n}, {describe(mask)}"
+                    _check_rounding_error(subject, got, want, dtype, label)
 
 
-@check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
+@check(needs="decode", skip_reason=lambda s: _no_half(s) or no_values(s))
 def wide_state(subject: Subject) -> None:
-    """In half precision, the error of hundreds of steps is that of their own rounding: states use a wider dtype."""
+    """In half precision, the error of hundreds of steps is that of rounding them: states use a wider dtype."""
     n = 200
     shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
-        call = _heavy(subject, shape, dtype, Mask(causal=True))
+        call = _draw_large_values(subject, shape, dtype, Mask(causal=True))
         attn = subject.make(shape, dtype=dtype)
         with torch.no_grad():
             want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-            state, rows = attn.init_state(1, n, dtype, subject.device), []
-            for t in range(n):
-                out, state = call.both(slice(t, t + 1)).step(attn, state)
-                rows.append(out)
+            state = attn.init_state(1, n, dtype, subject.device)
+            rows = [out for _, out, _ in call.steps(attn, state, (1,) * n)]
         _check_rounding_error(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
 
 

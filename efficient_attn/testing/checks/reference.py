@@ -1,7 +1,8 @@
-"""The fast implementation equals the reference: outputs, gradients, precision."""
+"""Fast implementations equal the reference: outputs, gradients, precision."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import torch
@@ -9,14 +10,13 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ..check import check
 from ..subject import STARTS, Call, Subject
-from ..tensor_comparison import EPSILONS, assert_close, assert_finite, describe
+from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
 
 
-def no_fast_form(subject: Subject) -> str | None:
+def no_fast_backend(subject: Subject) -> str | None:
     """Why a check of fast backends does not apply; None if it does."""
     return None if subject.fast_backends else "there is no other backend than the reference"
 
@@ -27,41 +27,42 @@ def _shape(subject: Subject, call: Call) -> Shape:
     return subject.shape(q.shape[2], k.shape[2], **sizes)
 
 
-def _where(backend: str, call: Call) -> str:
-    return f"{backend} against dense, N={call['q'].shape[2]}, M={call['k'].shape[2]}, {describe(call.mask)}"
+def _describe_call(backend: str, call: Call) -> str:
+    return f"{backend} compared with dense, N={call['q'].shape[2]}, M={call['k'].shape[2]}, {describe(call.mask)}"
 
 
-def _agree(subject: Subject, call: Call, *, graph: bool = False) -> None:
-    """Every backend's output equals the reference output, computed once for all of them. graph: also with a graph."""
+def _check_outputs(subject: Subject, call: Call, *, graph: bool = False) -> None:
+    """Compare every backend's output with that of the reference. graph: also with inputs that require gradients."""
     shape = _shape(subject, call)
     with torch.no_grad():
         want = call.run(subject.oracle(shape))
     for backend in subject.backends_for(call["q"].dtype):
-        fast, label = subject.make(shape, backend=backend), _where(backend, call)
+        fast, label = subject.make(shape, backend=backend), _describe_call(backend, call)
         with torch.no_grad():
             assert_close(call.run(fast), want, label)
         if graph and subject.traits.gradient:
-            assert_close(call.leaves().run(fast), want, f"{label}, on a graph")
+            assert_close(call.leaves().run(fast), want, f"{label}, with gradients")
 
 
-def _slopes_at(subject: Subject) -> list[tuple[int, int]]:
-    """Lengths at which gradients are compared, and outputs with them."""
+def _gradient_sizes(subject: Subject) -> list[tuple[int, int]]:
+    """Lengths (N, M) for which gradients are compared, together with outputs."""
     return ([(17, 17), (150, 150)] + [(17, 130)] * subject.traits.cross) * subject.traits.gradient
 
 
-@check(ask=no_fast_form)
+@check(skip_reason=no_fast_backend)
 def equals_oracle(subject: Subject) -> None:
-    """Every backend equals the reference, for all kinds of masks and lengths."""
-    for n, m in [size for size in subject.sizes if size not in _slopes_at(subject)]:  # those are compared there
+    """Every backend equals the reference for all kinds of masks and lengths."""
+    # other lengths are checked by gradients_equal_oracle
+    for n, m in [size for size in subject.sizes if size not in _gradient_sizes(subject)]:
         shape = subject.shape(n, m)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            _agree(subject, call.under(mask))
+            _check_outputs(subject, call.under(mask))
 
 
-@check(needs="cross", ask=no_fast_form)
+@check(needs="cross", skip_reason=no_fast_backend)
 def equals_oracle_anywhere(subject: Subject) -> None:
-    """Every backend equals the reference, wherever query_start puts the queries: before, on, or after the keys."""
+    """Every backend equals the reference with query_start before, at, and after the keys."""
     shape = subject.shape(17, 130)
     call = subject.draw(shape)
     for start in STARTS:
@@ -69,77 +70,79 @@ def equals_oracle_anywhere(subject: Subject) -> None:
             mask = Mask(causal=causal, query_start=start)
             padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
             for m in (mask, padded) if subject.traits.padding else (mask,):
-                _agree(subject, call.under(m), graph=start in (0, 40))
+                _check_outputs(subject, call.under(m), graph=start in (0, 40))
 
 
-@check(ask=no_fast_form)
+@check(skip_reason=no_fast_backend)
 def value_width(subject: Subject) -> None:
-    """Values may be narrower or wider than queries and keys."""
+    """Every backend equals the reference for values that are narrower or wider than queries and keys."""
     for width in (1, 5, 11):
         shape = subject.shape(33, value_dim=width)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            _agree(subject, call.under(mask))
+            _check_outputs(subject, call.under(mask))
 
 
-@check(needs="gradient", ask=no_fast_form)
+@check(needs="gradient", skip_reason=no_fast_backend)
 def gradients_equal_oracle(subject: Subject) -> None:
-    """Gradients of every input and parameter equal those of the reference."""
-    for n, m in _slopes_at(subject):
+    """Gradients by every input and parameter equal those of the reference."""
+    for n, m in _gradient_sizes(subject):
         shape = subject.shape(n, m)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            _same_gradients(subject, call.under(mask))
+            _check_gradients(subject, call.under(mask))
 
 
-def _same_gradients(subject: Subject, call: Call) -> None:
+def _check_gradients(subject: Subject, call: Call) -> None:
     shape = _shape(subject, call)
-    right, want = call.gradients(subject.oracle(shape))
+    want_out, want = call.gradients(subject.oracle(shape))
     for backend in subject.backends_for(call["q"].dtype):
         out, got = call.gradients(subject.make(shape, backend=backend))
-        assert_close(out, right, f"output on a graph, {_where(backend, call)}")
+        assert_close(out, want_out, f"output with gradients, {_describe_call(backend, call)}")
         for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {_where(backend, call)}")
+            assert_close(got[name], want[name], f"gradient by {name}, {_describe_call(backend, call)}")
 
 
-def no_differences(subject: Subject) -> str | None:
+def no_finite_differences(subject: Subject) -> str | None:
     """Why a check by finite differences does not apply; None if it does."""
     return None if subject.dtype == torch.float64 else "finite differences need float64"
 
 
-@check(needs="gradient", ask=no_differences)
+@check(needs="gradient", skip_reason=no_finite_differences)
 def gradcheck(subject: Subject) -> None:
-    """Gradients agree with finite differences, padded queries and keys included."""
+    """Gradients agree with finite differences, also with padded queries and keys."""
     n, m = (3, 4) if subject.traits.cross else (4, 4)
     shape = subject.shape(n, m, batch=1, head_dim=2, value_dim=2)
     call = subject.draw(shape)
-    masks = [Mask(causal=c) for c in subject.causalities]
+    masks = subject.plain_masks
     if subject.traits.padding:
-        lengths = {"key_lengths": subject.lengths(m - 1), "query_lengths": subject.lengths(n - 1)}
-        masks.append(subject.mask(**lengths))
+        masks.append(subject.mask(key_lengths=subject.lengths(m - 1), query_lengths=subject.lengths(n - 1)))
     for mask in masks:
         attn = subject.make(shape)
-        _against_differences(attn, call.under(mask).leaves())
+        compare_with_differences(
+            lambda changed, attn=attn: changed.run(attn), call.under(mask).leaves(), describe(mask)
+        )
 
 
-def _against_differences(attn: Attention, call: Call) -> None:
-    unique = {id(x): name for name, x in call.tensors.items()}
-    names = list(unique.values())
+def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: str) -> None:
+    """Compare the gradients of a function of a call's tensors with finite differences."""
+    unique = {id(x): x for x in call.tensors.values()}
 
     def function(*values: Tensor) -> Tensor:
         tensors = dict(zip(unique, values, strict=True))
-        return call.change(lambda x: tensors[id(x)]).run(attn)  # pyright: ignore[reportArgumentType]
+        return run(call.change(lambda x: tensors[id(x)]))
 
     try:
-        torch.autograd.gradcheck(function, [call[name] for name in names], atol=1e-6, rtol=1e-4)
+        torch.autograd.gradcheck(function, list(unique.values()), atol=1e-6, rtol=1e-4)
     except GradcheckError as error:
-        text = " ".join(str(error).split())
-        raise AssertionError(f"gradcheck over {names}, {describe(call.mask)}: {text[:300]}") from error
+        raise AssertionError(
+            f"gradients by {', '.join(call.tensors)}, {label}: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 @check()
 def dtypes(subject: Subject) -> None:
-    """The output has the dtype of the inputs, with an error within its tolerance."""
+    """Outputs have the dtype of the inputs, and errors within its tolerance."""
     shape = subject.shape(130)
     for dtype in subject.dtypes:
         call = subject.draw(shape, dtype=dtype)
@@ -148,12 +151,14 @@ def dtypes(subject: Subject) -> None:
             got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
             assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
             want = exact.run(subject.truth(shape, dtype))
-            assert_close(got.double(), want, f"{dtype} compared with the float64 reference", tolerance=EPSILONS[dtype])
+            assert_close(
+                got.double(), want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype]
+            )
 
 
 @check()
 def large_inputs(subject: Subject) -> None:
-    """Queries and keys of ten times the usual size, and of zero, give finite results, equal to the reference."""
+    """Queries and keys scaled by ten and by zero give finite results that equal the reference."""
     shape = subject.shape(130)
     dtypes = [d for d in subject.dtypes if d.itemsize >= 4]
     for causal, dtype, scale in product(subject.causalities, dtypes, (10, 0)):

@@ -1,4 +1,4 @@
-"""Shared heads are stored once: no memory is used for a copy of them for each head of a group."""
+"""Key-value heads that query heads share are not copied for each query head."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Shape
+from ...contract.shapes import Shape
 from ...instruments.memory import COUNTED_DEVICES, measure_footprint
 from ..check import check
 from ..subject import Call, Subject
 
-# Few queries of many heads over many keys, so that other memory of heads is small relative to a copy of the keys
-# for each of them. Built-in mechanisms use a tenth of such a copy as a rule, a third for a thousand landmarks of a
-# head, two thirds if keys are computed from latents some heads at a time. Copies of keys and values are two.
+# Few queries of many heads over many keys, so that copies of the keys for each head dominate the memory. Built-in
+# mechanisms use about a tenth of such copies: a third with a thousand landmarks for each head, two thirds if keys are
+# computed from latents for some heads at a time.
 GROUP, QUERIES, KEYS, WIDTH = 32, 4, 8192, 32
-LEAST = 64  # positions in a cache: copies of a shorter one are no larger than other memory of heads
+MIN_CACHE = 64  # positions: copies of a shorter cache are no larger than the other memory
 
 
 def _sizes(subject: Subject, n: int) -> Shape:
@@ -27,83 +27,76 @@ def _sizes(subject: Subject, n: int) -> Shape:
     return subject.shape(n, KEYS, batch=1, heads=heads, kv_heads=kv_heads, head_dim=WIDTH, value_dim=WIDTH)
 
 
-def _made(subject: Subject, shape: Shape, backend: str | None = None) -> Attention:
-    dims = Dims(
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        value_dim=shape.value_dim,
-        max_len=KEYS + 2,  # two steps after the context
-    )
-    return subject.new(dims, backend=backend).to(subject.device)
-
-
-def _peak(subject: Subject, call: Callable[[], None]) -> int:
+def _measure_peak(subject: Subject, call: Callable[[], None]) -> int:
     peak = measure_footprint(call, device=torch.device(subject.device).type).peak
     assert peak is not None
     return peak
 
 
-def _not_counted(subject: Subject) -> str | None:
+def _no_memory_limit(subject: Subject) -> str | None:
     if subject.attn.backend == "dense":
         return "it runs its reference, whose memory is not limited"
     device = torch.device(subject.device).type
     return None if device in COUNTED_DEVICES else f"{device} has no counter of peak memory"
 
 
-@check(needs="grouped cross", ask=_not_counted)
+@check(needs="grouped cross", skip_reason=_no_memory_limit)
 def groups_are_not_expanded(subject: Subject) -> None:
-    """A call with keys shared by heads makes no copy of them for each head."""
+    """A call makes no copy of shared keys for each query head."""
     with torch.no_grad():
-        _hold_to_keys(subject, lambda call, attn: call.run(attn))
+        _check_peak(subject, lambda call, attn: call.run(attn))
 
 
-def own_keys(subject: Subject) -> str | None:
-    """Mechanisms whose heads compute their own keys save those for the backward pass: they are not copies."""
-    return _not_counted(subject) if subject.traits.values else "its heads compute their own keys and values"
+def computes_own_keys(subject: Subject) -> str | None:
+    """Why a check of copies in the backward pass does not apply; None if it does.
+
+    Keys and values that each head computes are stored for the backward pass, and are no copies.
+    """
+    return _no_memory_limit(subject) if subject.traits.values else "its heads compute their own keys and values"
 
 
-@check(needs="grouped cross gradient", ask=own_keys)
+@check(needs="grouped cross gradient", skip_reason=computes_own_keys)
 def gradients_are_not_expanded(subject: Subject) -> None:
-    """The backward pass of such a call makes no copy either, of keys or of their gradients."""
-    _hold_to_keys(subject, lambda call, attn: call.gradients(attn))
+    """A backward pass makes no copy of shared keys or of their gradients for each query head."""
+    _check_peak(subject, lambda call, attn: call.gradients(attn))
 
 
-def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
-    """Peak memory below that of the keys repeated for each head, with every kind of mask and every backend."""
+def _check_peak(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
+    """Compare the peak memory of every backend with the size of keys repeated for each head, for all kinds of masks."""
     shape = _sizes(subject, QUERIES)
     call = subject.draw(shape, dtype=torch.float32)
-    masks = [Mask(causal=causal) for causal in subject.causalities]
+    masks = subject.plain_masks
     if subject.traits.padding:
         masks.append(subject.mask(key_lengths=subject.lengths(KEYS - 1)))
-    if subject.traits.causal:  # queries aligned with the first keys run like as many queries as keys
+    if subject.traits.causal:  # such queries may run the same code as N = M
         masks.append(Mask(causal=True, query_start=0))
     copy = GROUP * call["k"].nbytes
     for backend in subject.fast_backends:
-        attn = _made(subject, shape, backend)
+        attn = subject.make(shape, backend=backend, dtype=torch.float32)
 
-        def each_mask(attn: Attention = attn) -> None:
+        def run_all(attn: Attention = attn) -> None:
             for mask in masks:
                 run(call.under(mask), attn)
 
-        peak = _peak(subject, each_mask)
+        peak = _measure_peak(subject, run_all)
         assert peak < copy, f"{backend} uses {peak} bytes at its peak, keys repeated for each head are {copy}"
 
 
 def no_long_cache(subject: Subject) -> str | None:
-    """Why a copy of the decode state for each head would not be visible; None if it would."""
-    if reason := _not_counted(subject):
+    """Why copies of the decode state for each head would not be detected; None if they would."""
+    if reason := _no_memory_limit(subject):
         return reason
-    attn = _made(subject, _sizes(subject, 1))
-    half, whole = (state_bytes(attn.init_state(1, m, device=subject.device)) for m in (LEAST // 2, LEAST))
-    return None if half < whole else f"its state is no cache of {LEAST} positions and more"
+    attn = subject.make(_sizes(subject, 1), dtype=torch.float32)
+    half, full = (state_bytes(attn.init_state(1, m, device=subject.device)) for m in (MIN_CACHE // 2, MIN_CACHE))
+    return None if half < full else f"its state is no cache of {MIN_CACHE} positions or more"
 
 
-@check(needs="grouped decode", ask=lambda s: no_long_cache(s) if s.traits.decode else None)
+@check(needs="grouped decode", skip_reason=lambda s: no_long_cache(s) if s.traits.decode else None)
 def cache_is_not_expanded(subject: Subject) -> None:
-    """A step after a long context makes no copy of the cache for each head."""
+    """A decode step after a long context makes no copy of the cache for each query head."""
     shape = _sizes(subject, 1)
-    attn, call = _made(subject, shape), subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
+    attn = subject.make(shape, dtype=torch.float32)
+    call = subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
     newest = call.keys(slice(-1, None))
     key_tensors = {name: x for name, x in call.tensors.items() if call.sides[name] == "key"}
     keys, values = key_tensors.pop("k"), key_tensors.pop("v", None)
@@ -116,7 +109,7 @@ def cache_is_not_expanded(subject: Subject) -> None:
         state = newest.step(attn, state)[1]
 
     with torch.no_grad():
-        peak = _peak(subject, step)
+        peak = _measure_peak(subject, step)
     assert peak < copy, f"a step uses {peak} bytes at its peak, the cached keys repeated for each head are {copy}"
 
 

@@ -55,10 +55,10 @@ class Full(SoftmaxAttention):
         self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
         if (softcap or sink) and not isinstance(self, FullWithOptions):
             if type(self) is not Full:
-                raise UsageError(f"{type(self).__name__}: with softcap or sink, subclass Shaped instead of Full")
-            self.__class__ = (
-                FullWithOptions  # with the options in its calls, so that calls without any do not check for them
-            )
+                raise UsageError(
+                    f"{type(self).__name__}: with softcap or sink, subclass FullWithOptions instead of Full"
+                )
+            self.__class__ = FullWithOptions  # a separate class, so that calls of Full do not check for options
 
 
 class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
@@ -101,8 +101,6 @@ class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
     def sinks(self, q: Tensor) -> Tensor:
         """The additional logit of each query ``[B, H, N]``, minus infinity without a sink."""
         zeros = widen(q[..., 0])
-        return (
-            torch.full_like(zeros, -inf)
-            if self.sink is None
-            else self.sink.to(zeros.dtype)[:, None].expand(zeros.shape)
-        )
+        if self.sink is None:
+            return torch.full_like(zeros, -inf)
+        return self.sink.to(zeros.dtype)[:, None].expand(zeros.shape)

@@ -125,9 +125,8 @@ class LuongLocal(Attention):
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         workspace = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        return workspace + (
-            0 if self.backend == "dense" else (3 if training else 2) * local_window.BLOCK_ELEMENTS * itemsize
-        )
+        blocks = 0 if self.backend == "dense" else 3 if training else 2
+        return workspace + blocks * local_window.BLOCK_ELEMENTS * itemsize
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)

@@ -1,4 +1,4 @@
-"""The base of exact attention by other scores than the scaled dot product."""
+"""The base class of exact attention with other scores than the scaled dot product."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend
 from .softmax_attention import SoftmaxAttention
 
-SCORED_TRAITS, SCORED_TRAITS_WITHOUT_DROPOUT = (
-    Traits(dropout=dropout) for dropout in (True, False)
-)  # created once, because every call reads them
+# created once, because every call reads them
+SCORED_TRAITS, SCORED_TRAITS_WITHOUT_DROPOUT = (Traits(dropout=dropout) for dropout in (True, False))
 
 
 class ScoredAttention(SoftmaxAttention):
-    """softmax(score(q, k)) v over every key that the mask allows.
+    """softmax(score(q, k)) v over all keys that the mask allows.
 
     A subclass provides `score`, the definition, and transforms queries and keys so that the score is their dot product,
     which torch's fused kernels compute. Decode states store transformed keys.
@@ -76,12 +75,12 @@ def count_heads(name: str, dims: Dims) -> int:
     """The number of key-value heads with parameters. Raises `UsageError` if dims do not determine it."""
     heads = dims.kv_heads or dims.heads
     if heads is None:
-        raise UsageError(f"{name} needs dims with kv_heads or heads, as it learns something for each")
+        raise UsageError(f"{name} needs dims with kv_heads or heads, because it has parameters for each")
     return heads
 
 
 def cast_parameter(parameter: Tensor, x: Tensor) -> Tensor:
-    """A parameter in the dtype in which x is worked on: float32 or wider."""
+    """A parameter in the dtype of computations with x: float32 or wider."""
     return parameter.to(widen(x[:0]).dtype)
 
 

@@ -19,9 +19,8 @@ from ...kernels.softmax import decode
 from ...kernels.softmax.sdpa import attend
 from ...patterns.pair_counts import count_possible_pairs
 
-TRAITS_WITH_DROPOUT, TRAITS_WITHOUT_DROPOUT = (
-    Traits(exact=True, dropout=dropout) for dropout in (True, False)
-)  # created once, because every call reads them
+# created once, because every call reads them
+TRAITS_WITH_DROPOUT, TRAITS_WITHOUT_DROPOUT = (Traits(exact=True, dropout=dropout) for dropout in (True, False))
 FUSED_TRAINING_WORKSPACE = 4.5  # in multiples of the output's size: torch's kernel stores no more than necessary
 
 
@@ -46,9 +45,7 @@ class SoftmaxAttention(Attention):
     @property
     def traits(self) -> Traits:
         cls, base = type(self), SoftmaxAttention
-        inherits_dropout = (
-            cls.compute is base.compute and cls.oracle is base.oracle
-        )  # other mechanisms do not support dropout
+        inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle
         return TRAITS_WITH_DROPOUT if inherits_dropout and self.backend != "cpp" else TRAITS_WITHOUT_DROPOUT
 
     @property

@@ -82,11 +82,8 @@ class Reformer(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """In pairs: two chunks of keys a query and round, and D multiply-adds for every direction of its hash."""
         width = self.dims.head_dim or 1
-        hashing = (
-            sum(count_directions(choose_hash_bits(n, self.bucket_size)))
-            * width
-            / (width + (self.dims.value_dim or width))
-        )
+        n_directions = sum(count_directions(choose_hash_bits(n, self.bucket_size)))
+        hashing = n_directions * width / (width + (self.dims.value_dim or width))
         return self.n_hashes * n * (2 * min(self.bucket_size, n) + hashing)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:

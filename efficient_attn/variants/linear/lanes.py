@@ -22,7 +22,7 @@ class Lane(NamedTuple):
     rate: Tensor | None = None  # [Bh]
 
     def compute_fade(self, distance: int) -> Tensor | None:
-        """The decay of everything that rows ``[Bh, N]`` see, the first of them so far after the last key."""
+        """The logarithm of the decay of the sums for rows ``[Bh, N]``. distance: of the first row from the last key."""
         if self.rate is None:
             return None
         return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
@@ -34,10 +34,8 @@ class Lane(NamedTuple):
         reference = past.reference - self.next.detach()
         if not self.next.requires_grad:
             return past._replace(reference=reference)
-        gradient_carrier = (
-            (self.next.detach() - self.next).exp().to(past.kv.dtype)
-        )  # which passes on the gradient of the weights
-        return Sums(past.kv * gradient_carrier[:, None, None], past.z * gradient_carrier[:, None], reference)
+        one = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # with the gradient of the weights
+        return Sums(past.kv * one[:, None, None], past.z * one[:, None], reference)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:
@@ -62,7 +60,6 @@ def attend_causal(config: LinearConfig, lane: Lane, keys: KeyInputs) -> Tensor:
     if (first_late := n_blind + n_aligned) < n and past is not None:
         late_lane = lane._replace(rows=q[:, :, first_late:])
         shifted_config = replace(config, start=start + first_late)
-        parts.append(
-            sums.read(shifted_config, late_lane.rows, past, late_lane.compute_fade(start + first_late - m + 1))
-        )
+        fade = late_lane.compute_fade(start + first_late - m + 1)
+        parts.append(sums.read(shifted_config, late_lane.rows, past, fade))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)

@@ -26,9 +26,8 @@ from ...kernels.linear.sums import Sums
 from ...kernels.native.building import why_no_native
 from .lanes import Lane, attend_causal, unfold
 
-PLAIN_TRAITS, POSITIONAL_TRAITS = (
-    Traits(positional=positional) for positional in (False, True)
-)  # created once, because every call reads them
+# created once, because every call reads them
+PLAIN_TRAITS, POSITIONAL_TRAITS = (Traits(positional=positional) for positional in (False, True))
 MIN_DIVISOR = 1e-6  # smallest absolute value of sums of weights of both signs: see `away_from_zero`
 
 
@@ -70,7 +69,7 @@ class LinearAttention(Attention):
         super().__init__()
         self._feature_map = feature_map
 
-    # -- what a subclass may say differently ----------------------------------------------------------------------
+    # -- methods that subclasses may override ----------------------------------------------------------------------
 
     @property
     def feature_map(self) -> FeatureMap:
@@ -109,22 +108,18 @@ class LinearAttention(Attention):
         return self.claims()
 
     def claims(self, **overrides: Any) -> Traits:
-        """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
+        """The traits of linear attention, with others; torch.compile does not support ``super().traits``."""
         positional = self.feature_map.positional
-        return (
-            Traits(**{"positional": positional, **overrides})
-            if overrides
-            else POSITIONAL_TRAITS
-            if positional
-            else PLAIN_TRAITS
-        )
+        if overrides:
+            return Traits(**{"positional": positional, **overrides})
+        return POSITIONAL_TRAITS if positional else PLAIN_TRAITS
 
     @property
     def growth(self) -> Growth:
         return Growth("O(N)", "O(N)", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        """In pairs: F x E multiply-adds a key and a query, and half a chunk's pairs a query when causal."""
+        """In pairs: F x E multiply-adds for each key and query, and half a chunk of pairs for each query if causal."""
         features = self.feature_map.width(self.dims.head_dim or 64)
         return (n + m) * features / 2 + (n * CHUNK if causal else 0)
 
@@ -160,9 +155,7 @@ class LinearAttention(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        if in_functorch_transform() and any_functorch_wrapped(
-            (*self.parameters(), *self.buffers())
-        ):  # the kernels would not see it
+        if in_functorch_transform() and any_functorch_wrapped((*self.parameters(), *self.buffers())):
             raise UnsupportedError(
                 f"{self.label}: torch.func does not support the tensors of its map; use backend=dense"
             )
@@ -215,11 +208,8 @@ class LinearAttention(Attention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
-        config, keys, values = (
-            self._make_config(state.length, state.length, self.divisor),
-            k.flatten(0, 1),
-            v.flatten(0, 1),
-        )
+        config = self._make_config(state.length, state.length, self.divisor)
+        keys, values = k.flatten(0, 1), v.flatten(0, 1)
         valid = _valid_positions(state, k)
         folded = _fold(valid, k)
         lanes = self._split_lanes(q, k, valid, **inputs)

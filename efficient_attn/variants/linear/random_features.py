@@ -106,27 +106,21 @@ def _unit_backward(
 
 
 def _return_features(features: int, width: int) -> int:
-    """How many features there are, whatever the width of x."""
+    """The number of features, which does not depend on the width of x."""
     return features
 
 
-def _positive(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
-    projections = products.project_onto(x, directions * (LOG2_E * scale))
-    max_projection = projections.detach().amax(-1)
-    return _exp2_above_floor(
-        projections, max_projection + math.log2(len(directions)) / 2
-    ), max_projection / LOG2_E - _half_square(x, scale)
+def _positive(x: Tensor, directions: Tensor, scale: float, *, both_signs: bool = False) -> tuple[Tensor, Tensor]:
+    """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative.
 
-
-def _hyperbolic(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Positive features along w and -w, which cancels the odd part in w."""
+    both_signs: along w and -w, which cancels the odd part in w.
+    """
     projections = products.project_onto(x, directions * (LOG2_E * scale))
-    projections = torch.cat([projections, -projections], -1)
+    if both_signs:
+        projections = torch.cat([projections, -projections], -1)
     max_projection = projections.detach().amax(-1)
-    return _exp2_above_floor(
-        projections, max_projection + math.log2(2 * len(directions)) / 2
-    ), max_projection / LOG2_E - _half_square(x, scale)
+    features = _exp2_above_floor(projections, max_projection + math.log2(projections.shape[-1]) / 2)
+    return features, max_projection / LOG2_E - _half_square(x, scale)
 
 
 def _trigonometric(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -140,7 +134,7 @@ def _relu(x: Tensor, directions: Tensor, scale: float) -> Tensor:
 
 
 def _exp2_above_floor(projections: Tensor, offset: Tensor) -> Tensor:
-    """2^(along - unit), bounded below by a small positive number.
+    """2^(projections - offset), bounded below by a small positive number.
 
     The largest features of a query and of a key may be different ones; with large inputs all products would underflow,
     and the row would have no weight. The square of the bound is a normal number of the dtype.
@@ -178,8 +172,8 @@ def _half_square(x: Tensor, scale: float) -> Tensor:
 
 
 class _FeatureFunctions(NamedTuple):
-    """A kind: its features along directions of x times a number, how many of each, and from features and the gradient
-    by them, which it may write over, the gradient by w.x."""
+    """features: of ``(x, directions, scale)``. per_direction: the number of features for each direction.
+    gradient_along: the gradient by w.x from the features and the gradient by them, which it may overwrite."""
 
     features: Callable[[Tensor, Tensor, float], Tensor | tuple[Tensor, Tensor]]
     per_direction: int
@@ -189,6 +183,6 @@ class _FeatureFunctions(NamedTuple):
 _FEATURE_FUNCTIONS: dict[FeatureKind, _FeatureFunctions] = {
     "positive": _FeatureFunctions(_positive, 1, _differentiate_powers),
     "trigonometric": _FeatureFunctions(_trigonometric, 2, _differentiate_waves),
-    "hyperbolic": _FeatureFunctions(_hyperbolic, 2, _differentiate_both_powers),
+    "hyperbolic": _FeatureFunctions(partial(_positive, both_signs=True), 2, _differentiate_both_powers),
     "relu": _FeatureFunctions(_relu, 1, _differentiate_relu),
 }

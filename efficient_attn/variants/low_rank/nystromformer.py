@@ -73,17 +73,12 @@ class Nystromformer(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         heads, n, m, scale = q.shape[1], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
-        dtype, (q, k, v) = (
-            q.dtype,
-            (widen(self._widen_for_inverse(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
-        )
+        dtype, k, v = q.dtype, expand_heads(k, heads), expand_heads(v, heads)
+        q, k, v = (widen(self._widen_for_inverse(x)) for x in (q, k, v))
         rows, columns = _valid_or_all(mask.query_valid(n), q), _valid_or_all(mask.key_valid(m), k)
         average_q, average_k = (_make_averaging_matrix(x, self._n_landmarks, q.dtype) for x in (rows, columns))
         q_means, k_means = average_q @ q, average_k @ k
-        q_present, k_present = (
-            average_q.any(-1, keepdim=True),
-            average_k.any(-1)[..., None, :],
-        )  # landmarks down and across
+        q_present, k_present = average_q.any(-1, keepdim=True), average_k.any(-1)[..., None, :]
         to_landmarks = masked_softmax(q @ k_means.mT * scale, rows[:, None, :, None] & k_present)
         between_landmarks = masked_softmax(q_means @ k_means.mT * scale, q_present & k_present)
         to_keys = masked_softmax(q_means @ k.mT * scale, q_present & columns[:, None, None, :])

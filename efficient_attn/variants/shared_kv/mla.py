@@ -104,10 +104,8 @@ class MultiHeadLatent(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, rotary_keys = widen(k).split((self._latent_dim, self._rotary_dim), -1)
         keys = torch.cat([rows @ widen(self.w_uk).mT, rotary_keys.expand(-1, q.shape[1], -1, -1)], -1)
-        out = softmax_attention(
-            q, keys, rows @ widen(self.w_uv).mT, mask.dense(q.shape[2], k.shape[2], device=q.device)
-        )
-        return out.to(q.dtype)
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
+        return softmax_attention(q, keys, rows @ widen(self.w_uv).mT, allowed).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         arguments = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
@@ -116,24 +114,19 @@ class MultiHeadLatent(Attention):
         return latent.attend_expanded(*arguments)
 
     def _choose_implementation(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
-        absorbed_is_cheaper = self._count_work("absorbed", n, m, causal) < self._count_work("expanded", n, m, causal)
-        return (
-            "absorbed"
-            if self.backend == "absorbed" or (absorbed_is_cheaper and self.backend != "expanded")
-            else "expanded"
-        )
+        if self.backend == "absorbed" or self.backend == "expanded":
+            return self.backend
+        is_cheaper = self._count_work("absorbed", n, m, causal) < self._count_work("expanded", n, m, causal)
+        return "absorbed" if is_cheaper else "expanded"
 
     def _count_work(self, implementation: str, n: int, m: int, causal: bool) -> float:
         """Multiply-adds of one head."""
-        n_projected = n if implementation == "absorbed" else m
-        pair_work = (
-            self._latent_dim + self.key_dim
-            if implementation == "absorbed"
-            else self._unrotated_dim + self._rotary_dim + self._value_dim
-        )
-        return count_possible_pairs(n, m, causal) * pair_work + n_projected * self._latent_dim * (
-            self._unrotated_dim + self._value_dim
-        )
+        if implementation == "absorbed":
+            n_projected, pair_work = n, self._latent_dim + self.key_dim
+        else:
+            n_projected, pair_work = m, self._unrotated_dim + self._rotary_dim + self._value_dim
+        projection_work = n_projected * self._latent_dim * (self._unrotated_dim + self._value_dim)
+        return count_possible_pairs(n, m, causal) * pair_work + projection_work
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
         pair_work = self._unrotated_dim + self._rotary_dim + self._value_dim

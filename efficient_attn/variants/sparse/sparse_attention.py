@@ -35,9 +35,7 @@ from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
 
 # created once, because every call reads them; draws from all M keys depend on M
-FIXED_TRAITS, DRAWN_TRAITS = (
-    Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False)
-)
+FIXED_TRAITS, DRAWN_TRAITS = (Traits(exact=True, positional=True, padded_as_trimmed=x) for x in (True, False))
 
 
 class SparseAttention(Attention):
@@ -166,7 +164,7 @@ class SparseAttention(Attention):
         return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
 
     def why_no_starts(self) -> str | None:
-        """Bands depend on distances only, which do not change with a row's start."""
+        """None for patterns of bands, which depend on distances only."""
         fact_names = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
         return f"its pattern's {fact_names[0]} depend on absolute positions" if fact_names else None
 
@@ -189,12 +187,11 @@ class SparseAttention(Attention):
         return out, state.append(k, v)
 
     def _attend_newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
-        """The newest position over the kept keys that it sees."""
+        """Attend from the newest position to the stored keys that it sees."""
         keys, values = state.filled()
         i = state.length - 1
-        all_started = (
-            state.starts is None or state.length - state.slots >= state.starts.last
-        )  # all rows, over everything that is kept
+        # whether all rows had started at the oldest stored position
+        all_started = state.starts is None or state.length - state.slots >= state.starts.last
         if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
         positions = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
@@ -234,11 +231,8 @@ def attend_pattern(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern
 
 
 def _load_seeds(attn: Any, _: Any) -> None:
-    """A state dict contains the seeds of random parts."""
+    """Update the pattern with the seeds of its random blocks from a loaded state dict."""
     seeds = iter(attn.seeds.tolist())
-    facts = attn.pattern.facts
-    has_draws = (isinstance(f, Blocks) and f.count for f in facts)
-    attn.pattern = Pattern(
-        tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, has_draws, strict=True))
-    )
-    attn._text = write_pattern(attn.pattern)
+    facts = (replace(f, seed=next(seeds)) if isinstance(f, Blocks) and f.count else f for f in attn.pattern.facts)
+    attn.pattern = Pattern(tuple(facts))
+    attn._pattern_text = write_pattern(attn.pattern)

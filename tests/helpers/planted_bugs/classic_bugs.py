@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from efficient_attn.testing.checks.decoding import not_bound
-from efficient_attn.testing.checks.shared_heads import own_keys
+from efficient_attn.testing.checks.decoding import unbounded_state
+from efficient_attn.testing.checks.shared_heads import computes_own_keys
 
 from . import memory_bugs, methods
 from .planting import Mutant
@@ -90,10 +90,10 @@ BUGS = (
     Mutant("decode_oldest", "a longer step loses its first position for later steps", methods.forgets_oldest,
            ("decode",), methods.no_past, ("decode_equals_forward",)),
     Mutant("decode_overrun", "the state accepts one position more than its capacity", methods.overruns,
-           ("decode",), not_bound, ("state_is_bounded",)),
+           ("decode",), unbounded_state, ("state_is_bounded",)),
     Mutant("expands_gradients", "the backward pass stores gradients of keys for each head of a group",
            methods.compute(methods.expands_gradients),
-           ("grouped", "cross", "gradient"), own_keys, ("gradients_are_not_expanded",)),
+           ("grouped", "cross", "gradient"), computes_own_keys, ("gradients_are_not_expanded",)),
     Mutant("expands_cache", "a step repeats the cache for each head of a group", methods.expands_cache,
            ("grouped", "decode"), methods.no_cache, ("cache_is_not_expanded",)),
 )  # fmt: skip

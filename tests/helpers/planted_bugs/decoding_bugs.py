@@ -13,7 +13,7 @@ from torch import Tensor
 from efficient_attn.contract.decode_state import RollingCache
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Values
-from efficient_attn.testing.probing import find_room
+from efficient_attn.testing.probing import find_capacity
 from efficient_attn.testing.subject import Subject
 
 from .methods import Methods, no_past
@@ -97,7 +97,7 @@ def _absorbs_badly(cls: type[Attention]) -> dict[str, Any]:
 
 
 def _no_ring(subject: Subject) -> str | None:
-    room = find_room(subject)
+    room = find_capacity(subject)
     if room.positions is None:
         return room.why
     state = subject.make(subject.shape(4)).init_state(1, 2**20, device="meta")

@@ -11,7 +11,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Values
 from efficient_attn.testing.checks.algebra import weights
-from efficient_attn.testing.checks.precision import loud
+from efficient_attn.testing.checks.precision import draw_overflowing
 from efficient_attn.testing.subject import Subject
 
 from .methods import compute, queries_do_nothing, tampered
@@ -80,7 +80,7 @@ def _no_wide_state(subject: Subject) -> str | None:
 def _too_large_anyway(subject: Subject) -> str | None:
     """Without division by the sum of weights, results of such scores do not fit float16 either."""
     shape = subject.shape(9, head_dim=128, value_dim=128, batch=1)
-    largest = loud(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
+    largest = draw_overflowing(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
     out = largest.run(subject.truth(shape, torch.float16))
     large = out.abs().max() > torch.finfo(torch.float16).max / 4
     return "its results are as large as its scores" if large else queries_do_nothing(subject)

@@ -46,7 +46,7 @@ def _grouped(q: Tensor, k: Tensor, v: Values, mask: Mask) -> Arguments:
 
 
 def _tied(subject: Subject) -> str | None:
-    return "its queries are its keys" if subject.draw(subject.shape(4)).tied else None
+    return "its queries are its keys" if subject.draw(subject.shape(4)).shares_qk else None
 
 
 def _needs_all_rows(subject: Subject) -> str | None:

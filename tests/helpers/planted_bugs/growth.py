@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from efficient_attn.contract.mechanism import Attention
-from efficient_attn.testing.checks.growth_claims import FAR, SLACK, grows
+from efficient_attn.testing.checks.growth_claims import FAR, SLACK, growth_exponent
 from efficient_attn.testing.subject import Subject
 
 from .methods import Methods
@@ -34,7 +34,7 @@ def _not_quadratic(subject: Subject) -> str | None:
 def _hardly_grows(subject: Subject) -> str | None:
     """Whether a large constant part hides the growth, as with 400 landmarks of narrow heads."""
     short, long = (subject.attn.growth.cost(n, n, subject.causalities[0]) for n in FAR)
-    return "its work hardly grows at the tested lengths" if grows(short, long) <= SLACK else None
+    return "its work hardly grows at the tested lengths" if growth_exponent(short, long) <= SLACK else None
 
 
 BUGS = (

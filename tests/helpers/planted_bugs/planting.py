@@ -75,18 +75,18 @@ class Mutant:
 
     def planted(self, subject: Subject) -> Subject:
         """The same mechanism with the bug, in all its instances, which share what a bug stores."""
-        return self._infect(subject, {})
+        return self._plant(subject, {})
 
-    def _infect(self, subject: Subject, infected: dict[type[Attention], type[Attention]]) -> Subject:
+    def _plant(self, subject: Subject, planted_classes: dict[type[Attention], type[Attention]]) -> Subject:
         def factory(dims: Dims, seed: int, backend: str | None) -> Attention:
             attn = subject.new(dims, seed, backend)
             cls = type(attn)
-            if cls not in infected:
-                infected[cls] = subclass(cls, self.methods(cls))
-            attn.__class__ = infected[cls]
+            if cls not in planted_classes:
+                planted_classes[cls] = subclass(cls, self.methods(cls))
+            attn.__class__ = planted_classes[cls]
             return attn
 
-        others = tuple(self._infect(replace(other, others=()), infected) for other in other_instances(subject))
+        others = tuple(self._plant(replace(other, others=()), planted_classes) for other in other_instances(subject))
         return replace(subject, source=factory, others=others)
 
 

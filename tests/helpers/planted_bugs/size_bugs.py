@@ -57,5 +57,5 @@ BUGS = (
     plant("batch_of_4", "the fourth row of a batch is the first", compute(after=_fourth_of_batch)),
     plant("three_heads", "of three key-value heads the heads are rotated",
           compute(after=lambda out, q, k, *_: out.roll(1, 1) if k.shape[1] == 3 else out),
-          harmless=lambda s: f"it always has {s.attn.kv_heads} key-value heads" if s.attn.kv_heads else None),
+          harmless=lambda s: f"it requires {s.attn.kv_heads} key-value heads" if s.attn.kv_heads else None),
 )  # fmt: skip

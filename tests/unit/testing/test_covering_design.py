@@ -1,4 +1,4 @@
-"""A covering design holds every pair of levels, and a failing case is made as simple as it can be."""
+"""A covering design contains every pair of levels; failing cases are simplified."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_a_seed_gives_the_same_cases_and_another_others() -> None:
     assert cover(LEVELS, seed=3) == cover(LEVELS, seed=3) != cover(LEVELS, seed=4)
 
 
-def test_what_is_not_allowed_never_occurs_and_dear_cases_are_rare() -> None:
+def test_forbidden_cases_never_occur_and_expensive_ones_rarely() -> None:
     cases = cover(LEVELS, seed=0, allowed=lambda c: c["n"] != 4 or c["causal"] is False)
     assert all(case["causal"] is False for case in cases if case["n"] == 4)
-    dear = cover(LEVELS, seed=0, cost=lambda c: 100.0 if c["n"] == 3 else 1.0)
-    assert sum(case["n"] == 3 for case in dear) <= 4
+    expensive = cover(LEVELS, seed=0, cost=lambda c: 100.0 if c["n"] == 3 else 1.0)
+    assert sum(case["n"] == 3 for case in expensive) <= 4
 
 
-def test_a_failing_case_keeps_only_what_makes_it_fail() -> None:
+def test_a_failing_case_is_simplified() -> None:
     case = {"n": 4, "dtype": "float", "padding": "right", "causal": True}
     found = shrink(case, LEVELS, lambda c: c["n"] >= 2 and c["dtype"] == "float")  # pyright: ignore[reportOperatorIssue]
     assert found == {"n": 2, "dtype": "float", "padding": None, "causal": False}

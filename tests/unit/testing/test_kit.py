@@ -1,4 +1,4 @@
-"""The conformance kit: it follows the traits, sees false claims, and tells failures in words."""
+"""The conformance tests: they follow the traits, detect false claims, and describe failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from efficient_attn.contract.mechanism import MASK_FIELDS, Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.contract.traits import Traits
 from efficient_attn.testing import CHECKS, Check, Outcome, Subject, check, run_check, run_checks, sum_up
-from efficient_attn.testing.tensor_comparison import Refusal, assert_close, assert_finite, assert_same
+from efficient_attn.testing.tensor_comparison import assert_close, assert_finite, assert_same, expect_error
 
 
 def factory(cls: type[Toy]):
@@ -56,15 +56,15 @@ def failures(cls: type[Toy], **how: object) -> dict[str, str]:
     return {o.check.name: o.reason for o in run_checks(factory(cls), **how) if o.status == "failed"}  # pyright: ignore
 
 
-HONEST = (Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting, Stepwise, Even, Noisy)
+CORRECT = (Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting, Stepwise, Even, Noisy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
 @pytest.mark.parametrize(
-    "cls", [pytest.param(cls, id=cls.__name__, marks=pytest.mark.sampled(20, cls.__name__)) for cls in HONEST]
+    "cls", [pytest.param(cls, id=cls.__name__, marks=pytest.mark.sampled(20, cls.__name__)) for cls in CORRECT]
 )
-def test_honest_toys_pass(cls: type[Toy], check: Check) -> None:
+def test_correct_toys_pass(cls: type[Toy], check: Check) -> None:
     assert failures(cls, checks=[check]) == {}
 
 
@@ -73,33 +73,33 @@ def test_what_is_not_claimed_is_reported() -> None:
     assert outcomes["causality"].status == "not_claimed"
     assert outcomes["causality"].reason == "causal is not claimed"
     assert outcomes["gradcheck"].reason == "gradient is not claimed"
-    assert outcomes["spec_round_trip"].reason == "it was made by a factory, not from a spec"
+    assert outcomes["spec_round_trip"].reason == "it was created by a factory, not from a spec"
     assert outcomes["refusals"].status == "passed"
 
 
-def test_masks_without_a_promise_of_trimming_are_left_out() -> None:
+def test_trimming_is_checked_only_where_it_is_declared() -> None:
     (trimmed,) = (c for c in CHECKS if c.name == "padded_equals_trimmed")
     assert run_checks(factory(Counting), checks=[trimmed])[0].status == "passed"  # by its causal masks
     for claims in ({"strictly_causal": False}, {"causal": False}):
         (outcome,) = run_checks(factory(make(Counting, **claims)), checks=[trimmed])
         assert (outcome.status, outcome.reason) == (
             "not_claimed",
-            "the number of keys, padded ones included, matters to it",
+            "its result depends on the number of keys, padded ones included",
         )
 
 
 @pytest.mark.slow
-def test_a_mechanism_may_not_know_packed_sequences() -> None:
+def test_packed_sequences_are_optional() -> None:
     class Older(Toy):
         known_mask_fields = MASK_FIELDS - {"cu_seqlens"}
 
-    asked = ("packed_equals_alone", "packed_misfits", "refusals")
-    outcomes = {o.check.name: o for o in run_checks(factory(Older), checks=[c for c in CHECKS if c.name in asked])}
+    names = ("packed_equals_alone", "packed_misfits", "refusals")
+    outcomes = {o.check.name: o for o in run_checks(factory(Older), checks=[c for c in CHECKS if c.name in names])}
     assert (outcomes["packed_equals_alone"].status, outcomes["refusals"].status) == ("not_claimed", "passed")
     assert outcomes["packed_misfits"].reason == "it does not support cu_seqlens"
 
 
-LIES = {
+FALSE_CLAIMS = {
     "key_order": make(Sequential, positional=False),
     "weights_sum_to_one": make(Halved, normalised=True),
     "convex": make(Halved, exact=True),
@@ -122,10 +122,10 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_false_claims_are_seen(name: str) -> None:
+@pytest.mark.parametrize("name", FALSE_CLAIMS)
+def test_false_claims_are_detected(name: str) -> None:
     chosen = [c for c in CHECKS if c.name == name]
-    assert list(failures(LIES[name], checks=chosen)) == [name]
+    assert list(failures(FALSE_CLAIMS[name], checks=chosen)) == [name]
 
 
 LEFT_OUT = {
@@ -141,7 +141,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_cannot_be_tried_is_stated_in_a_line_and_the_rest_goes_on(name: str) -> None:
+def test_untested_cases_are_reported_in_one_line(name: str) -> None:
     cls, reason = LEFT_OUT[name]
     found = outcome(name, cls)
     assert found.status == "passed"
@@ -149,7 +149,7 @@ def test_what_cannot_be_tried_is_stated_in_a_line_and_the_rest_goes_on(name: str
     assert "\n" not in found.reason
 
 
-def test_a_failure_says_the_law_the_smallest_input_and_the_claim_to_give_up() -> None:
+def test_a_failure_reports_property_smallest_input_and_opt_outs() -> None:
     class Ungrouped(Toy):
         claims = replace(PLAIN, grouped=True)
 
@@ -164,21 +164,21 @@ def test_a_failure_says_the_law_the_smallest_input_and_the_claim_to_give_up() ->
     assert "declare `grouped=False` or `cross=False` or `causal=False`" in found.advice
 
 
-def test_who_claims_little_is_never_simply_fine() -> None:
+def test_the_summary_lists_undeclared_traits() -> None:
     subject = Subject(factory(Humble))
-    told = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
-    assert "claims no causal masks, no strict causality, uses the keys as queries, no padding" in told
+    summary = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
+    assert "claims no causal masks, no strict causality, uses the keys as queries, no padding" in summary
     everything = Traits()
     assert "claims" not in sum_up([], everything)
 
 
-def test_one_dtype_can_be_asked_for() -> None:
+def test_one_dtype_can_be_requested() -> None:
     assert failures(Toy, dtype="float32", checks=[c for c in CHECKS if c.name in ("equals_oracle", "output")]) == {}
     (outcome,) = run_checks("full", dtype="float32", checks=[c for c in CHECKS if c.name == "gradcheck"])
     assert outcome.reason == "finite differences need float64"
 
 
-def test_a_device_that_is_not_here_is_an_error() -> None:
+def test_a_missing_device_is_an_error() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ea.UnsupportedError, match="no CUDA device on this machine; leave --device out"):
             run_checks("full", device="cuda")
@@ -195,7 +195,7 @@ def test_a_check_that_breaks_is_a_failure_with_its_error() -> None:
     assert broken.meaning == "It raises."
 
 
-def test_checks_are_named_once_and_say_what_they_mean() -> None:
+def test_checks_have_unique_names_and_meanings() -> None:
     names = [c.name for c in CHECKS]
     assert len(names) == len(set(names))
     assert all(c.meaning.endswith(".") for c in CHECKS)
@@ -212,7 +212,7 @@ def test_creation_errors_reach_the_caller() -> None:
         run_checks(lambda dims, seed, backend: Learned())
 
 
-def test_a_backend_can_be_asked_for() -> None:
+def test_one_backend_can_be_requested() -> None:
     subject = Subject("sliding_window:window=3", backend="blocks")
     assert subject.attn.backend == subject.make(subject.shape(4)).backend == "blocks"
     assert subject.fast_backends == ("blocks",)
@@ -230,7 +230,7 @@ def test_draws_are_seeded_and_truly_float64() -> None:
     assert not torch.equal(one["q"], one["q"].float().double())
 
 
-def test_heads_follow_what_the_mechanism_insists_on() -> None:
+def test_heads_follow_the_requirements_of_the_mechanism() -> None:
     assert Subject("gqa:kv_heads=3").shape(4).heads == 6
     assert Subject("mqa").shape(4).kv_heads == 1
 
@@ -259,7 +259,7 @@ class TestCall:
 
 
 class TestCompare:
-    def test_close_says_what_where_and_how_far(self) -> None:
+    def test_assert_close_reports_label_position_and_difference(self) -> None:
         got, want = torch.zeros(2, 3), torch.zeros(2, 3)
         got[1, 2] = 0.5
         with pytest.raises(AssertionError, match=r"rows: off by 0.5 .*at \[1, 2\] got 0.5, expected 0"):
@@ -270,7 +270,7 @@ class TestCompare:
         assert_close(torch.tensor([1e6 + 1e-5], dtype=torch.float64), torch.tensor([1e6], dtype=torch.float64), "x")
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-    def test_nothing_that_is_not_finite_is_close(self, bad: float) -> None:
+    def test_non_finite_values_are_never_close(self, bad: float) -> None:
         with pytest.raises(AssertionError, match=r"not finite, at \[0\]"):
             assert_close(torch.tensor([bad]), torch.tensor([0.0]), "x")
         with pytest.raises(AssertionError, match="not finite"):
@@ -283,19 +283,22 @@ class TestCompare:
         with pytest.raises(AssertionError, match="shape"):
             assert_same(one[:2], one, "x")
 
-    def test_refuses(self) -> None:
-        with Refusal(ea.UsageError, "it"):
+    def test_expect_error(self) -> None:
+        with expect_error(ea.UsageError, "it"):
             raise ea.UsageError("no")
-        with pytest.raises(AssertionError, match="it: accepted"), Refusal(ea.UsageError, "it"):
+        with pytest.raises(AssertionError, match="it: accepted"), expect_error(ea.UsageError, "it"):
             pass
-        with pytest.raises(AssertionError, match="raised KeyError, expected UsageError"), Refusal(ea.UsageError, "it"):
+        with (
+            pytest.raises(AssertionError, match="raised KeyError, expected UsageError"),
+            expect_error(ea.UsageError, "it"),
+        ):
             raise KeyError
-        with pytest.raises(AssertionError, match="without a message"), Refusal(ea.UsageError, "it"):
+        with pytest.raises(AssertionError, match="without a message"), expect_error(ea.UsageError, "it"):
             raise ea.UsageError
 
 
 @pytest.mark.slow
-def test_kit_needs_no_test_framework() -> None:
+def test_no_test_framework_is_needed() -> None:
     import subprocess
     import sys
 

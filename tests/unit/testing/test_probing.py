@@ -1,4 +1,4 @@
-"""What mechanisms are asked before they are checked."""
+"""Properties of mechanisms that checks depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toy_mechanisms import Slow, Stepwise, Toy
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
-from efficient_attn.testing.probing import find_room, other_instances, refuses_shape, takes_many, too_slow
+from efficient_attn.testing.probing import accepts_chunks, find_capacity, other_instances, refuses_shape, too_slow
 
 
 def made(cls: type[Toy]) -> Subject:
@@ -22,8 +22,8 @@ def made(cls: type[Toy]) -> Subject:
     ("spec", "positions"),
     [("sliding_window:window=10", 11), ("attention_sinks:window=10:n_sink=4", 15), ("global_tokens:n_global=5", 6)],
 )
-def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positions: int) -> None:
-    assert find_room(Subject(spec)).positions == positions
+def test_capacity_of_a_bounded_state(spec: str, positions: int) -> None:
+    assert find_capacity(Subject(spec)).positions == positions
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positi
     ],
     ids=["full", "linear", "Stepwise"],
 )
-def test_where_there_is_no_room_to_ask_for_it_says_why(subject: Subject, why: str) -> None:
-    assert find_room(subject) == (None, why)
+def test_unknown_and_unlimited_capacities_have_a_reason(subject: Subject, why: str) -> None:
+    assert find_capacity(subject) == (None, why)
 
 
-def test_who_takes_one_position_a_step_is_known() -> None:
-    assert takes_many(Subject("full"))
-    assert not takes_many(made(Stepwise))
+def test_steps_of_single_positions_are_recognized() -> None:
+    assert accepts_chunks(Subject("full"))
+    assert not accepts_chunks(made(Stepwise))
 
 
-def test_a_slow_oracle_is_not_waited_for() -> None:
+def test_a_slow_reference_is_not_run() -> None:
     subject = made(Slow)
     assert too_slow(subject, subject.shape(10)) is None
     assert "its reference is slow, N=100000 over M=100000" in str(too_slow(subject, subject.shape(100_000)))

@@ -1,4 +1,4 @@
-"""The checks of dropout: false claims and half-done dropout are seen."""
+"""The checks of dropout detect false claims and incomplete implementations."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def failed(cls: type[Toy]) -> dict[str, str]:
     return {o.check.name: o.reason for o in outcomes if o.status == "failed"}
 
 
-def test_true_dropout_passes() -> None:
+def test_correct_dropout_passes() -> None:
     before = torch.get_rng_state()
     assert failed(Dropping) == {}
     assert failed(Toy) == {}
@@ -90,11 +90,11 @@ def test_true_dropout_passes() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", CAUGHT, ids=lambda c: c.__name__)
-def test_wrong_dropout_is_seen(cls: type[Toy]) -> None:
+def test_wrong_dropout_is_detected(cls: type[Toy]) -> None:
     assert CAUGHT[cls] in failed(cls)
 
 
-def test_ignored_dropout_is_seen() -> None:
+def test_ignored_dropout_is_detected() -> None:
     class Accepts(Toy):
         """Takes dropout that it does not claim, and does nothing with it."""
 

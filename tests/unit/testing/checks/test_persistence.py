@@ -19,7 +19,7 @@ from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks import persistence
 
 
-def test_what_cannot_be_pickled_is_seen() -> None:
+def test_pickling_errors_are_detected() -> None:
     class Local(Toy):
         """Pickles find a class by its name alone."""
 
@@ -30,11 +30,11 @@ def test_what_cannot_be_pickled_is_seen() -> None:
     for cls in (Local, Closed):
         outcome = run_check(persistence.pickles, Subject(lambda dims, seed, backend, cls=cls: cls()))
         assert outcome.status == "failed"
-        assert "the mechanism when new, pickle: " in outcome.reason
+        assert "the mechanism before calls, pickle: " in outcome.reason
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_what_a_mechanism_says_of_itself_pickles(spec: str) -> None:
+def test_declarations_can_be_pickled(spec: str) -> None:
     attn = Subject(spec).attn
     twin = pickle.loads(pickle.dumps((attn.growth, attn.traits, attn.origin)))
     assert twin[0].cost(70, 70, False) == attn.growth.cost(70, 70, False)
@@ -42,7 +42,7 @@ def test_what_a_mechanism_says_of_itself_pickles(spec: str) -> None:
     assert twin[1:] == (attn.traits, attn.origin)
 
 
-def test_a_layer_is_saved_whole() -> None:
+def test_a_layer_can_be_saved() -> None:
     layer = ea.MultiHeadAttention(32, 4, variant="performer:n_features=16", kv_heads=2).eval()
     x, buffer = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0)), io.BytesIO()
     torch.save(layer, buffer)
@@ -51,7 +51,7 @@ def test_a_layer_is_saved_whole() -> None:
         assert torch.equal(twin(x), layer(x))
 
 
-def test_dropout_and_its_mode_come_along() -> None:
+def test_dropout_and_mode_are_pickled() -> None:
     attn = ea.create("full")
     attn.dropout = 0.5
     assert pickle.loads(pickle.dumps(attn)).dropping == 0.5
@@ -67,7 +67,7 @@ pickle.dump([call.run(attn).detach() for attn, call in calls], sys.stdout.buffer
 
 
 @pytest.mark.slow
-def test_a_fresh_process_receives_every_mechanism() -> None:
+def test_every_mechanism_can_be_sent_to_another_process() -> None:
     calls, wanted = [], []
     for spec in SPECS:
         subject = Subject(spec)

@@ -152,7 +152,7 @@ def test_a_subclass_without_the_options_in_its_calls_takes_none() -> None:
         pass
 
     assert Own().traits.exact
-    with pytest.raises(ea.UsageError, match="Own: with softcap or sink, subclass Shaped instead of Full"):
+    with pytest.raises(ea.UsageError, match="Own: with softcap or sink, subclass FullWithOptions instead of Full"):
         Own(softcap=5.0)
 
 
