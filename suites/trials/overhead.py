@@ -38,11 +38,11 @@ class EmptyJob:
 def measure_starts() -> list[float]:
     """Milliseconds from requesting a worker to its end, with a warm server."""
     engine = LocalEngine(preload=PRELOAD)
-    list(engine.carry_out(EmptyJob()))
+    list(engine.run(EmptyJob()))
     times = []
     for _ in range(STARTS):
         start = time.perf_counter()
-        list(engine.carry_out(EmptyJob()))
+        list(engine.run(EmptyJob()))
         times.append((time.perf_counter() - start) * 1e3)
     return times
 

@@ -201,7 +201,7 @@ def make_model(case: Case, length: int) -> Encoder:
 
 def guess(case: Case, best: Roofline) -> Guess:
     """The estimated cost: some steps at lengths up to the one that fits, which store about as many bytes."""
-    from ...bench.planning.cost_estimate import CALLS, OTHERWISE
+    from ...bench.planning.cost_estimate import CALLS, DEFAULT_EFFICIENCY
 
     place, keys = case.group.config, case.keys
     width, layers = place.heads * place.head_dim, keys.layers[0]
@@ -209,7 +209,7 @@ def guess(case: Case, best: Roofline) -> Guess:
     length = min(place.seq_len, keys.memory // (width * numbers_per_feature))
     attn = case.create()
     work = layers * (24 * length * width**2 + 4 * width * attn.growth.cost(length, length, place.causal))
-    seconds = min(2 * keys.most_s, 2 * 3.5 * place.batch * work / best.gemm_flops_per_s / OTHERWISE)
+    seconds = min(2 * keys.most_s, 2 * 3.5 * place.batch * work / best.gemm_flops_per_s / DEFAULT_EFFICIENCY)
     return Guess(4 * seconds / CALLS, 0, 2 * keys.memory)
 
 

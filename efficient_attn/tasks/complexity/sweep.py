@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...bench.case import Case
 from ...bench.measuring.output_comparison import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
-from ...bench.planning.cost_estimate import LAUNCH_S, OTHERWISE
+from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...instruments.distance import relative_error
@@ -233,7 +233,7 @@ def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
     )
     work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
     work += 8 * point.length * point.width**2 if case.group.of_blocks else 0
-    return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / OTHERWISE + LAUNCH_S
+    return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / DEFAULT_EFFICIENCY + LAUNCH_S
 
 
 def _make_timed(call: SweepCall) -> TimedCall:

@@ -112,12 +112,12 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     the end; for mechanisms that mix queries, all rows of as many first positions as the reference can compute.
     """
     from ...bench.measuring.output_comparison import check_error, list_rows
-    from ...bench.measuring.verification import MAX_WHOLE_PAIRS, fits_pairs
+    from ...bench.measuring.verification import MAX_WHOLE_PAIRS, find_affordable_length
     from ...instruments.distance import relative_error
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
     if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:
-        n = fits_pairs(n, heads, MAX_WHOLE_PAIRS)
+        n = find_affordable_length(n, heads, MAX_WHOLE_PAIRS)
         q, k, v = q[:, :, :n], k[:, :, :n], v[:, :, :n]
     all_rows = heads * attn.dense_pairs(n, n) <= MAX_WHOLE_PAIRS
     out, error = attn(q, k, v, mask), 0.0
