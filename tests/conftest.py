@@ -100,7 +100,7 @@ SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.
 def _open_seal(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Tests may replace what measures, except where it is tested that nobody may."""
     if request.node.path.name not in SEALED:
-        monkeypatch.setattr(integrity, "_sealed_parts", {})
+        monkeypatch.setattr(integrity, "_recorded", {})
 
 
 @pytest.fixture

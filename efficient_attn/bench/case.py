@@ -122,7 +122,6 @@ class Case:
 
     def row(self) -> Row:
         """The row with all values that are known before measuring."""
-
         group, row_columns = self.group, {f.name for f in fields(Row)}
         return Row(
             **{name: value for name, value in asdict(group.config).items() if name in row_columns},

@@ -155,7 +155,6 @@ def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     backend = make_case(group, Spec("full"), None).create().backend
     cases = [make_case(group, Spec("full", backend=name), None) for name in (None, backend)]
     records = list(measure_group(group, cases, Conditions(timeout_s=120)))
-
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = (list_round_values(r) for r in records)

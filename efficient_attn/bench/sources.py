@@ -129,7 +129,6 @@ def _follow(requested: SourceName, packages: frozenset[Path]) -> set[SourceName]
 
 def _is_finder(file: Path, packages: frozenset[Path]) -> bool:
     """Whether a file of this package, or of a copy of it, finds mechanisms by name."""
-
     ours = [p for p in packages if p.name == PACKAGE.name and file.is_relative_to(p)]
     return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
 
@@ -247,7 +246,6 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 def _read_dotted_name(text: str) -> list[Import]:
     """The module of a text such as ``efficient_attn.kernels.dense:widen``; nothing for other texts."""
-
     match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
     return [Import(0, match[1])] if match else []
 

@@ -77,7 +77,6 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The start method, as ``run.json`` records it."""
-
         ...
 
     def start(self) -> None:

@@ -154,6 +154,5 @@ def _read_location(trace: Path) -> str:
     if not frames:
         return ""
     file, _, rest = (own_frames or frames)[0].removeprefix('File "').partition('", line ')
-
     number, _, function = rest.partition(" in ")
     return f", in {function} ({Path(file).name}:{number})"

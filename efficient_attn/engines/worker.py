@@ -93,7 +93,6 @@ def _exit_with_parent() -> None:
 
 def limit_memory(allowed: int | None) -> None:
     """From now on, allocations beyond this number of bytes fail. Only Linux enforces it."""
-
     if allowed is None or sys.platform != "linux":
         return
     import resource

@@ -190,7 +190,6 @@ class _Sampler(NamedTuple):
         may account processor time late, and another mechanism's thread may still be running. If that also holds for
         `MAX_PARALLEL_REPEATS` repeats, it is an error.
         """
-
         samples = result.samples.setdefault(name, [])
         n_parallel = 0
         while True:

@@ -96,7 +96,7 @@ OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "plain": lambda monkeypatch: [
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
-    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_sealed_parts", {}),
+    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_recorded", {}),
     "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
 }
 LAYERS = {
@@ -138,7 +138,7 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
 def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SAYS[name] in (_look(f"zz_{name}") or "")
     assert _look(f"zz_honest_{name}") is None
-    monkeypatch.setattr(integrity, "_sealed_parts", {})  # it would find what is switched off here
+    monkeypatch.setattr(integrity, "_recorded", {})  # it would find what is switched off here
     for layer in LAYERS[name]:
         OFF[layer](monkeypatch)
     assert _look(f"zz_{name}") is None

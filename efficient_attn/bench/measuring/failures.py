@@ -26,5 +26,4 @@ def make_worker_failure(case: Case, death: WorkerDied, conditions: Conditions) -
         exceeds_budget = death.stage == FIRST_CALL and budget < conditions.timeout_s
         limit = f"one call takes longer than its budget of {budget:g} s"
         reason = f"{limit if exceeds_budget else f'over {conditions.timeout_s:g} s'}: {reason}"
-
     return make_failure(case, death.status, reason)

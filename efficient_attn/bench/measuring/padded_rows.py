@@ -47,7 +47,6 @@ def select_rows(sample: Sample, mask: Mask, rows: slice, sides: Mapping[str, Inp
 
 
 def _slice_sample(sample: Sample, queries: slice, keys: slice, sides: Mapping[str, Input]) -> Sample:
-
     q, k, v, inputs = sample
     cut = {name: x[:, :, queries if sides[name].side == "query" else keys] for name, x in inputs.items()}
     return Sample(q[:, :, queries], k[:, :, keys], None if v is None else v[:, :, keys], cut)

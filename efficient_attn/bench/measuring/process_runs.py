@@ -242,6 +242,5 @@ def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditio
         row.bandwidth_share = roofline.estimate_read_seconds(row.bytes_moved, cold=cold) / seconds
         if row.flops is not None:
             row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, roofline, cold=cold)
-
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _estimate_speedup(baseline, timed)

@@ -171,5 +171,4 @@ def count_graph_breaks() -> int:
 
 def list_key_inputs(attn: Attention, sample: Sample) -> dict[str, Tensor]:
     """The further inputs that belong to keys, which `Attention.absorb` gets."""
-
     return {name: x for name, x in sample.inputs.items() if attn.traits.inputs[name].side == "key"}

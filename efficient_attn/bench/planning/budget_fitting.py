@@ -37,7 +37,6 @@ def _fit(group: Group, spec: Spec | Union, kv_heads: int | None, budget: str) ->
     try:
         parsed_budget = Budget.parse(budget, **sizes, dtype=config.dtype, causal=config.causal)
         fitted = spec.with_options(class_of(spec.name).fit(parsed_budget))
-
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {spec} out, or name its options without a budget") from error
     except UsageError as error:

@@ -24,7 +24,6 @@ def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget:
     """The case of a variant in a group. kv_heads: the group's, by default the mechanism's own. budget: to which the
     variant was fitted.
 
-
     Raises `UsageError` for a mechanism or option that does not exist or conflicts with the group.
     """
     task = find_task(group.target)
@@ -68,7 +67,6 @@ def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) 
 
 def make_mechanism(group: Group, variant: Spec | Union, kv_heads: int | None) -> Attention:
     """An instance for queries, on any backend."""
-
     config = group.config
     dims = Dims(heads=config.heads, head_dim=config.head_dim, max_len=config.max_len, kv_heads=kv_heads)
     return create(variant.without_backend(), dims=dims, seed=group.sampling.seed)

@@ -75,7 +75,6 @@ def count_effects(levels: Levels) -> int:
 
 def _list_contrasts(levels: Levels) -> list[EffectStep]:
     """The effects of all varied factors: numbers in ascending order, categories as in the suite."""
-
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}
     )

@@ -277,5 +277,4 @@ def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Ma
 
 def estimate_flops(point: Mapping[str, Any]) -> float:
     """Operations of a call of exact attention without a mask."""
-
     return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]
