@@ -160,8 +160,8 @@ class _Session:
             "protocol": PROTOCOL,
             "started": _now(),
             "finished": None,
-            "start_method": self.engine.name,
-            "allocator": describe_settings() if self.engine.name != "inline" else {"left alone": "no workers"},
+            "start_method": self.engine.method,
+            "allocator": describe_settings() if self.engine.method != "inline" else {"left alone": "no workers"},
             "environment": collect_environment(),
             "sections": [section.as_json() for section in _list_sections(loaded)],
         }
@@ -184,7 +184,7 @@ class _Session:
         self.entry["limits"] = {
             "timeout_s": conditions.timeout_s,
             "memory_bytes": conditions.memory_bytes,
-            "memory_is_enforced": sys.platform == "linux" and self.engine.name != "inline",
+            "memory_is_enforced": sys.platform == "linux" and self.engine.method != "inline",
         }
         self.entry["seed"] = planned[0].sampling.seed
         self.entry["checks"] = [

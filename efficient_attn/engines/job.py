@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,22 +67,3 @@ class EngineTimes:
     starts: int = 0
     starting_s: float = 0.0
     working_s: float = 0.0
-
-
-class Engine(Protocol):
-    """Runs jobs one after another, and records the overhead of their workers."""
-
-    times: EngineTimes
-
-    @property
-    def name(self) -> str:
-        """The start method, as ``run.json`` records it."""
-        ...
-
-    def start(self) -> None:
-        """Prepare workers, if that takes time. Returns immediately."""
-        ...
-
-    def run(self, job: Job) -> Iterator[Any]:
-        """Yield the results that the job sends. Raises `WorkerDied` if its worker ends early."""
-        ...

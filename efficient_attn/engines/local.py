@@ -42,11 +42,6 @@ class LocalEngine:
     preload: tuple[str, ...] = ()
     times: EngineTimes = field(default_factory=EngineTimes)
 
-    @property
-    def name(self) -> str:
-        """The start method."""
-        return self.method
-
     def start(self) -> None:
         """Start the fork server if it is not running. Returns immediately."""
         if self.method == "forkserver":

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ...engines.job import Engine
 from ...engines.local import LocalEngine
 from ...instruments.roofline import Roofline
 from .kernel_choices import Choices
@@ -25,7 +24,7 @@ class Conditions:
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
-    engine: Engine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
+    engine: LocalEngine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
     choices: Choices = field(default_factory=dict)
     rooflines: dict[Setting, Roofline] = field(default_factory=dict)
     folder: Path | None = None

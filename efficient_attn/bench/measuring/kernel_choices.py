@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...engines.job import Engine, StageBoard, WorkerDied
+from ...engines.job import StageBoard, WorkerDied
+from ...engines.local import LocalEngine
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable, TuningPoint
 from ...kernels.half_precision import HALF
@@ -39,7 +40,7 @@ class AutotuneKernels:
         torch.set_num_threads(default)
 
 
-def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
+def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
     """The tables of a session: those of earlier ``sessions`` of its folder, so that all rows of a run agree, else this
     machine's. If the worker dies, the tables are empty and rules select the implementations."""
     earlier = {
