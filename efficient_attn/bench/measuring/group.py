@@ -11,9 +11,10 @@ from ...results.rows import Record
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
+from .failures import make_failure, make_worker_failure
 from .jobs import PrepareCases
 from .prepared_case import PreparedCase
-from .process_runs import ProcessRuns, TimedCase, make_failure, make_worker_failure
+from .process_runs import ProcessRuns, TimedCase
 
 
 def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -> Iterator[Record]:

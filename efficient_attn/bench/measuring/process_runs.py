@@ -10,14 +10,14 @@ from typing import Any
 from ...engines.job import WorkerDied
 from ...instruments.roofline import compute_roofline_share
 from ...instruments.timing import SAMPLES_PER_ROUND, RoundPlan
-from ...results.rows import Record, Row, Status
+from ...results.rows import Record, Row
 from ...results.stats import Estimate, estimate_geometric_mean, estimate_paired_ratio, median
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
+from .failures import make_failure, make_worker_failure
 from .jobs import MeasureRounds, ProcessRunEnd, RoundResult
 from .plausibility import explain_implausible
-from .prepared_case import FIRST_CALL, STAGES
 
 MAX_EXTRA_RUNS = 2  # additional process runs, to replace disturbed ones
 
@@ -244,26 +244,3 @@ def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditio
             row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, roofline, cold=cold)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _estimate_speedup(baseline, timed)
-
-
-# -- cases without a result ----------------------------------------------------------------------------------------
-
-
-def make_failure(case: Case, status: Status, reason: str) -> Record:
-    """The record of a case that was not measured, and why."""
-    row = case.row()
-    row.status, row.reason = status, reason
-    return Record(row)
-
-
-def make_worker_failure(case: Case, death: WorkerDied, conditions: Conditions) -> Record:
-    """The record of a case whose worker died."""
-    if death.case < 0:
-        return make_failure(case, death.status, f"its worker could not start: {death.reason}")
-    reason = f"{death.reason}, while {STAGES[death.stage]}"
-    if death.status == "timeout":
-        budget = case.group.sampling.budget_s
-        exceeds_budget = death.stage == FIRST_CALL and budget < conditions.timeout_s
-        limit = f"one call takes longer than its budget of {budget:g} s"
-        reason = f"{limit if exceeds_budget else f'over {conditions.timeout_s:g} s'}: {reason}"
-    return make_failure(case, death.status, reason)
