@@ -102,7 +102,7 @@ INTEGRITY_TESTS = ("test_integrity.py", "test_global_state.py", "test_faults_adv
 def _allow_replacements(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let tests replace measurement functions, except in tests of the detection of replacements."""
     if request.node.path.name not in INTEGRITY_TESTS:
-        monkeypatch.setattr(integrity, "_sealed_parts", {})
+        monkeypatch.setattr(integrity, "_recorded", {})
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ PROTOCOL = 4  # increase it when measuring changes so that old and new results s
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One mechanism in a group. options: all of them, as JSON. fingerprint: of its source files. budget: what its
-    options were fitted to, if anything."""
+    """One mechanism in a group. options: all of them, as JSON. fingerprint: the digest of its source files. budget: the
+    one that its options were fitted to."""
 
     group: Group
     variant: Spec | Union
@@ -50,15 +50,13 @@ class Case:
     @property
     def shape(self) -> Shape:
         """The shape of a forward call; when decoding, the context's; packed, that of all rows one after another."""
-        p = self.group.config
-        if p.fill == "packed":
-            n = sum(self.row_lengths)
-            return Shape(1, p.heads, self.kv_heads, n, n, p.head_dim, p.head_dim)
-        return Shape(p.batch, p.heads, self.kv_heads, p.seq_len, p.seq_len, p.head_dim, p.head_dim)
+        c = self.group.config
+        batch, n = (1, sum(self.row_lengths)) if c.fill == "packed" else (c.batch, c.seq_len)
+        return Shape(batch, c.heads, self.kv_heads, n, n, c.head_dim, c.head_dim)
 
     @property
     def row_lengths(self) -> tuple[int, ...]:
-        """Of each row of the batch, the positions that are no padding."""
+        """The length of each row of the batch without padding."""
         return self.group.config.row_lengths(self.group.sampling.seed)
 
     @property
@@ -77,24 +75,24 @@ class Case:
 
     @property
     def key(self) -> str:
-        """A name that people can read, and a digest of everything that the result depends on."""
-        c, p = self.group, self.group.config
-        task_text = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
-        task_text += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
-        task_text += "-layers" if c.of_blocks else ""
-        judged_at_once = p.mode is None and p.layer is None and p.segment is None
-        task_text += f"-{p.inputs}" if judged_at_once and p.inputs != "normal" else ""
-        sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
-        how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
-        unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
-        how += "".join(f"-{name}" for name, so in unusual.items() if so)
-        return sanitize_line(f"{c.suite}/{task_text}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
+        """A readable name, and a digest of everything that the result depends on."""
+        g, c = self.group, self.group.config
+        task_text = f"{g.part}/{c.mode or g.task}{'' if c.layer is None else f'-layer{c.layer}'}"
+        task_text += "" if c.segment is None else f"-{c.inputs.partition(':')[0]}-segment{c.segment}"
+        task_text += "-layers" if g.of_blocks else ""
+        names_inputs = c.mode is None and c.layer is None and c.segment is None and c.inputs != "normal"
+        task_text += f"-{c.inputs}" if names_inputs else ""
+        sizes = f"n{c.seq_len}-b{c.batch}-h{c.heads}-kv{self.kv_heads}-d{c.head_dim}"
+        settings = f"{c.dtype}-{c.device}-t{c.threads or 'default'}-{'causal' if c.causal else 'all'}"
+        flags = {"cold": c.cache == "cold", "compiled": c.compiled, "graph": c.cuda_graph, c.fill: c.fill != "full"}
+        settings += "".join(f"-{name}" for name, is_set in flags.items() if is_set)
+        return sanitize_line(f"{g.suite}/{task_text}/{self.variant}/{sizes}/{settings}#{self.digest}")  # as in rows
 
     @property
     def digest(self) -> str:
-        """Of everything that the result depends on, however the variant was written."""
+        """A digest of everything that the result depends on; it does not depend on how the variant is written."""
         group = asdict(self.group)
-        del group["target"]  # the module that defines the task is no part of the measurement
+        del group["target"]  # the module that defines the task may be moved
         for name, default in (("fill", "full"), ("segment", None)):
             if getattr(self.group.config, name) == default:
                 del group["config"][name]  # these fields are newer than the digests of published cases
@@ -123,7 +121,7 @@ class Case:
         return attn.to(device=self.group.config.device, dtype=getattr(torch, self.group.config.dtype))
 
     def row(self) -> Row:
-        """The row with everything that is known before measuring."""
+        """The row with all values that are known before measuring."""
         group, row_columns = self.group, {f.name for f in fields(Row)}
         return Row(
             **{name: value for name, value in asdict(group.config).items() if name in row_columns},

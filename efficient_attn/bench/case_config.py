@@ -1,4 +1,4 @@
-"""What is measured and how precisely: the configuration, the sampling plan, and the group that combines both."""
+"""The configuration and the sampling plan of measurements, and the group that combines both."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 from ..errors import make_deprecated_alias
 
-MAX_DECODE_STEPS = 32  # decode steps after a context, at most: so few hardly change its length
-MIN_LENGTH_DIVISOR = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
+MAX_DECODE_STEPS = 32  # after a context, so few that its length hardly changes
+MIN_LENGTH_DIVISOR = 4  # drawn lengths of rows are at least the sequence length over this
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig:
-    """One shape, dtype, device, mode and number of threads, with given inputs. layer: of a captured model. segment: of
-    the text that a model reads.
+    """One shape, dtype, device, mode and number of threads, with given inputs.
 
     mode: None for tasks without timings. max_len: the longest length that mechanisms are created for. fill: the padding
     of a batch: rows are ``full``, ``half`` full, of ``drawn`` lengths, or ``packed``, which are the same drawn lengths
-    concatenated without padding.
+    concatenated without padding. layer: of a model. segment: of a text that a model reads.
     """
 
     seq_len: int
@@ -41,20 +40,20 @@ class CaseConfig:
     segment: int | None = None
 
     def row_lengths(self, seed: int) -> tuple[int, ...]:
-        """Of each row of the batch, the positions that are no padding. Drawn ones are spread over all that may be."""
+        """The length of each row of the batch without padding. Drawn lengths are stratified over the possible ones."""
         n, rows = self.seq_len, self.batch
         if self.fill in ("full", "half"):
             return (n if self.fill == "full" else -(-n // 2),) * rows
-        draw, least = random.Random(f"{seed} {rows} {n}"), -(-n // MIN_LENGTH_DIVISOR)
-        lengths = [min(n, least + int((n + 1 - least) * (row + draw.random()) / rows)) for row in range(rows)]
-        draw.shuffle(lengths)
+        rng, shortest = random.Random(f"{seed} {rows} {n}"), -(-n // MIN_LENGTH_DIVISOR)
+        lengths = [min(n, shortest + int((n + 1 - shortest) * (row + rng.random()) / rows)) for row in range(rows)]
+        rng.shuffle(lengths)
         return tuple(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The sampling plan of a group: rounds and processes, the half width of intervals that is sufficient, and the time
-    budget of a variant. seed: of everything random."""
+    """The sampling plan of a group. half_width: relative half width of intervals at which measuring stops. budget_s:
+    seconds of measuring for a variant. seed: of everything random."""
 
     rounds: int = 8
     max_rounds: int = 24
@@ -66,12 +65,11 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A configuration in one part of a suite, for one task, with its sampling plan. All its variants are measured
-    together.
+    """A configuration in one part of a suite, for one task, with its sampling plan. Its variants are measured together.
 
-    target: the module of the task. baseline: the variant that others are compared with; baseline_kv_heads: its number
-    of key-value heads, if it has several cases. keys: the values of the task's keys, as pairs. of_blocks: whether its
-    variants are layers (x to x) instead of mechanisms.
+    target: of the task. baseline: the variant that others are compared with; baseline_kv_heads: its number of key-value
+    heads, if it has several cases. keys: the values of the task's keys, as pairs. of_blocks: whether its variants are
+    layers (x to x) instead of mechanisms.
     """
 
     suite: str

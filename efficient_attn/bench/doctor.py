@@ -1,11 +1,11 @@
-"""Check how well this machine can measure at the moment, and what would help."""
+"""Check whether this machine is ready to measure, with advice on problems."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,13 +39,13 @@ from .readiness import (
 from .task import Task
 
 ROUNDS = 8  # of an ordinary run, for which the noise floor is reported
-DTYPE = {"cuda": "bfloat16"}  # in noise measurements; elsewhere float32
-# a call timed against itself, as calls are timed in any run
-NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare_case, guess=estimate_call, work=Workload)
+DTYPE = {"cuda": "bfloat16"}  # in measurements of the roofline and the noise; elsewhere float32
+# times calls as in any run
+NOISE = Task(name="noise", words=(), plan=lambda request: (), judge=prepare_case, guess=estimate_call, work=Workload)
 
 
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
-    """Check the machine: about 6 seconds, with ``quick`` 3. threads: the number to be measured with."""
+    """Check the machine in about 6 seconds, with ``quick`` 3. threads: those of the planned measurements."""
     count = threads or torch.get_num_threads()
     findings = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
     if device == "cuda":
@@ -60,17 +60,16 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
 def _check_gpu() -> Finding:
     names = list_gpus()
     if not names:
-        return Finding(topic="gpu", said="no CUDA device on this machine", level="problem", advice="use --device cpu")
-    now = read_sensors()
-    message = ", ".join(f"{name} {value}" for name, value in now.items() if not isinstance(value, Unknown))
-    untold = next((value.reason for value in now.values() if isinstance(value, Unknown)), None)
-    return Finding(
-        topic="gpu",
-        said=f"{names[0]}: {message or 'no sensors'}",
-        level="note" if untold else "ok",
-        advice=f"clock, power and temperature are not available: {untold}" if untold else None,
-        numbers={name: value_or_none(value) for name, value in now.items()},
-    )
+        return Finding(
+            topic="gpu", message="no CUDA device on this machine", level="problem", advice="use --device cpu"
+        )
+    sensors = read_sensors()
+    readings = ", ".join(f"{name} {value}" for name, value in sensors.items() if not isinstance(value, Unknown))
+    message = f"{names[0]}: {readings or 'no sensors'}"
+    numbers = {name: value_or_none(value) for name, value in sensors.items()}
+    reason = next((value.reason for value in sensors.values() if isinstance(value, Unknown)), None)
+    advice = f"clock, power and temperature are not available: {reason}" if reason else None
+    return Finding(topic="gpu", message=message, level="note" if reason else "ok", advice=advice, numbers=numbers)
 
 
 # -- trial measurements -----------------------------------------------------------------------------------------------
@@ -81,7 +80,7 @@ def _check_clock() -> Finding:
     coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
     return Finding(
         topic="clock",
-        said=f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns",
+        message=f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns",
         level="problem" if coarse else "ok",
         advice="the clock is too coarse for samples of 2 ms: check the system's clock source" if coarse else None,
         numbers={"overhead_s": overhead, "resolution_s": resolution},
@@ -91,77 +90,71 @@ def _check_clock() -> Finding:
 def _check_memory_counter(device: str) -> Finding:
     counted = verify_memory_counter(device)
     if counted["ok"] is None:
-        return Finding(topic="counting", said=str(counted["reason"]), level="note", numbers=counted)
+        return Finding(topic="counting", message=str(counted["reason"]), level="note", numbers=counted)
     message = f"{counted['measured_bytes']} bytes counted of {counted['expected_bytes']} allocated"
     if counted["ok"]:
-        return Finding(topic="counting", said=message, numbers=counted)
+        return Finding(topic="counting", message=message, numbers=counted)
     advice = "do not use the memory columns of this machine"
-    return Finding(topic="counting", said=message, level="problem", advice=advice, numbers=counted)
+    return Finding(topic="counting", message=message, level="problem", advice=advice, numbers=counted)
 
 
 def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
     """The machine's highest rates, and other activity while they were measured."""
     watch = DisturbanceWatch()
-    best = measure_roofline_rates(device, DTYPE.get(device, "float32"), threads)
+    roofline = measure_roofline_rates(device, DTYPE.get(device, "float32"), threads)
     disturbance = watch.read_interval()
-    arithmetic, memory = best.gemm_flops_per_s, best.bytes_per_s
+    arithmetic, memory = roofline.gemm_flops_per_s, roofline.bytes_per_s
     message = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
-    message += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
-    yield Finding(topic="rates", said=message, numbers=asdict(best))
+    message += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in roofline.caches[-1:])
+    yield Finding(topic="rates", message=message, numbers=asdict(roofline))
     yield check_load(disturbance, threads if device == "cpu" else None)
 
 
 class AANoise(NamedTuple):
-    """Two runs of the same thing: their ratio with its interval, the spread of a round's ratio (in logarithms)."""
+    """The A/A noise: the ratio of two equal cases, and the standard deviation of a round's log ratio."""
 
     ratio: Estimate
     spread: float
 
     @property
     def floor(self) -> float:
-        """The smallest difference that is significant in an ordinary run, as a share."""
+        """The smallest relative difference that is significant in an ordinary run."""
         return max(MARGIN, math.expm1(t_quantile(0.975, ROUNDS - 1) * self.spread / math.sqrt(ROUNDS)))
 
 
 def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
     noise = _measure_aa(device, threads, quick)
     if isinstance(noise, str):
-        return Finding(topic="noise", said=f"not measured: {noise}", level="problem", numbers={})
+        return Finding(topic="noise", message=f"not measured: {noise}", level="problem", numbers={})
     ratio, low, high = noise.ratio
     if low is None or high is None:
-        return Finding(topic="noise", said="not measured: too few rounds", level="problem")
-    alarm = classify_ratio(low, high) in ("faster", "slower")
-    loud = noise.floor > 0.1
-    advice = "measure at a quieter time, or with more rounds" if alarm or loud else None
-    message = (
-        f"the same twice: ratio {ratio:.3f} ({low:.3f} to {high:.3f}), standard deviation of a round {noise.spread:.1%}"
-    )
-    return Finding(
-        topic="noise",
-        said=f"{message}; differences below {noise.floor:.1%} are not significant here",
-        level="problem" if alarm or loud else "ok",
-        advice=advice,
-        numbers={"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor},
-    )
+        return Finding(topic="noise", message="not measured: too few rounds", level="problem")
+    message = f"A/A ratio {ratio:.3f} ({low:.3f} to {high:.3f}), standard deviation of a round {noise.spread:.1%}"
+    message += f"; differences below {noise.floor:.1%} are not significant here"
+    numbers = {"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor}
+    if classify_ratio(low, high) not in ("faster", "slower") and noise.floor <= 0.1:
+        return Finding(topic="noise", message=message, numbers=numbers)
+    advice = "measure on an idle machine, or with more rounds"
+    return Finding(topic="noise", message=message, level="problem", advice=advice, numbers=numbers)
 
 
 def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     """Exact attention compared with itself, measured like every group; or why that failed."""
     rounds, processes = (6, 2) if quick else (16, 4)
-    # fmt: off
-    place = CaseConfig(
-        mode="forward", device=device, dtype=DTYPE.get(device, "float32"), threads=threads,
-        heads=4, seq_len=512, head_dim=64, max_len=512,
-    )
-    # fmt: on
-    effort = Sampling(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
-    target = f"{__name__}:NOISE"
-    cell = Group(
-        suite="doctor", part="noise", task="noise", target=target, config=place, sampling=effort, baseline="full"
-    )
-    backend = make_case(cell, Spec("full"), None).create().backend
-    twice = [make_case(cell, Spec("full", backend=name), None) for name in (None, backend)]
-    records = list(measure_group(cell, twice, Conditions(timeout_s=120)))
+    sizes: dict[str, Any] = {"heads": 4, "seq_len": 512, "head_dim": 64, "max_len": 512}
+    config = CaseConfig(mode="forward", device=device, dtype=DTYPE.get(device, "float32"), threads=threads, **sizes)
+    sampling = Sampling(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
+    names: dict[str, Any] = {
+        "suite": "doctor",
+        "part": "noise",
+        "task": "noise",
+        "target": f"{__name__}:NOISE",
+        "baseline": "full",
+    }
+    group = Group(config=config, sampling=sampling, **names)
+    backend = make_case(group, Spec("full"), None).create().backend
+    cases = [make_case(group, Spec("full", backend=name), None) for name in (None, backend)]
+    records = list(measure_group(group, cases, Conditions(timeout_s=120)))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = (list_round_values(r) for r in records)

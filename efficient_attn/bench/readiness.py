@@ -20,7 +20,7 @@ class Finding:
     """The result of one check. note: worth knowing; problem: makes measurements unreliable. numbers: in SI units."""
 
     topic: str
-    said: str
+    message: str
     level: Level = "ok"
     advice: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Diagnosis:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, for problems first."""
+        """All advice, that for problems first."""
         ordered = sorted(self.findings, key=lambda f: f.level != "problem")
         return tuple(f.advice for f in ordered if f.advice)
 
@@ -47,26 +47,29 @@ class Diagnosis:
     def warning(self) -> str | None:
         """What makes measurements unreliable, in one line, or None. A power-saving governor counts too."""
         wrong = [f for f in self.findings if f.level == "problem" or f.numbers.get("governor") not in GOOD_GOVERNORS]
-        return "; ".join(f.said if f.topic == "quiet" else f.advice or f.said for f in wrong) or None
+        return "; ".join(f.message if f.topic == "quiet" else f.advice or f.message for f in wrong) or None
 
     def lines(self) -> list[str]:
-        """For people: a line a finding, advice below it, the verdict last."""
+        """The findings as text, a line each, with advice below them and the verdict last."""
         marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
         out: list[str] = []
         for f in self.findings:
-            out.append(f"{marks[f.level]}  {f.topic:10}  {f.said}")
+            out.append(f"{marks[f.level]}  {f.topic:10}  {f.message}")
             out += [f"{'':21}-> {f.advice}"] if f.advice else []
         wrong = [f.topic for f in self.findings if f.level == "problem"]
         return [*out, f"Not ready to measure: {', '.join(wrong)}." if wrong else "Ready to measure."]
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The findings as ``doctor --json`` prints them and ``run.json`` records them."""
+        findings = [{"topic": f.topic, "said": f.message, **asdict(f)} for f in self.findings]
+        for finding in findings:
+            del finding["message"]
         data = {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice)}
-        return data | {"findings": [asdict(f) for f in self.findings]}
+        return data | {"findings": findings}
 
 
 def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagnosis:
-    """The immediate checks at the start of a run. seen: the disturbance while the machine was measured.
+    """The immediate checks at the start of a run. disturbance: that while the machine was measured.
 
     threads: those of measurements on the processor; None if there are none.
     """
@@ -77,7 +80,7 @@ def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagn
 
 
 def check_threads(count: int) -> Finding:
-    """Whether the usable cores suffice for so many threads."""
+    """Whether there are enough usable cores for so many threads."""
     usable, quota = machine.count_usable_cores(), value_or_none(cgroups.read_cpu_quota())
     limit = min(usable, quota or usable)
     bound = software.list_variables().get("OMP_NUM_THREADS")
@@ -90,12 +93,10 @@ def check_threads(count: int) -> Finding:
         "quota": quota,
         "affinity": value_or_none(machine.read_affinity()),
     }
-    if count > limit:
-        advice = (
-            f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
-        )
-        return Finding(topic="threads", said=message, level="problem", advice=advice, numbers=numbers)
-    return Finding(topic="threads", said=message, numbers=numbers)
+    if count <= limit:
+        return Finding(topic="threads", message=message, numbers=numbers)
+    advice = f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
+    return Finding(topic="threads", message=message, level="problem", advice=advice, numbers=numbers)
 
 
 def check_frequency() -> Finding:
@@ -104,12 +105,12 @@ def check_frequency() -> Finding:
     governor, turbo = value_or_none(facts["governor"]), value_or_none(facts["turbo"])
     message = f"governor {governor or 'not reported'}, turbo {_format_bool(turbo)}"
     advice = None
-    if governor not in (None, "performance"):
+    if governor not in GOOD_GOVERNORS:
         advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
     elif turbo:
         advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
     numbers = {"governor": governor, "turbo": turbo, "mhz": value_or_none(facts["mhz"])}
-    return Finding(topic="frequency", said=message, level="note" if advice else "ok", advice=advice, numbers=numbers)
+    return Finding(topic="frequency", message=message, level="note" if advice else "ok", advice=advice, numbers=numbers)
 
 
 def check_virtualisation() -> Finding:
@@ -117,33 +118,28 @@ def check_virtualisation() -> Finding:
     facts = machine.read_virtualisation()
     kind, container, hypervisor = value_or_none(facts["kind"]), facts["container"], value_or_none(facts["hypervisor"])
     message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
-    advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
     numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
-    if hypervisor:
-        return Finding(topic="virtual", said=message, level="note", advice=advice, numbers=numbers)
-    return Finding(topic="virtual", said=message, numbers=numbers)
+    if not hypervisor:
+        return Finding(topic="virtual", message=message, numbers=numbers)
+    advice = "a hypervisor may take processor time away: repeat at another time to confirm small differences"
+    return Finding(topic="virtual", message=message, level="note", advice=advice, numbers=numbers)
 
 
-def _format_bool(answer: bool | None) -> str:
-    return "not told" if answer is None else "yes" if answer else "no"
+def _format_bool(value: bool | None) -> str:
+    return "not reported" if value is None else "yes" if value else "no"
 
 
 def check_memory() -> Finding:
     """The available memory."""
-    total, free, limit = (
-        machine.read_memory_total(),
-        find_available_memory(),
-        value_or_none(cgroups.read_memory_limit()),
-    )
-    message = f"{_format_gib(free)} available of {_format_gib(total)}" + (
-        f", memory limit {_format_gib(limit)}" if limit else ""
-    )
+    total, free = machine.read_memory_total(), find_available_memory()
+    limit = value_or_none(cgroups.read_memory_limit())
+    message = f"{_format_gib(free)} available of {_format_gib(total)}"
+    message += f", memory limit {_format_gib(limit)}" if limit else ""
     numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
-    if free is not None and free < 2**30:
-        return Finding(
-            topic="memory", said=message, level="problem", advice="free some memory: at least 1 GiB", numbers=numbers
-        )
-    return Finding(topic="memory", said=message, numbers=numbers)
+    if free is None or free >= 2**30:
+        return Finding(topic="memory", message=message, numbers=numbers)
+    advice = "free some memory: at least 1 GiB"
+    return Finding(topic="memory", message=message, level="problem", advice=advice, numbers=numbers)
 
 
 def _format_gib(size: int | None) -> str:
@@ -151,17 +147,12 @@ def _format_gib(size: int | None) -> str:
 
 
 def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
-    """Other activity on the machine. threads: of the measurement meanwhile; a single one should not have to wait."""
-    reason = disturbance.describe(threads)
-    busy = disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES
-    advice = (
-        f"another program uses {disturbance.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
-    )
+    """Other activity on the machine. threads: those of the measurement; a single one should not have had to wait."""
+    reason, numbers = disturbance.describe(threads), asdict(disturbance)
     message = (reason or "nothing else ran") + ("" if disturbance.load is None else f", load {disturbance.load:.2f}")
-    return Finding(
-        topic="quiet",
-        said=message,
-        level="problem" if reason else "ok",
-        advice=advice if reason else None,
-        numbers=asdict(disturbance),
-    )
+    if not reason:
+        return Finding(topic="quiet", message=message, numbers=numbers)
+    advice = "measure at a time with less other activity"
+    if disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES:
+        advice = f"another program uses {disturbance.others_cores:.1f} cores: stop it"
+    return Finding(topic="quiet", message=message, level="problem", advice=advice, numbers=numbers)

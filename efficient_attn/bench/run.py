@@ -1,4 +1,4 @@
-"""A run: measure a plan group by group, and store every record as soon as its group is measured."""
+"""A run: measure a plan group by group, and store every record at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from .readiness import check_machine
 from .task_registry import find_task
 
 MEMORY_SHARE = 0.9  # default memory limit of a worker, relative to the available memory
-SAME_IN_FOLDER = ("machine", "torch")  # what must not differ between the sessions of one folder
+SAME_IN_FOLDER = ("machine", "torch")  # facts that may not differ between the sessions of one folder
 
 
 class StaleCases(UserWarning):
@@ -66,12 +67,10 @@ class RunOutcome:
 
 
 def default_folder(suite: str, *, now: dt.datetime | None = None) -> Path:
-    """A folder that is not there yet: ``results/local/<suite>-<time>`` under the current one."""
+    """A folder that does not exist yet: ``results/local/<suite>-<time>`` under the current one."""
     path = Path("results/local") / f"{suite}-{(now or dt.datetime.now()):%Y%m%d-%H%M%S}"
-    number = 1
-    while path.with_name(path.name + (f"-{number}" if number > 1 else "")).exists():
-        number += 1
-    return path.with_name(f"{path.name}-{number}") if number > 1 else path
+    candidates = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def run(
@@ -92,55 +91,55 @@ def run(
     the number of finished and of planned cases. A group whose cases are timed interleaved is measured as a whole even
     if some of its rows exist, because speedups are paired; existing rows stay unchanged.
     """
-    integrity.restore()  # a plug-in's replaced clock or statistics affect its own cases, in their workers
+    integrity.restore()  # functions that a plug-in has replaced here
     with RunWriter(folder, resume=resume) as writer:
-        wanted = {c.key for c in cases if _list_missing(writer.statuses.get(c.key), retry_failed)}
-        missing = [
-            (group, chosen_cases)
+        missing = {c.key for c in cases if _is_missing(writer.statuses.get(c.key), retry_failed)}
+        planned = [
+            (group, selected)
             for group, members in group_cases(cases)
-            if (chosen_cases := _choose_cases(group, members, wanted))
+            if (selected := _select_cases(group, members, missing))
         ]
-        if missing:
-            _warn_of_stale(writer, wanted)
+        if planned:
+            _warn_of_stale(writer, missing)
             session = _Session(loaded, writer, start_method)
-            session.about[OVERRIDES_KEY] = list(overridden)
-            conditions = session.begin([group for group, _ in missing], limits)
-            done = len(cases) - len(wanted)
-            for group, members in missing:
+            session.entry[OVERRIDES_KEY] = list(overridden)
+            conditions = session.begin([group for group, _ in planned], limits)
+            done = len(cases) - len(missing)
+            for group, members in planned:
                 for record in measure_group(group, members, conditions):
-                    if record.row.case_key in wanted:
+                    if record.row.case_key in missing:
                         session.add(record)
                         done += 1
                         progress(record, done, len(cases))
             session.end(conditions)
         failed = {checkpoints.digest_of(k) for k, status in writer.statuses.items() if checkpoints.is_resumable(status)}
-        checkpoints.clear(folder, failed)  # those of a session that was killed between a row and its checkpoint, too
+        checkpoints.clear(folder, failed)  # also those of a session that was killed after it had stored a row
         return RunOutcome(folder, Counter(writer.statuses[case.key] for case in cases), tuple(writer.repairs))
 
 
-def _choose_cases(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
-    """The cases of a group that have to run in order to measure the requested ones."""
-    candidates = [case for case in members if case.key in wanted]
-    return list(members) if candidates and find_task(cell.target).work else candidates
+def _select_cases(group: Group, members: Sequence[Case], missing: Set[str]) -> list[Case]:
+    """The cases of a group that have to run in order to measure the missing ones."""
+    selected = [case for case in members if case.key in missing]
+    return list(members) if selected and find_task(group.target).work else selected
 
 
-def _warn_of_stale(writer: RunWriter, wanted: set[str]) -> None:
+def _warn_of_stale(writer: RunWriter, missing: set[str]) -> None:
     """Warn about cases that are measured again because they, or their sources, changed."""
     before = {strip_digest(key) for key in writer.statuses}
-    if count := sum(strip_digest(key) in before and key not in writer.statuses for key in wanted):
-        cases = "1 case was" if count == 1 else f"{count} cases were"
+    if n_stale := sum(strip_digest(key) in before and key not in writer.statuses for key in missing):
+        cases = "1 case was" if n_stale == 1 else f"{n_stale} cases were"
         message = f"{writer.folder}: {cases} measured from other sources or settings; measured again"
         warnings.warn(message, StaleCases, stacklevel=3)
 
 
 def _list_sections(loaded: LoadedSuite) -> list[Section]:
-    """The sections of the suite's tasks and designs, so that readers do not need them."""
-    targets = dict.fromkeys(want.target for part in loaded.task_keys for want in part)
+    """The sections of the suite's tasks and designs. They are stored, because a report may not have the plug-ins."""
+    targets = dict.fromkeys(task_keys.target for part in loaded.task_keys for task_keys in part)
     of_tasks = [section for target in targets for section in find_task(target).sections]
     return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
 
 
-def _list_missing(status: str | None, retry_failed: bool) -> bool:
+def _is_missing(status: str | None, retry_failed: bool) -> bool:
     return status in (None, "interrupted") or (retry_failed and status not in NO_FAILURE)
 
 
@@ -152,7 +151,7 @@ class _Session:
         self.writer = writer
         self.engine = LocalEngine(method or choose_method(), preload=PRELOAD)
         self.started = time.perf_counter()
-        self.about: dict[str, Any] = {
+        self.entry: dict[str, Any] = {
             "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
             "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
             "suite_text": loaded.text,
@@ -161,8 +160,8 @@ class _Session:
             "protocol": PROTOCOL,
             "started": _now(),
             "finished": None,
-            "start_method": self.engine.name,
-            "allocator": describe_settings() if self.engine.name != "inline" else {"left alone": "no workers"},
+            "start_method": self.engine.method,
+            "allocator": describe_settings() if self.engine.method != "inline" else {"left alone": "no workers"},
             "environment": collect_environment(),
             "sections": [section.as_json() for section in _list_sections(loaded)],
         }
@@ -170,62 +169,62 @@ class _Session:
 
     def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
         """Record what will run, measure the machine, and fix the conditions of measuring."""
-        _check_same_machine(self.writer.folder, self.about["environment"])
-        self.writer.write_session(self.about)
-        free = find_available_memory()
-        usable = None if free is None else int(MEMORY_SHARE * free)
+        _check_same_machine(self.writer.folder, self.entry["environment"])
+        self.writer.write_session(self.entry)
+        available = find_available_memory()
+        allowed = None if available is None else int(MEMORY_SHARE * available)
         conditions = Conditions(
             timeout_s=limits.timeout_s or self._timeout_s,
-            memory_bytes=limits.memory_bytes or usable,
-            available_bytes=usable,
+            memory_bytes=limits.memory_bytes or allowed,
+            available_bytes=allowed,
             engine=self.engine,
             choices=self._autotune(planned),
             folder=self.writer.folder,
         )
-        self.about["limits"] = {
+        self.entry["limits"] = {
             "timeout_s": conditions.timeout_s,
             "memory_bytes": conditions.memory_bytes,
-            "memory_is_enforced": sys.platform == "linux" and self.engine.name != "inline",
+            "memory_is_enforced": sys.platform == "linux" and self.engine.method != "inline",
         }
-        self.about["seed"] = planned[0].sampling.seed
-        self.about["checks"] = [
+        self.entry["seed"] = planned[0].sampling.seed
+        self.entry["checks"] = [
             _inspect(device, planned, conditions) for device in sorted({c.config.device for c in planned})
         ]
         self._check_machine(planned)
-        self.writer.write_session(self.about)
+        self.writer.write_session(self.entry)
         return conditions
 
     def _autotune(self, planned: Sequence[Group]) -> kernel_choices.Choices:
-        """By which timings forms of kernels are chosen, in this session and in all later ones of its folder."""
-        threads = dict.fromkeys(cell.config.threads for cell in planned if cell.config.device == "cpu")
+        """The timings by which kernels are selected, in this session and in later ones of its folder."""
+        threads = dict.fromkeys(group.config.threads for group in planned if group.config.device == "cpu")
         if not threads:
             return {}
         choices = kernel_choices.autotune(self.engine, threads, read_sessions(self.writer.folder))
-        self.about["choices"] = kernel_choices.choices_as_json(choices)
+        self.entry["choices"] = kernel_choices.choices_as_json(choices)
         return choices
 
     def _check_machine(self, planned: Sequence[Group]) -> None:
-        """Warn at the start, instead of after hours, if the machine is not ready."""
-        default = self.about["environment"]["threads_default"]
+        """Warn before anything is measured if the machine is not ready."""
+        default = self.entry["environment"]["threads_default"]
         threads = max((c.config.threads or default for c in planned if c.config.device == "cpu"), default=None)
-        disturbance = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
+        disturbance = next((Disturbance(**check["seen"]) for check in self.entry["checks"] if "seen" in check), None)
         diagnosis = check_machine(disturbance, threads)
-        self.about["readiness"] = diagnosis.as_json()
+        self.entry["readiness"] = diagnosis.as_json()
         if diagnosis.warning:
             warnings.warn(f"not ready to measure: {diagnosis.warning}", NoisyMachine, stacklevel=4)
 
     def add(self, record: Record) -> None:
-        record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
+        record.row.run_id, record.row.machine = self.entry["run_id"], self.entry["environment"]["machine"]
         self.writer.write(record)
         if not checkpoints.is_resumable(record.row.status):
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 
     def end(self, conditions: Conditions) -> None:
-        account = asdict(conditions.engine.account)
+        account = asdict(conditions.engine.times)
         account["wall_s"] = time.perf_counter() - self.started
-        self.about["checks"] = [_inspect_again(check, conditions) for check in self.about["checks"]]
+        self.entry["checks"] = [_inspect_again(check, conditions) for check in self.entry["checks"]]
         self.writer.write_session(
-            self.about | {"finished": _now(), "account": account, "load_after": read_load_average()}
+            self.entry | {"finished": _now(), "account": account, "load_after": read_load_average()}
         )
 
 
@@ -240,12 +239,12 @@ def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> d
     try:
         facts |= measure_roofline(device, settings, conditions, "before")
     except WorkerDied as death:
-        facts["failed"] = death.how  # a machine whose rates cannot be measured can still be used
+        facts["failed"] = death.reason  # measuring continues without a roofline
     return facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
-    """The same after the run: how fast could anything be by now?"""
+    """Measure the machine's highest rates again, after the run."""
     device = check["device"]
     settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
     facts: dict[str, Any] = {}
@@ -253,12 +252,12 @@ def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, A
         if settings:
             measure_roofline(device, settings, conditions, "after")
     except WorkerDied as death:
-        facts["failed"] = death.how
+        facts["failed"] = death.reason
     return check | facts | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
 
 
 def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:
-    """Refuse to resume a run of another machine, because its results would be mixed with ours."""
+    """Refuse to resume a run of another machine, because a folder must not mix results of two machines."""
     for session in read_sessions(folder):
         before = session.get("environment", {})
         for name in SAME_IN_FOLDER:

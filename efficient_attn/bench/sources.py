@@ -1,10 +1,10 @@
 """The sources of a mechanism: every file whose change may change its results. Their digest is part of its cases.
 
-They are read, not run: from the files of a class and its bases, along every import (at the top, inside functions, in
-lazy tables, in strings that name modules) to other files of this package, and to C++ sources. An ``__init__`` counts,
-but only leads to the modules of the names imported from it: `patterns.counting` does not depend on drawn blocks. Files
-that find mechanisms by name are sources of none, or every new mechanism would invalidate all rows. Of foreign code a
-plug-in's own package counts, and single files next to it; libraries never do.
+Files are parsed, not imported: from those of a class and its bases, along every import (at the top, inside functions,
+in lazy tables, in strings that name modules) to other files of this package, and to C++ sources. An ``__init__`` is a
+source, but only the modules of the names that are imported from it are followed. Files that find mechanisms by name are
+not sources, because every new mechanism would invalidate all rows. Of other code, a plug-in's own package and single
+files next to it are sources; libraries are not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..spec import list_names
 from ..variants import CATALOGUE
 
 PACKAGE = Path(__file__).resolve().parents[1]
-FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # they lead to a mechanism by its name only
-LIBRARIES = {*sys.stdlib_module_names, "torch"}  # modules whose classes are bases of everything
+FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # files that find mechanisms by name
+LIBRARIES = {*sys.stdlib_module_names, "torch"}  # whose base classes are not sources
 ALL = "*"
 
 
 class Import(NamedTuple):
-    """``name`` (or nothing) of a module, bound as ``bound`` in the file; level: the leading dots of the module."""
+    """``name`` of a module, or the module if it is empty, bound as ``bound``; level: the leading dots of the module."""
 
     level: int
     module: str
@@ -42,7 +42,7 @@ class Import(NamedTuple):
 
 
 class SourceName(NamedTuple):
-    """A file and the names imported from it: a name, `ALL`, or nothing if it is only read on the way."""
+    """A file and what is imported from it: a name, `ALL`, or nothing for an ``__init__`` that only runs."""
 
     file: Path
     name: str
@@ -50,18 +50,18 @@ class SourceName(NamedTuple):
 
 @dataclass
 class ModuleSource:
-    """The contents of one file. read: attributes read from a name, `ALL` where it is used as a whole. calls: the text
-    of functions."""
+    """The names in one file. read: the attributes read from each name, `ALL` if it is used as a whole. calls: for each
+    call with a text, the first and last name of the function, and the text. lazy_names: those of a lazy table."""
 
     imports: list[Import] = field(default_factory=list)
     read: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    calls: list[tuple[str, str, str]] = field(default_factory=list)  # root of the function, its last name, first text
-    lazy_names: dict[str, Import] = field(default_factory=dict)  # the names of a lazy table
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+    lazy_names: dict[str, Import] = field(default_factory=dict)
 
 
 @cache
 def fingerprint(*classes: type[Attention]) -> str:
-    """Twelve hexadecimal digits that change with any source of a mechanism, wherever its files are."""
+    """The digest of the sources of mechanisms: twelve hexadecimal digits."""
     return digest(sources(*classes))
 
 
@@ -71,7 +71,7 @@ def sources(*classes: type[Attention]) -> tuple[Path, ...]:
 
 
 def _list_own_files(cls: type[Attention]) -> list[Path]:
-    """Where a class and its bases are written, itself first."""
+    """The files of a class and its bases, its own first."""
     classes = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
     return [Path(file).resolve() for c in classes if (file := inspect.getsourcefile(c))]
 
@@ -84,21 +84,21 @@ def digest(files: Iterable[Path]) -> str:
 
 @cache
 def _read_content(file: Path) -> bytes:
-    """A file as it was when this process first read it, which is how it runs."""
+    """The content when this process first read the file, which is what it has imported."""
     return file.read_bytes()
 
 
 def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
-    """All files reachable from the given ones, themselves included. The package of the first is followed like ours."""
+    """All files reachable from the given ones, including them. The package of the first is followed like ours."""
     todo = [SourceName(file, ALL) for file in starts]
     packages = frozenset({package, _find_top(todo[0].file)})
     visited: set[SourceName] = set()
     while todo:
-        asked = todo.pop()
-        if asked not in visited:
-            visited.add(asked)
-            todo += _follow(asked, packages)
-    return tuple(sorted({asked.file for asked in visited if not _is_finder(asked.file, packages)}))
+        requested = todo.pop()
+        if requested not in visited:
+            visited.add(requested)
+            todo += _follow(requested, packages)
+    return tuple(sorted({requested.file for requested in visited if not _is_finder(requested.file, packages)}))
 
 
 def _find_top(file: Path) -> Path:
@@ -113,18 +113,17 @@ def _find_top(file: Path) -> Path:
 
 
 @cache
-def _follow(asked: SourceName, packages: frozenset[Path]) -> set[SourceName]:
+def _follow(requested: SourceName, packages: frozenset[Path]) -> set[SourceName]:
     """The names that this file needs from other files."""
-    file, name = asked
+    file, name = requested
     names = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
     if file.suffix != ".py":
         return names | {SourceName(header, ALL) for header in _list_included(file)}
     if name:
-        source, finds = _read(file), _is_finder(file, packages)
-        names.update(
-            *(_resolve_import(imported, file, source, packages) for imported in _select_imports(source, asked, finds))
-        )
-        names.update(() if finds else _resolve_calls(source, file, packages))
+        source, is_finder = _read(file), _is_finder(file, packages)
+        for imported in _select_imports(source, requested, is_finder):
+            names.update(_resolve_import(imported, file, source, packages))
+        names.update(() if is_finder else _resolve_calls(source, file, packages))
     return names
 
 
@@ -134,12 +133,12 @@ def _is_finder(file: Path, packages: frozenset[Path]) -> bool:
     return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
 
 
-def _select_imports(source: ModuleSource, asked: SourceName, finds: bool) -> list[Import]:
+def _select_imports(source: ModuleSource, requested: SourceName, is_finder: bool) -> list[Import]:
     """The imports of a file that are needed for the names requested from it."""
-    homes = [home for name, home in source.lazy_names.items() if asked.name in (name, ALL)]
-    if finds:
-        return homes
-    if asked.name != ALL and (named := homes + [i for i in source.imports if i.bound == asked.name]):
+    lazy = [imported for name, imported in source.lazy_names.items() if requested.name in (name, ALL)]
+    if is_finder:
+        return lazy
+    if requested.name != ALL and (named := lazy + [i for i in source.imports if i.bound == requested.name]):
         return named
     return source.imports + list(source.lazy_names.values())
 
@@ -154,7 +153,7 @@ def _list_packages(file: Path, package: Path) -> Iterator[Path]:
 def _resolve_import(
     imported: Import, file: Path, source: ModuleSource, packages: frozenset[Path]
 ) -> Iterator[SourceName]:
-    """The file that an import leads to, once for each requested name; none for a library's."""
+    """The file of an import, once for each requested name; nothing for a library."""
     base = _find_base(imported, file, packages)
     inner = _find_module(base / imported.name) if base and imported.name else None
     target = inner or (_find_module(base) if base else None)
@@ -167,12 +166,13 @@ def _resolve_import(
     else:
         names = source.read[imported.bound] if imported.bound and file.name != "__init__.py" else {ALL}
     for name in names or {""}:
-        below = _find_module(target.parent / name) if name not in ("", ALL) and target.name == "__init__.py" else None
-        yield SourceName(below, ALL) if below else SourceName(target, name)
+        is_submodule = name not in ("", ALL) and target.name == "__init__.py"
+        submodule = _find_module(target.parent / name) if is_submodule else None
+        yield SourceName(submodule, ALL) if submodule else SourceName(target, name)
 
 
 def _find_base(imported: Import, file: Path, packages: frozenset[Path]) -> Path | None:
-    """Where an import's module would be, without its suffix."""
+    """The path that an import's module would have, without its suffix."""
     parts = imported.module.split(".") if imported.module else []
     if imported.level:
         return file.parents[imported.level - 1].joinpath(*parts)
@@ -191,9 +191,9 @@ def _resolve_calls(source: ModuleSource, file: Path, packages: frozenset[Path]) 
     bound = {i.bound: i for i in source.imports if i.bound}
     for root, function, text in source.calls:
         if root in bound:
-            for asked in _resolve_import(bound[root], file, source, packages):
-                if re.fullmatch(r"\w+", text) and (made := asked.file.with_name(f"{text}.cpp")).is_file():
-                    yield SourceName(made, ALL)
+            for requested in _resolve_import(bound[root], file, source, packages):
+                if re.fullmatch(r"\w+", text) and (cpp := requested.file.with_name(f"{text}.cpp")).is_file():
+                    yield SourceName(cpp, ALL)
         if function == "create":
             for entry in (e for e in CATALOGUE if e.name in list_names(text)):
                 yield from _resolve_import(Import(0, entry.target.partition(":")[0]), file, source, packages)
@@ -204,12 +204,12 @@ def _list_included(file: Path) -> list[Path]:
     return [path for name in named if (path := (file.parent / name).resolve()).is_file()]
 
 
-# -- from text to what it says --------------------------------------------------------------------------------------
+# -- parsing -------------------------------------------------------------------------------------------------------
 
 
 @cache
 def _read(file: Path) -> ModuleSource:
-    source, inner = ModuleSource(), set()
+    source, attribute_names = ModuleSource(), set()
     tree = ast.parse(_read_content(file))
     for node in _walk(tree):
         if isinstance(node, ast.Import):
@@ -219,8 +219,8 @@ def _read(file: Path) -> ModuleSource:
             source.imports += [Import(node.level, module, a.name, a.asname or a.name) for a in node.names]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             source.read[node.value.id].add(node.attr)
-            inner.add(node.value)
-        elif isinstance(node, ast.Name) and node not in inner:
+            attribute_names.add(node.value)
+        elif isinstance(node, ast.Name) and node not in attribute_names:
             source.read[node.id].add(ALL)
         elif isinstance(node, ast.Call) and node.args and (text := _read_text(node.args[0])):
             source.calls.append((*_read_call(node.func), text))
@@ -245,7 +245,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _read_dotted_name(text: str) -> list[Import]:
-    """The module of a text such as ``efficient_attn.kernels.dense:widen``; other texts lead nowhere."""
+    """The module of a text such as ``efficient_attn.kernels.dense:widen``; nothing for other texts."""
     match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
     return [Import(0, match[1])] if match else []
 

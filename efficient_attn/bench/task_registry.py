@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -11,7 +11,7 @@ from ..errors import UsageError, make_unknown_error
 from .task import Task
 
 GROUP = "efficient_attn.tasks"  # the entry-point group for tasks of other packages
-TaskTable = Mapping[str, str]  # a task's name to ``module:attribute``; of a plug-in's task, to its name
+TaskTable = Mapping[str, str]  # from a task's name to its target, ``module:attribute`` or a plug-in's registered name
 
 _registered: dict[str, Task] = {}
 
@@ -26,20 +26,17 @@ def register_task(task: Task) -> Task:
 
 
 def list_tasks(built_in: TaskTable) -> dict[str, str]:
-    """Every task's name and location, without imports. Raises `UsageError` for duplicate names."""
-    targets = dict(built_in)
-    for names, origin in (
-        (_list_entry_points(), "an entry point"),
-        ({name: name for name in _registered}, "a plug-in"),
-    ):
-        if repeated := names.keys() & targets.keys():
+    """The target of every task by name, without imports. Raises `UsageError` for duplicate names."""
+    targets, plugins = dict(built_in), {name: name for name in _registered}
+    for table, origin in ((_list_entry_points(), "an entry point"), (plugins, "a plug-in")):
+        if repeated := table.keys() & targets.keys():
             raise UsageError(f"the name of the task {min(repeated)!r} of {origin} is already used")
-        targets |= names
+        targets |= table
     return targets
 
 
 def find_task(target: str) -> Task:
-    """The task that a table names by this. Raises `UsageError` where it cannot be imported."""
+    """The task of a target. Raises `UsageError` if it cannot be imported."""
     if target in _registered:
         return _registered[target]
     module, _, attribute = target.partition(":")
@@ -52,21 +49,18 @@ def find_task(target: str) -> Task:
     return task
 
 
-def find_words(words: Iterable[str], table: TaskTable, *, where: str = "measure") -> dict[str, tuple[str, ...]]:
-    """The names in ``measure`` that select each task, by the task's name, in the table's order. Raises `UsageError` for
-    unknown names."""
-    remaining_words: list[str] = list(words)
+def group_words(words: Sequence[str], table: TaskTable, *, label: str = "measure") -> dict[str, tuple[str, ...]]:
+    """The words of ``measure`` by the task that they select, in the table's order. Raises `UsageError` for unknown
+    ones. label: of the list, as errors name it."""
     owners: dict[str, str] = {}
     for name, target in table.items():
-        if all(word in owners for word in remaining_words):
+        if all(word in owners for word in words):
             break  # later tasks are not imported
         owners |= {word: name for word in find_task(target).words if word not in owners}
-    for place, word in enumerate(remaining_words):
+    for index, word in enumerate(words):
         if word not in owners:
-            raise make_unknown_error("value", word, owners, where=f"{where}.{place}")
-    return {
-        name: task_words for name in table if (task_words := tuple(w for w in remaining_words if owners[w] == name))
-    }
+            raise make_unknown_error("value", word, owners, where=f"{label}.{index}")
+    return {name: selected for name in table if (selected := tuple(w for w in words if owners[w] == name))}
 
 
 @cache

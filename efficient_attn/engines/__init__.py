@@ -1,1 +1,1 @@
-"""Engines run jobs. They know nothing about cases: a job reports its progress on a small shared board."""
+"""Engines run jobs in worker processes. A job reports its case, stage and deadline in shared memory."""

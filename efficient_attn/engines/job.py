@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ class Limits:
 
 
 class StageBoard:
-    """Where a worker records its current stage, in shared memory that its parent can read even if the worker hangs."""
+    """A worker's current case, stage and deadline, in shared memory that its parent can read while the worker hangs."""
 
     def __init__(self, fields: MutableSequence[float]) -> None:
         self._fields = fields
@@ -30,12 +30,12 @@ class StageBoard:
 
     @property
     def case(self) -> int:
-        """The index of the present case."""
+        """The index of the current case."""
         return int(self._fields[0])
 
     @property
     def stage(self) -> int:
-        """The stage that the present case is in."""
+        """The stage of the current case."""
         return int(self._fields[1])
 
     @property
@@ -45,18 +45,18 @@ class StageBoard:
 
 
 class Job(Protocol):
-    """Work for a worker: it sends results as it computes them. The job and its results must be picklable."""
+    """Work for a worker, which sends results as it computes them. The job and its results must be picklable."""
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         """Do the work; ``send`` returns results to the parent process."""
 
 
 class WorkerDied(Exception):
-    """A worker ended before its job finished: at which case and stage, and how."""
+    """A worker ended before its job finished. case: the index of its current case, -1 before the first one."""
 
-    def __init__(self, case: int, stage: int, status: Status, how: str) -> None:
-        super().__init__(how)
-        self.case, self.stage, self.how = case, stage, how
+    def __init__(self, case: int, stage: int, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.case, self.stage, self.reason = case, stage, reason
         self.status: Status = status
 
 
@@ -67,22 +67,3 @@ class EngineTimes:
     starts: int = 0
     starting_s: float = 0.0
     working_s: float = 0.0
-
-
-class Engine(Protocol):
-    """Runs jobs one after another, and records the overhead of their workers."""
-
-    account: EngineTimes
-
-    @property
-    def name(self) -> str:
-        """Its name in ``run.json``."""
-        ...
-
-    def start(self) -> None:
-        """Prepare workers, if that takes time. Returns immediately."""
-        ...
-
-    def carry_out(self, job: Job) -> Iterator[Any]:
-        """Yield the results that the job sends. Raises `WorkerDied` if its worker ends early."""
-        ...

@@ -22,11 +22,11 @@ from .worker import WorkerFinished, WorkerReady, run_worker
 Method = Literal["forkserver", "spawn", "inline"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
-START_S = 300.0  # for a worker to come up, plug-ins included
+START_S = 300.0  # time limit for a worker to start and report its first case, plug-ins included
 
 
 def choose_method() -> Method:
-    """forkserver where the system has it: a start then costs some ten milliseconds instead of torch's import."""
+    """forkserver where it is available, because a worker then starts in about 10 ms, without importing torch."""
     return "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
 
 
@@ -35,17 +35,12 @@ class LocalEngine:
     """Workers on this machine, one at a time.
 
     method: how they start; ``inline`` runs jobs in this process for debugging, without limits or crash safety. preload:
-    modules that the fork server imports once, in addition to torch; it never runs a tensor operation.
+    modules that the fork server imports once, in addition to torch. The server never runs a tensor operation.
     """
 
     method: Method = field(default_factory=choose_method)
     preload: tuple[str, ...] = ()
-    account: EngineTimes = field(default_factory=EngineTimes)
-
-    @property
-    def name(self) -> str:
-        """How its workers are started."""
-        return self.method
+    times: EngineTimes = field(default_factory=EngineTimes)
 
     def start(self) -> None:
         """Start the fork server if it is not running. Returns immediately."""
@@ -55,7 +50,7 @@ class LocalEngine:
             mp.get_context("forkserver").set_forkserver_preload([*PRELOAD, *self.preload])
             ensure_running()
 
-    def carry_out(self, job: Job) -> Iterator[Any]:
+    def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
         if self.method == "inline":
             yield from self._run_inline(job)
@@ -68,47 +63,47 @@ class LocalEngine:
         messages: list[Any] = []
         start = time.perf_counter()
         job.run(StageBoard([0.0, 0.0, 0.0]), messages.append)
-        self.account.working_s += time.perf_counter() - start
+        self.times.working_s += time.perf_counter() - start
         yield from messages
 
     def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
-        ours, theirs = context.Pipe(duplex=False)
+        receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        process = context.Process(target=run_worker, args=(job, theirs, fields, plugins(), str(trace)), daemon=True)
+        process = context.Process(target=run_worker, args=(job, sender, fields, plugins(), str(trace)), daemon=True)
         process.start()
-        theirs.close()
-        self.account.starts += 1
+        sender.close()
+        self.times.starts += 1
         try:
             while True:
                 try:
-                    message = _receive(ours, board)
+                    message = _receive(receiver, board)
                 except EOFError:
                     process.join(10)
-                    status, how = _explain_end(process.exitcode, killed_before)
-                    raise WorkerDied(board.case, board.stage, status, how + _read_location(trace)) from None
+                    status, reason = _explain_exit(process.exitcode, killed_before)
+                    raise WorkerDied(board.case, board.stage, status, reason + _read_location(trace)) from None
                 if isinstance(message, WorkerReady):
-                    self.account.starting_s += time.perf_counter() - start
+                    self.times.starting_s += time.perf_counter() - start
                 elif isinstance(message, WorkerFinished):
-                    self.account.working_s += message.seconds
+                    self.times.working_s += message.seconds
                     if message.error:
                         raise WorkerDied(board.case, board.stage, "error", message.error)
                     return
                 elif message is None:
-                    case, stage = board.case, board.stage  # before the signal, which may well wake it up
+                    case, stage = board.case, board.stage  # read before the signal, which may wake the worker up
                     _request_trace(process)
                     raise WorkerDied(case, stage, "timeout", "stopped" + _read_location(trace))
                 else:
                     yield message
         finally:
-            ours.close()
+            receiver.close()
             process.kill()  # no effect if it has ended
             process.join(10)
             process.close()
 
 
 def _receive(connection: Connection, board: StageBoard) -> Any:
-    """The next message; None when the worker is overdue."""
+    """The next message; None if the worker exceeds its deadline."""
     while True:
         left = board.left
         if connection.poll(0.5 if left is None else min(max(left, 0.0), 0.5)):
@@ -120,7 +115,7 @@ def _receive(connection: Connection, board: StageBoard) -> Any:
 # -- how a worker ended --------------------------------------------------------------------------------------------
 
 
-def _explain_end(code: int | None, killed_before: int) -> tuple[Status, str]:
+def _explain_exit(code: int | None, killed_before: int) -> tuple[Status, str]:
     if code is None or code >= 0:
         return "crashed", f"the process exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -132,14 +127,14 @@ def _explain_end(code: int | None, killed_before: int) -> tuple[Status, str]:
 
 
 def _count_oom_kills() -> int:
-    """The number of processes killed by the system for lack of memory, where it is counted."""
+    """The number of processes that the kernel has killed for lack of memory; 0 where it is not counted."""
     path = Path("/proc/vmstat")
     lines = path.read_text().splitlines() if path.is_file() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _request_trace(process: Any) -> None:
-    """Have a worker that hangs write down where; faulthandler does, even from within C code."""
+    """Have faulthandler write the stack of a worker that hangs, which works in C code too."""
     if hasattr(signal, "SIGUSR1") and process.pid:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGUSR1)
@@ -147,12 +142,12 @@ def _request_trace(process: Any) -> None:
 
 
 def _read_location(trace: Path) -> str:
-    """The innermost line of Python of a trace that belongs neither to Python itself nor to torch."""
+    """The innermost frame of a trace outside of the standard library and installed packages, else the innermost one."""
     lines = trace.read_text(errors="replace").splitlines() if trace.is_file() else []
     frames = [line.strip() for line in lines if line.startswith("  File ")]
-    frames_of_ours = [f for f in frames if "site-packages" not in f and f"{os.sep}lib{os.sep}python3" not in f]
-    if not (frames_of_ours or frames):
+    own_frames = [f for f in frames if "site-packages" not in f and f"{os.sep}lib{os.sep}python3" not in f]
+    if not frames:
         return ""
-    file, _, rest = (frames_of_ours or frames)[0].removeprefix('File "').partition('", line ')
+    file, _, rest = (own_frames or frames)[0].removeprefix('File "').partition('", line ')
     number, _, function = rest.partition(" in ")
     return f", in {function} ({Path(file).name}:{number})"

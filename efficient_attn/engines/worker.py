@@ -37,41 +37,41 @@ class WorkerFinished:
     error: str | None = None
 
 
-def run_worker(job: Job, connection: Connection, fields: Any, to_load: tuple[str, ...], trace: str) -> None:
-    """A worker's whole life."""
+def run_worker(job: Job, connection: Connection, fields: Any, plugins: tuple[str, ...], trace: str) -> None:
+    """The main function of a worker process: load the plug-ins, and run the job."""
     _prepare_process(trace)
     connection.send(WorkerReady())
     start = time.perf_counter()
     error = None
     try:
-        for plugin in to_load:
+        for plugin in plugins:
             load_plugin(plugin)
         job.run(StageBoard(fields), connection.send)
-    except Exception as problem:  # of the job itself; exceptions of a case are sent as its result
-        error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:500]
+    except Exception as exception:  # of the job itself; exceptions of a case are sent as its result
+        error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
     connection.send(WorkerFinished(time.perf_counter() - start, error))
 
 
 def _prepare_process(trace: str) -> None:
-    """End with the parent, ignore Ctrl-C, which the parent handles, and print a traceback on crashes."""
+    """End with the parent, ignore Ctrl-C, which the parent handles, and write a traceback on crashes."""
     retain_freed_pages()
     gc.freeze()  # so that collections do not scan all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
-        _end_with_parent()
+        _signal_with_parent()
         with suppress(OSError):  # not permitted everywhere; the system then selects which process to kill
             Path("/proc/self/oom_score_adj").write_text("1000")
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    os.dup2(2, 1)  # keeps the output of mechanisms apart from results
-    where = open(trace, "w")  # noqa: SIM115  (faulthandler keeps it for the life of the process)
-    faulthandler.enable(where, all_threads=False)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    os.dup2(2, 1)  # what mechanisms print must not mix with results
+    trace_file = open(trace, "w")  # noqa: SIM115  (faulthandler uses it until the process ends)
+    faulthandler.enable(trace_file, all_threads=False)
     if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, where, all_threads=False)
+        faulthandler.register(signal.SIGUSR1, trace_file, all_threads=False)
 
 
-def _end_with_parent() -> None:
+def _signal_with_parent() -> None:
     """Have the kernel end this process with a signal when the pipe from the parent closes.
 
     A fork server lives as long as its workers, and a thread waiting for the pipe does not run while C code holds the
@@ -85,15 +85,14 @@ def _end_with_parent() -> None:
         fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _leave_with_parent() -> None:
-    parent = mp.parent_process()
-    if parent is not None:
+def _exit_with_parent() -> None:
+    if (parent := mp.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
 
 
 def limit_memory(allowed: int | None) -> None:
-    """Let allocations beyond a number of bytes fail from now on. Only Linux enforces it."""
+    """From now on, allocations beyond this number of bytes fail. Only Linux enforces it."""
     if allowed is None or sys.platform != "linux":
         return
     import resource

@@ -18,7 +18,7 @@ MAX_STEAL_SHARE = 0.02  # share of the requested processor time that the hypervi
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """A span of time; None for what the system does not count, or not finely enough.
+    """The counters over a span of time; None for those that the system does not have, or not finely enough.
 
     wall_s, own_cpu_s: elapsed seconds, and processor seconds of this process over all threads. others_cores: processors
     used by all other programs, on average. steal_share: the share of runnable time that the hypervisor gave to others.
@@ -33,9 +33,9 @@ class Disturbance:
     load: float | None = None
 
     def describe(self, threads: int | None = None) -> str | None:
-        """Why these measurements should not be trusted; None if nothing speaks against them.
+        """Why measurements during this time count as disturbed; None if they do not.
 
-        threads: of the measured code; a single one should have computed all the time.
+        threads: of the measured code; the processor time of a single one should equal the wall time.
         """
         reasons = []
         if self.others_cores is not None and self.others_cores > MAX_OTHERS_CORES:
@@ -44,10 +44,9 @@ class Disturbance:
             reasons.append(f"the hypervisor took away {self.steal_share:.0%} of the processor time")
         if self.throttled:
             reasons.append(f"the processor was throttled {self.throttled} times")
-        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > DISTURBED_RATIO:
-            reasons.append(
-                f"its one thread waited: wall time is {self.wall_s / self.own_cpu_s:.2f} times its processor time"
-            )
+        ratio = self.wall_s / self.own_cpu_s if self.own_cpu_s > 0 else 0.0
+        if threads == 1 and ratio > DISTURBED_RATIO:
+            reasons.append(f"its one thread waited: wall time is {ratio:.2f} times its processor time")
         return "; ".join(reasons) or None
 
 
@@ -78,17 +77,15 @@ class DisturbanceWatch:
 def _compute_disturbance(a: _Counters, b: _Counters) -> Disturbance:
     wall, own_cpu = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
     busy, stolen = _increase(a.busy, b.busy), _increase(a.stolen, b.stolen)
-    averages = read_load_average()
-    is_countable = wall >= MIN_COUNTED_S
+    averages, others_cores, steal_share = read_load_average(), None, None
+    if wall >= MIN_COUNTED_S and busy is not None:
+        others_cores = max(0.0, busy / _ticks_per_second() - own_cpu) / wall
+        steal_share = None if stolen is None else stolen / max(1, busy + stolen)
     return Disturbance(
         wall_s=wall,
         own_cpu_s=own_cpu,
-        others_cores=max(0.0, busy / _ticks_per_second() - own_cpu) / wall
-        if is_countable and busy is not None
-        else None,
-        steal_share=stolen / max(1, busy + stolen)
-        if is_countable and busy is not None and stolen is not None
-        else None,
+        others_cores=others_cores,
+        steal_share=steal_share,
         throttled=_increase(a.throttled, b.throttled),
         load=averages[0] if averages else None,
     )
@@ -99,7 +96,7 @@ def _increase(before: int | None, after: int | None) -> int | None:
 
 
 def _ticks_per_second() -> int:
-    """Ticks a second in which the kernel counts."""
+    """The kernel's ticks per second."""
     return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -109,7 +106,7 @@ def _read_counters(root: Path) -> _Counters:
 
 
 def _read_processor_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks in which processors worked, for any program, and in which the hypervisor kept them waiting."""
+    """Ticks of all programs, and those that the hypervisor took away."""
     counts = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
     if counts is None:
         return None, None
@@ -118,7 +115,7 @@ def _read_processor_ticks(root: Path) -> tuple[int | None, int | None]:
 
 
 def _count_throttled(root: Path) -> int | None:
-    """Times that a control group's quota or the temperature slowed processors down since the machine started."""
+    """How often a control group's quota or the temperature has throttled processors since the machine started."""
     folders = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"))
     thermal_counts = [value_or_none(read_number(f / "core_throttle_count")) for f in folders]
     counts = [count for count in (*thermal_counts, cgroups.count_throttled(root)) if count is not None]

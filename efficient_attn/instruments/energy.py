@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from .timing import TimedCall, synchronize
 
-MIN_MEASURED_S = 0.5  # the counter moves every 20 to 100 ms
+MIN_MEASURED_S = 0.5  # the counter is updated every 20 to 100 ms
 
-
-class EnergyMeter(Protocol):
-    """Joules that a device has used up to now."""
-
-    def __call__(self) -> float:
-        """The energy used so far, in joules."""
-        ...
+EnergyMeter: TypeAlias = Callable[[], float]  # returns the joules that a device has used so far
 
 
 def find_meter(device: str) -> EnergyMeter | None:
@@ -37,7 +31,7 @@ def _find_uuid() -> str:
 
 
 def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
-    """By the device's own number: NVML also counts devices that are not visible to this process."""
+    """The device is found by its UUID, because NVML also counts devices that are not visible to this process."""
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -50,9 +44,9 @@ def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
 def measure_joules_per_call(
     subject: TimedCall, calls: int, read: EnergyMeter, *, device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
-    """The mean over samples repeated for at least half a second, with nothing between them.
+    """The mean over consecutive samples for at least half a second, without resets between them.
 
-    None for a subject that cannot run that long without being set up again, as in decoding.
+    None for a subject that cannot run that long without a reset, as in decoding.
     """
     subject.reset(calls)
     synchronize(device)

@@ -1,4 +1,4 @@
-"""Garbage collection, and doing without it for a while."""
+"""Disable garbage collection during a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def garbage_collection_disabled() -> Iterator[None]:
-    """Collect garbage now, and disable collection until the end: it takes time, and frees what others left behind."""
+    """Collect garbage now, and disable collection in this context, because it takes time and frees earlier objects."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

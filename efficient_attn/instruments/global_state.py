@@ -20,7 +20,7 @@ class GlobalStateChanged(Exception):
 
 @dataclass(frozen=True)
 class GlobalSetting:
-    """A setting of the whole process. say: describes a change from the value before to the present one."""
+    """A setting of the whole process. describe: a change, from the values before and after it."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -44,9 +44,7 @@ def _flushes_denormals() -> bool:
 
 
 def _set_niceness(value: int) -> None:
-    with suppress(
-        PermissionError
-    ):  # a lowered priority may not be restorable without root; the change is reported anyway
+    with suppress(PermissionError):  # only root may lower the niceness again
         os.setpriority(os.PRIO_PROCESS, 0, value)
 
 
@@ -58,19 +56,16 @@ def _list_settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting(*deterministic, _describe_switch("deterministic algorithms"))
     precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     yield GlobalSetting(*precision, _describe_change("the precision of matrix products"))
-    yield GlobalSetting(
-        _flushes_denormals, torch.set_flush_denormal, _describe_switch("the flushing of denormal numbers")
-    )
-    yield GlobalSetting(
-        torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, _describe_switch("oneDNN's kernels")
-    )
+    denormals = _flushes_denormals, torch.set_flush_denormal
+    yield GlobalSetting(*denormals, _describe_switch("the flushing of denormal numbers"))
+    onednn = torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled
+    yield GlobalSetting(*onednn, _describe_switch("oneDNN's kernels"))
     if hasattr(os, "sched_getaffinity"):
         affinity = lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)
         yield GlobalSetting(*affinity, _describe_change("the processors that it may use"))
     if hasattr(os, "getpriority"):
-        yield GlobalSetting(
-            lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness, _describe_change("the process's niceness")
-        )
+        niceness = lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness
+        yield GlobalSetting(*niceness, _describe_change("the process's niceness"))
 
 
 SETTINGS = tuple(_list_settings())
@@ -78,18 +73,18 @@ SETTINGS = tuple(_list_settings())
 
 @dataclass(frozen=True)
 class GlobalState:
-    """The process's settings at one moment, in the order of `SETTINGS`, and the state of torch's random numbers."""
+    """The process's settings at one moment, in the order of `SETTINGS`, and torch's random state."""
 
     values: tuple[Any, ...]
     random: Tensor
 
     @classmethod
     def capture(cls) -> GlobalState:
-        """The present settings and random state."""
+        """The current settings and random state."""
         return cls(tuple(setting.read() for setting in SETTINGS), torch.get_rng_state())
 
     def restore(self) -> None:
-        """Restore them, and what was replaced in measuring functions."""
+        """Restore them, and measuring functions that were replaced."""
         for setting, value in zip(SETTINGS, self.values, strict=True):
             if setting.read() != value:
                 setting.write(value)
@@ -97,7 +92,7 @@ class GlobalState:
         integrity.restore()
 
     def describe_change(self) -> str | None:
-        """A description of what differs now; None without changes."""
+        """A description of the first change since then; None without changes."""
         if reason := integrity.describe_replacement():
             return reason
         current = GlobalState.capture()

@@ -1,8 +1,7 @@
-"""Integrity of the measuring functions: recorded before any plug-in is loaded, compared after each sample, and
-restored.
+"""Detect and undo replacements of measuring functions.
 
-`record_integrity` records our functions, classes and methods, and those of ``time`` and torch that they use. It is
-called when the measuring modules are imported; plug-ins are imported later.
+`record_integrity` records functions, classes and methods of this package, and those of ``time`` and torch that they
+use. It is called when the measuring modules are imported, before plug-ins are. They are compared after each sample.
 """
 
 from __future__ import annotations
@@ -16,18 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SEALED_PACKAGES = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
-OWN_MODULES = tuple(f"{__name__.partition('.')[0]}.{room}" for room in SEALED_PACKAGES)
+PACKAGES = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
+OWN_MODULES = tuple(f"{__name__.partition('.')[0]}.{package}" for package in PACKAGES)
 CLOCK_FUNCTIONS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
 TORCH_FUNCTIONS = (
-    "equal",
-    "isfinite",
-    "cat",
-    "zeros_like",
-    "no_grad",
-    "set_grad_enabled",
-    "get_num_threads",
-    "get_rng_state",
+    *("equal", "isfinite", "cat", "zeros_like", "no_grad", "set_grad_enabled"),
+    *("get_num_threads", "get_rng_state"),
 )
 TENSOR_METHODS = (
     "norm", "double", "item", "clone", "detach", "copy_", "all", "data_ptr", "untyped_storage", "as_strided",
@@ -35,8 +28,8 @@ TENSOR_METHODS = (
 )  # fmt: skip
 
 
-class SealedPart(NamedTuple):
-    """A name of a module or class, the owner's present namespace, the recorded object, and its code."""
+class RecordedObject(NamedTuple):
+    """A name in a module or class, the owner's current namespace, the recorded object, and its code."""
 
     owner: Any
     name: str
@@ -45,11 +38,11 @@ class SealedPart(NamedTuple):
     code: Any
 
 
-_sealed_parts: dict[tuple[int, str], SealedPart] = {}
+_recorded: dict[tuple[int, str], RecordedObject] = {}
 
 
 def record_integrity() -> None:
-    """Record what exists now and was not recorded before."""
+    """Record all objects that exist now and were not recorded before."""
     torch_modules = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
     for owner, names in ((time, CLOCK_FUNCTIONS), (torch, TORCH_FUNCTIONS), (Tensor, TENSOR_METHODS), *torch_modules):
         for name in names:
@@ -60,8 +53,8 @@ def record_integrity() -> None:
 
 
 def describe_replacement() -> str | None:
-    """What was replaced, and by what; None if nothing was."""
-    for owner, name, names, value, code in _sealed_parts.values():
+    """A description of the first replacement; None if there is none."""
+    for owner, name, names, value, code in _recorded.values():
         current = names.get(name, value)  # inherited attributes are not in the class's own namespace
         if current is not value or (code and current.__code__ is not code):
             return f"it replaced {_describe(owner)}.{name} by its own ({_describe_origin(current)})"
@@ -70,7 +63,7 @@ def describe_replacement() -> str | None:
 
 def restore() -> None:
     """Restore what was replaced."""
-    for owner, name, names, value, code in _sealed_parts.values():
+    for owner, name, names, value, code in _recorded.values():
         if names.get(name, value) is not value:
             setattr(owner, name, value)
         if code is not None and value.__code__ is not code:
@@ -87,8 +80,8 @@ def _list_members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _record(owner: Any, name: str, value: Any) -> None:
-    part = SealedPart(owner, name, vars(owner), value, value.__code__ if isinstance(value, FunctionType) else None)
-    _sealed_parts.setdefault((id(owner), name), part)
+    code = value.__code__ if isinstance(value, FunctionType) else None
+    _recorded.setdefault((id(owner), name), RecordedObject(owner, name, vars(owner), value, code))
 
 
 def _describe(owner: Any) -> str:
@@ -96,6 +89,6 @@ def _describe(owner: Any) -> str:
 
 
 def _describe_origin(value: Any) -> str:
-    """Where a function was written."""
+    """The file and line of a function, or the type of another object."""
     code = getattr(value, "__code__", None)
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else f"{type(value).__name__}"

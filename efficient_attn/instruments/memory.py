@@ -42,8 +42,8 @@ class Footprint:
 def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
     """The memory of one warm call, after an uncounted first call.
 
-    On the CPU every allocation and release that torch reports is summed in order; resident memory would count pages
-    that the process keeps anyway, and miss those that it reuses. On CUDA the allocator's counters are used.
+    On the CPU, the allocations and releases that torch reports are summed in order. Resident memory would include pages
+    that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used.
     """
 
     def steps(mark: Mark) -> None:
@@ -51,7 +51,7 @@ def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
         mark()
         result = call()
         mark()
-        del result  # what is released from here on belonged to the result
+        del result  # the bytes of the output are the difference of the last two marks
         mark()
 
     if device not in COUNTED_DEVICES:
@@ -76,7 +76,7 @@ def measure_training_footprint(
         out = forward()
         mark()
         gradients = backward(out)
-        out = out.detach()  # the graph ends here, the output's storage does not
+        out = out.detach()  # releases the graph, but not the output's storage
         mark()
         del out
         mark()
@@ -112,8 +112,8 @@ def _make_unknown_footprint(device: str) -> Footprint:
 
 
 def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
-    """Run steps that set marks: the peak after the first mark, what was allocated at the others, and the kernels that
-    ran.
+    """Run steps that set marks. Returns the peak after the first mark, the bytes allocated at the others relative to
+    it, and the kernels that ran.
 
     The warm-up runs in the same trace, so that the sizes of tensors that the measured call releases are known.
     """
@@ -135,13 +135,12 @@ def _record_mark() -> None:
 
 
 def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
-    """The peak, and what was allocated at each mark after the first, from a trace on the CPU."""
+    """The peak, and the bytes allocated at each mark after the first, from a trace on the CPU."""
     ordered = sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns())
     start = next(i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
-    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # the mark's own allocation has 0 bytes
-    return max(allocated), [
-        total for total, e in zip(allocated, ordered[start:], strict=True) if e.name() == MARK_EVENT
-    ][1:]
+    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # a mark has 0 bytes
+    at_marks = [total for total, e in zip(allocated, ordered[start:], strict=True) if e.name() == MARK_EVENT]
+    return max(allocated), at_marks[1:]
 
 
 class _MemoryCounters:

@@ -16,16 +16,16 @@ from .environment import find_available_memory
 from .environment.machine import count_cache_copies, read_cache_sizes
 from .timing import synchronize
 
-GEMM_S = 0.02  # seconds of one product: far longer than a launch, far shorter than a change of the clock frequency
+GEMM_S = 0.02  # of one product: far longer than a launch, and far shorter than the clock frequency stays constant
 PROBE_ROWS = 256  # rows of the first product, from which the size is derived
 MAX_ROWS = {"cpu": 8192, "cuda": 16384}  # rows of the last one
 SKINNY_SIDE = 64  # the short side of skinny products: a head's width
 BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large
-GEMM_REPEATS = 7  # of the products that were fastest
+GEMM_REPEATS = 7  # of each of them
 MEMORY_REPEATS = 3  # of each call that reads
 CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
 CACHE_READ_BYTES = 2**30  # total bytes that each call reads from a cache, so that large ones are read fewer times
-N_FINALISTS = 3  # products that are timed again and again, of all that were tried
+N_FINALISTS = 3  # the fastest products, which are timed repeatedly
 
 
 class MeasuredRate(NamedTuple):
@@ -70,7 +70,7 @@ class Roofline:
         return seconds + size / self.bytes_per_s
 
     def find_memory_level(self, size: int, *, cold: bool = False) -> str:
-        """Where so many bytes are if they are read repeatedly: a cache's name, or ``memory``."""
+        """The level from which so many bytes are read repeatedly: a cache's name, or ``memory``."""
         for cache in () if cold else self.caches:
             if size <= cache.size:
                 return cache.name
@@ -108,13 +108,13 @@ def merge_rooflines(rooflines: Sequence[Roofline]) -> Roofline:
 
 
 def compute_spread(rooflines: Sequence[Roofline]) -> dict[str, float]:
-    """How far the lowest measurement of each rate lies below its highest, as a share."""
+    """For each rate, the relative difference between its highest and its lowest measurement."""
     rates: dict[str, list[float]] = {}
     for roofline in rooflines:
         values = {"gemm": roofline.gemm_flops_per_s, "memory": roofline.bytes_per_s}
         for name, rate in (values | {cache.name: cache.bytes_per_s for cache in roofline.caches}).items():
             rates.setdefault(name, []).append(rate)
-    return {name: 1 - min(values_of_rate) / max(values_of_rate) for name, values_of_rate in rates.items()}
+    return {name: 1 - min(measured) / max(measured) for name, measured in rates.items()}
 
 
 def compute_roofline_share(
@@ -131,7 +131,7 @@ def measure_timer_overhead() -> float:
 
 
 def measure_timer_resolution() -> float:
-    """The smallest step of the clock that was seen, in seconds."""
+    """The smallest observed step of the clock, in seconds."""
     times = sorted({time.perf_counter() for _ in range(2000)})
     return min(b - a for a, b in pairwise(times))
 
@@ -206,35 +206,31 @@ def _measure_memory_read(device: str, repeats: int, min_size: int) -> MeasuredRa
 
 
 def _measure_cache_reads(device: str, lowest_rate: float) -> tuple[CacheLevel, ...]:
-    """The caches beyond a core's first level, each read at parts of its size. None is slower than the next level."""
+    """The caches above the first level, each read at parts of its size. No rate is below that of the next level."""
     caches: list[CacheLevel] = []
     for name, size in sorted(_list_caches(device).items(), key=lambda item: -item[1]):
-        best = max(_measure_read(device, size // part, _count_reads(size // part)) for part in (2, 4, 8))
+        parts = [max(size // divisor, 1) for divisor in (2, 4, 8)]
+        repeats = {part: min(CACHE_REPEATS, max(MEMORY_REPEATS, CACHE_READ_BYTES // part)) for part in parts}
+        best = max(_measure_read(device, part, repeats[part]) for part in parts)
         lowest_rate = max(best.rate, lowest_rate)
         caches.insert(0, CacheLevel(name, size, lowest_rate, best.by))
     return tuple(caches)
-
-
-def _count_reads(size: int) -> int:
-    return min(CACHE_REPEATS, max(MEMORY_REPEATS, CACHE_READ_BYTES // max(size, 1)))
 
 
 def _list_caches(device: str) -> dict[str, int]:
     """Bytes of each larger cache, over as many of them as the threads can use."""
     if device == "cuda":
         return {"L2": torch.cuda.get_device_properties(0).L2_cache_size}
+    if device != "cpu":
+        return {}
     copies, threads = count_cache_copies(), torch.get_num_threads()
-    sizes = (
-        {name: size for name, size in read_cache_sizes().items() if not name.startswith("L1")}
-        if device == "cpu"
-        else {}
-    )
+    sizes = {name: size for name, size in read_cache_sizes().items() if not name.startswith("L1")}
     return {name: size * min(threads, copies.get(name, 1)) for name, size in sizes.items()}
 
 
 def _measure_read(device: str, size: int, repeats: int) -> MeasuredRate:
-    """The highest rate at which several simple calls read a buffer; except on the CPU, at which it is copied to another
-    that shares its size."""
+    """The highest rate at which simple calls read a buffer of a size; except on the CPU, copy one half of it to the
+    other."""
     if device == "cpu":
         x = torch.ones(size // 4)
         calls: dict[str, Callable[[], object]] = {"sum": x.sum, "max": x.max, "dot": lambda: torch.dot(x, x)}

@@ -21,24 +21,20 @@ from .global_state import GlobalStateChanged
 SAMPLES_PER_ROUND = 3  # least number of samples of a mechanism in a round, unless the budget does not allow it
 MAX_SAMPLES_PER_ROUND = 15
 MIN_SAMPLE_S = 0.002  # a sample repeats a fast call until it takes this long, far longer than reading the clock
-MIN_ROUND_S = (
-    0.25  # rounds of fast groups get more samples until they take this long, so that they span more than one moment
-)
+MIN_ROUND_S = 0.25  # rounds of fast groups get more samples until they take this long
 SELF_WARMING_S = 1.0  # a call that takes this long needs no separate warm-up
 DISTURBED_RATIO = 1.05  # wall time over processor time from which another program has used this processor
 MAX_RETRIES = 2  # largest number of repeated samples of a mechanism in a round
 MAX_PARALLEL_REPEATS = 3  # of a sample in which more than the one requested thread seems to have worked
-PARALLEL_RATIO = 1.25  # processor over wall time, from which on more than one thread has worked, if for
-MIN_CHECKED_S = 0.001  # least seconds of a sample for this test
+PARALLEL_RATIO = 1.25  # processor time over wall time above which more than one thread has worked, provided that
+MIN_PARALLEL_S = 0.001  # the difference over a sample exceeds so many seconds
 
 
 @dataclass
 class TimedCall:
-    """Something to time. run(count) makes min_calls <= count <= max_calls calls; reset(count), untimed, runs before
-    each sample.
-
-    verify, untimed, runs after one random sample in each round and raises an exception for a wrong result. release runs
-    after the others: results of a sample are not kept until the next one.
+    """A subject of timing. run(count): makes min_calls <= count <= max_calls calls. reset(count): called before each
+    sample, untimed. verify: called after one random sample of each round, untimed; raises an exception for a wrong
+    result. release: called after the other samples; releases their results.
     """
 
     run: Callable[[int], None]
@@ -51,7 +47,7 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class SampleCost:
-    """The speed of a subject: calls in a sample, the seconds that they take, and those of setting them up."""
+    """The cost of a sample of a subject: calls, the seconds that they take, and the seconds of `TimedCall.reset`."""
 
     calls: int
     calls_s: float
@@ -59,7 +55,7 @@ class SampleCost:
 
     @property
     def sample_s(self) -> float:
-        """Seconds of a sample, inputs included."""
+        """Seconds of a sample with its reset."""
         return self.calls_s + self.reset_s
 
     @property
@@ -75,9 +71,9 @@ class RoundPlan:
     cost: SampleCost
     samples: int
 
-    def count_affordable_rounds(self, left_s: float) -> int:
+    def count_affordable_rounds(self, remaining_s: float) -> int:
         """The number of rounds in another process run that fit into so many seconds."""
-        return max(0, int((left_s - self.cost.warm_up_s) / (self.samples * self.cost.sample_s)))
+        return max(0, int((remaining_s - self.cost.warm_up_s) / (self.samples * self.cost.sample_s)))
 
 
 @dataclass
@@ -102,7 +98,7 @@ def time_first_call(subject: TimedCall, *, budget_s: float, device: str) -> floa
 
 
 def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost:
-    """Determine the number of calls in a sample, for a subject that was warmed up."""
+    """Determine the number of calls in a sample of a warm subject, and its cost."""
     start = perf_counter()
     call_s = _time_sample(subject, 1, device).wall
     reset_s = perf_counter() - start - call_s
@@ -116,13 +112,10 @@ def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost
 def plan_samples(
     costs: Mapping[str, SampleCost], *, rounds: int, processes: int, budget_s: float
 ) -> dict[str, RoundPlan]:
-    """Each subject's samples in a round, so that rounds are long enough and each budget is kept."""
+    """The number of samples of each subject in a round, so that rounds are long enough within each budget."""
     round_s = sum(cost.sample_s for cost in costs.values())
-    target = (
-        min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, math.ceil(MIN_ROUND_S / round_s)))
-        if round_s
-        else SAMPLES_PER_ROUND
-    )
+    target = math.ceil(MIN_ROUND_S / round_s) if round_s else SAMPLES_PER_ROUND
+    target = min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, target))
     plans = {}
     for name, cost in costs.items():
         affordable = int((budget_s - processes * cost.warm_up_s) / cost.sample_s / rounds)
@@ -138,20 +131,20 @@ def run_rounds(
     seed: int,
     device: str,
     single_thread: bool = False,
-    on_turn: Callable[[str], None] = lambda name: None,
+    before_sample: Callable[[str], None] = lambda name: None,
     after_sample: Callable[[], None] = lambda: None,
 ) -> Iterator[RoundSamples]:
     """Warm up every subject and measure the rounds, each in a new random order from the seed.
 
-    rounds: how many each subject takes part in. single_thread: on one CPU thread, wall time beyond processor time means
-    that another program ran; such samples are kept, counted and repeated. on_turn: called with the subject of each
-    sample. after_sample: called after every sample. A subject that raises an exception, or for which ``after_sample``
-    does, drops out and the others continue.
+    rounds: the number in which each subject takes part. single_thread: whether one CPU thread is measured; wall time
+    beyond its processor time then means that another program ran, and such samples are counted and repeated.
+    before_sample: called with the name of the subject. after_sample: called after every sample. A subject that raises
+    an exception, or for which ``after_sample`` does, is dropped and the others continue.
     """
     order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
     sampler = _Sampler(device, single_thread, after_sample)
     with garbage_collection_disabled():
-        errors = _warm_up(subjects, plans, device, on_turn)
+        errors = _warm_up(subjects, plans, device, before_sample)
         for round_index in range(max(rounds.values(), default=0)):
             result = RoundSamples(errors=errors)
             dropped |= errors.keys()
@@ -160,7 +153,7 @@ def run_rounds(
             until_verify = {name: verify_rng.randrange(plans[name].samples) for name in sorted(set(names))}
             for name in names:
                 if name not in dropped:
-                    on_turn(name)
+                    before_sample(name)
                     until_verify[name] -= 1
                     verify = until_verify[name] == -1
                     sampler.add_sample(result, name, subjects[name], plans[name], verify=verify)
@@ -170,12 +163,12 @@ def run_rounds(
 
 
 def _warm_up(
-    subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], device: str, on_turn: Callable[[str], None]
+    subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], device: str, before_sample: Callable[[str], None]
 ) -> dict[str, Exception]:
     errors: dict[str, Exception] = {}
     for name, subject in subjects.items():
         if plans[name].cost.warm_up_s:
-            on_turn(name)
+            before_sample(name)
             try:
                 _time_sample(subject, plans[name].cost.calls, device)
             except Exception as error:
@@ -191,11 +184,11 @@ class _Sampler(NamedTuple):
     after_sample: Callable[[], None]
 
     def add_sample(self, result: RoundSamples, name: str, subject: TimedCall, plan: RoundPlan, *, verify: bool) -> None:
-        """One sample, repeated while the processor was taken away meanwhile and repeats are left.
+        """Take one sample, and repeat it up to `MAX_RETRIES` times in a round if it was disturbed.
 
-        A sample in which several threads seem to have worked is dropped and repeated: the operating system may account
-        another thread's processor time late, and another mechanism's thread may still be finishing. Threads that work
-        in `MAX_PARALLEL_REPEATS` repeats too are an error.
+        A sample in which several threads seem to have worked is discarded and repeated, because the operating system
+        may account processor time late, and another mechanism's thread may still be running. If that also holds for
+        `MAX_PARALLEL_REPEATS` repeats, it is an error.
         """
         samples = result.samples.setdefault(name, [])
         n_parallel = 0
@@ -234,7 +227,7 @@ class Elapsed(NamedTuple):
 
 def _is_parallel(elapsed: Elapsed, calls: int) -> bool:
     """Whether several threads worked at once in a sample, by its processor time."""
-    return elapsed.cpu > PARALLEL_RATIO * elapsed.wall and (elapsed.cpu - elapsed.wall) * calls > MIN_CHECKED_S
+    return elapsed.cpu > PARALLEL_RATIO * elapsed.wall and (elapsed.cpu - elapsed.wall) * calls > MIN_PARALLEL_S
 
 
 def _time_sample(subject: TimedCall, calls: int, device: str) -> Elapsed:

@@ -1,8 +1,8 @@
 """Retrieval: whether a trained model with each mechanism still finds facts in a long text.
 
-Sentences (needles) are placed in real text at even depths, with a question about each: which of ten answers is the most
-likely? A round is one text. If the original model, with exact attention, hardly exceeds chance, other mechanisms are
-skipped.
+Sentences (needles) are placed in real text at even depths, followed by a question about each. The answer is the most
+likely of ten candidates. A round is one text. If the original model, with exact attention, does not significantly
+exceed `MIN_CHANCE_RATIO` times chance, other mechanisms are skipped.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..integrations.bundled import LoadedModel
     from ..integrations.haystack_scoring import HaystackResult
 
-MIN_TOKENS = 512  # tokens of a haystack: ten needles, and text between them
+MIN_TOKENS = 512  # of a haystack: ten needles, and text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
-MIN_CHANCE_RATIO = 2  # times chance that the original model has to exceed significantly
-TOKENS_PER_QUESTION = 16  # of a question, about
+MIN_CHANCE_RATIO = 2  # accuracy relative to chance that the original model has to exceed
+TOKENS_PER_QUESTION = 16  # on average
 
 
 class RetrievalKeys(Keys):
@@ -61,11 +61,10 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
             raise UsageError(f"--model {name}: it is an encoder, which cannot continue a text; give a decoder")
         if length < MIN_TOKENS:
             raise UsageError(f"{request.task}: seq_len {length} is too short for needles; give at least {MIN_TOKENS}")
-        if (
-            n_long_documents := sum(len(d) >= length for d in text.documents)
-        ) < request.sampling.rounds:  # a token is a letter or more
+        n_documents = sum(len(d) >= length for d in text.documents)  # long enough if each token has one character
+        if n_documents < request.sampling.rounds:
             raise UsageError(
-                f"--text {keys.text}: at most {n_long_documents} of its documents have {length} tokens, and each of "
+                f"--text {keys.text}: at most {n_documents} of its documents have {length} tokens, and each of "
                 f"{request.sampling.rounds} rounds needs another one"
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
@@ -93,7 +92,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
-    """Why the original model's answers make others meaningless; None if they do not."""
+    """Why other mechanisms are skipped: the original model hardly exceeds chance; None if it does."""
     outcomes = [answer.is_right for result in results for answer in result.answers]
     chance, accuracy = 1 / N_ANSWERS, estimate_share(sum(outcomes), len(outcomes))
     if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
@@ -104,7 +103,7 @@ def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
 
 
 def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
-    """The answers as the row's columns, with each question among the samples."""
+    """The record of the answers: accuracy in columns, each question in the samples."""
     answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
     outcomes = [answer.is_right for _, answer in answers]
     accuracy = estimate_share(sum(outcomes), len(outcomes))
@@ -113,10 +112,8 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
     row.extra["margin"] = sum(answer.margin for _, answer in answers) / len(answers)
     for depth in DEPTHS:
-        outcomes_at_depth = [
-            answer.is_right for _, answer in answers if abs(100 * answer.depth - depth) < 100 / len(DEPTHS) / 2
-        ]
-        row.extra[f"depth_{depth}"] = sum(outcomes_at_depth) / len(outcomes_at_depth) if outcomes_at_depth else None
+        near = [answer.is_right for _, answer in answers if abs(100 * answer.depth - depth) < 50 / len(DEPTHS)]
+        row.extra[f"depth_{depth}"] = sum(near) / len(near) if near else None
     samples = {
         "haystack": [number for number, _ in answers],
         "depth": [answer.depth for _, answer in answers],
@@ -127,36 +124,36 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
 
 
 @lru_cache(maxsize=1)
-def _load_haystacks(cell: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
+def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     """The model and the texts of a group, which all of its cases in this worker share."""
     from ..integrations.bundled import load
     from ..integrations.texts import Text
 
-    keys = dict(cell.keys)
+    keys = dict(group.keys)
     loaded_model, text = load(keys["model"][0]), Text.find(keys["text"])
 
     def count(text: str) -> int:
         return len(loaded_model.tokenizer(text, verbose=False).input_ids)
 
-    options: dict[str, Any] = {"family": keys["needles"][0], "length": cell.config.seq_len, "count": count}
-    return loaded_model, tuple(make_haystack(text, number, **options) for number in range(cell.sampling.rounds))
+    options: dict[str, Any] = {"family": keys["needles"][0], "length": group.config.seq_len, "count": count}
+    return loaded_model, tuple(make_haystack(text, number, **options) for number in range(group.sampling.rounds))
 
 
-def _answer_questions(cell: Group, spec: SpecLike) -> tuple[HaystackResult, ...]:
+def _answer_questions(group: Group, spec: SpecLike) -> tuple[HaystackResult, ...]:
     from ..integrations.haystack_scoring import answer_questions
 
-    loaded_model, haystacks = _load_haystacks(cell)
+    loaded_model, haystacks = _load_haystacks(group)
     return tuple(answer_questions(loaded_model, spec, haystack) for haystack in haystacks)
 
 
 @lru_cache(maxsize=1)
-def _answer_with_exact_attention(cell: Group) -> tuple[HaystackResult, ...]:
+def _answer_with_exact_attention(group: Group) -> tuple[HaystackResult, ...]:
     """The answers of the original model, computed once in a worker."""
-    return _answer_questions(cell, EXACT_SPEC)
+    return _answer_questions(group, EXACT_SPEC)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """For each text a pass without logits, and its questions on copies of the states; memory for those copies."""
+    """The estimated cost of one pass over each text, and of its questions, each after a copy of the decode state."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model
 
@@ -167,9 +164,8 @@ def guess(case: Case, best: Roofline) -> Guess:
     questions = 2 * N_NEEDLES * TOKENS_PER_QUESTION * model.parameters
     copies = N_NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
     seconds = (passes + questions) / best.gemm_flops_per_s / GEMM_EFFICIENCY + 2 * copies / best.bytes_per_s
-    return Guess(
-        case.group.sampling.rounds * seconds / CALLS, 0, 4 * model.parameters + copies
-    )  # one model for all cases
+    # all cases share one model
+    return Guess(case.group.sampling.rounds * seconds / CALLS, 0, 4 * model.parameters + copies)
 
 
 RETRIEVAL = Task(

@@ -46,15 +46,15 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         if is_stepwise and point["fill"] != "full":
             raise UsageError(f"{mode}: rows decode one step at a time, so fill can only be full, not {point['fill']}")
         if is_stepwise and request.grid.points is not None and len(request.grid["causal"]) > 1:
-            raise UsageError(f"{mode}: causal by nature, so a design cannot vary causal")
+            raise UsageError(f"{mode}: always causal, so a design cannot vary causal")
         if is_stepwise and not point["causal"] and len(request.grid["causal"]) > 1:
-            continue  # decoding is always causal: one of the two is enough
+            continue  # decoding is always causal
         point["causal"], kv_heads = point["causal"] or is_stepwise, point.pop("kv_heads")
         decode, counts_memory = mode == "decode", mode in ("forward", "forward_backward")
-        place = CaseConfig(mode=mode, max_len=longest + (MAX_DECODE_STEPS if decode else 0), **point)
+        config = CaseConfig(mode=mode, max_len=longest + (MAX_DECODE_STEPS if decode else 0), **point)
         yield (
             request.make_group(
-                place,
+                config,
                 memory_budget=request.keys.memory_budget if decode else None,
                 peak_memory=counts_memory and (request.keys.peak_memory or "peak_memory" in request.words),
             ),

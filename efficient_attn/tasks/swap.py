@@ -1,7 +1,6 @@
-"""Swap: a trained model with each mechanism instead of its attention, with unchanged weights: the change of its loss,
-and the time of the same pass.
+"""Swap: the change of a trained model's loss and time when a mechanism replaces its attention, with unchanged weights.
 
-A round is a segment of text: a group, in which the original model reads it, and then the model with every mechanism.
+A group is one segment of text, which the original model reads, and then the model with every mechanism.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
         layers = range(model.layers) if scope == "layer" else (None,)
         for layer, segment in product(layers, range(request.sampling.rounds)):
-            place = CaseConfig(**point, **sizes, segment=segment, layer=layer)
-            yield request.make_group(place, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
+            config = CaseConfig(**point, **sizes, segment=segment, layer=layer)
+            yield request.make_group(config, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -69,10 +68,8 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 def _measure_all_layers(case: Case, row: Row) -> Record:
     segment_model = _load_segment_model(case.group)
-    result, baseline = (
-        segment_model.own_pass if case.variant == EXACT_SPEC else segment_model.run(case.variant),
-        segment_model.own_pass,
-    )
+    baseline = segment_model.own_pass
+    result = baseline if case.variant == EXACT_SPEC else segment_model.run(case.variant)
     row.mode = "prefill" if case.group.config.causal else "forward"
     row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
     row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes
@@ -98,7 +95,7 @@ def _measure_one_layer(case: Case, row: Row) -> Record:
 
 
 def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
-    """The differences as the row's columns."""
+    """Set the columns of the differences from the original model."""
     available = {name: value for name, value in metrics.items() if value is not None}
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
     row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))
@@ -107,26 +104,26 @@ def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
 
 
 @lru_cache(maxsize=1)
-def _load_segment_model(cell: Group) -> SegmentModel:
+def _load_segment_model(group: Group) -> SegmentModel:
     """The model and the segment of a group, which all of its cases in this worker share."""
     from ..integrations.model_swap import SegmentModel
 
-    keys = dict(cell.keys)
-    return SegmentModel.load(keys["model"][0], keys["text"], cell.config.seq_len, cell.config.segment or 0, EXACT_SPEC)
+    keys, config = dict(group.keys), group.config
+    return SegmentModel.load(keys["model"][0], keys["text"], config.seq_len, config.segment or 0, EXACT_SPEC)
 
 
 @lru_cache(maxsize=1)
-def _load_layer_swap(cell: Group) -> LayerSwap:
+def _load_layer_swap(group: Group) -> LayerSwap:
     """The same for a group of one layer."""
     from ..integrations.single_layer import LayerSwap
 
-    keys, place = dict(cell.keys), cell.config
-    assert place.layer is not None
-    return LayerSwap.load(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, EXACT_SPEC, place.layer)
+    keys, config = dict(group.keys), group.config
+    assert config.layer is not None
+    return LayerSwap.load(keys["model"][0], keys["text"], config.seq_len, config.segment or 0, EXACT_SPEC, config.layer)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The model's products, attention's pairs, and the losses; memory for the weights and two passes' logits."""
+    """The estimated cost of the model's matrix products, attention and loss, with memory for weights and logits."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model
 

@@ -1,4 +1,4 @@
-"""What tasks with trained models share: how models run, and how fast."""
+"""What tasks with trained models share: the supported axes, and the speed of models."""
 
 from __future__ import annotations
 

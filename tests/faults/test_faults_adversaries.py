@@ -96,7 +96,7 @@ DISABLE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "plain_output": lambda monkeypatch: [
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
-    "integrity": lambda monkeypatch: monkeypatch.setattr(integrity, "_sealed_parts", {}),
+    "integrity": lambda monkeypatch: monkeypatch.setattr(integrity, "_recorded", {}),
     "finished": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
 }
 SAFEGUARDS = {
@@ -138,7 +138,7 @@ def _detect(name: str, samples_taken: int = 40) -> str | None:
 def test_an_adversary_passes_without_its_safeguard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert REASONS[name] in (_detect(f"zz_{name}") or "")
     assert _detect(f"zz_honest_{name}") is None
-    monkeypatch.setattr(integrity, "_sealed_parts", {})  # it would detect the replacements below
+    monkeypatch.setattr(integrity, "_recorded", {})  # it would detect the replacements below
     for safeguard in SAFEGUARDS[name]:
         DISABLE[safeguard](monkeypatch)
     assert _detect(f"zz_{name}") is None

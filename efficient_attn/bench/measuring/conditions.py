@@ -6,26 +6,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ...engines.job import Engine
 from ...engines.local import LocalEngine
 from ...instruments.roofline import Roofline
 from .kernel_choices import Choices
 
 Setting: TypeAlias = tuple[str, str, int | None]  # device, dtype and threads
 
-PRELOAD = ("efficient_attn.bench.measuring.jobs",)  # all that measures, imported once
+PRELOAD = ("efficient_attn.bench.measuring.jobs",)  # imported once, by the fork server
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker; available_bytes: for all
-    cases of a group together. choices: selected kernels. ceilings: the highest rooflines so far; looks: each
-    measurement of the machine, with its time in the run. folder: the run's."""
+    """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
+    cases of a group together. choices: timings by which kernels are selected. rooflines: the highest measured rates;
+    inspections: each measurement of the machine, with when it was made. folder: the run's."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
-    engine: Engine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
+    engine: LocalEngine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
     choices: Choices = field(default_factory=dict)
     rooflines: dict[Setting, Roofline] = field(default_factory=dict)
     folder: Path | None = None

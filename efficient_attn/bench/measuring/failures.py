@@ -1,4 +1,4 @@
-"""The records of cases that do not get as far as a result."""
+"""The records of cases without a result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def make_failure(case: Case, status: Status, reason: str) -> Record:
 
 
 def make_worker_failure(case: Case, death: WorkerDied, conditions: Conditions) -> Record:
-    """The record of a case whose worker ended with it."""
+    """The record of a case whose worker died."""
     if death.case < 0:
-        return make_failure(case, death.status, f"its worker could not start: {death.how}")
-    reason = f"{death.how}, while {STAGES[death.stage]}"
+        return make_failure(case, death.status, f"its worker could not start: {death.reason}")
+    reason = f"{death.reason}, while {STAGES[death.stage]}"
     if death.status == "timeout":
         budget = case.group.sampling.budget_s
-        over = death.stage == FIRST_CALL and budget < conditions.timeout_s
-        limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {conditions.timeout_s:g} s"
-        reason = f"{limit}: {reason}"
+        exceeds_budget = death.stage == FIRST_CALL and budget < conditions.timeout_s
+        limit = f"one call takes longer than its budget of {budget:g} s"
+        reason = f"{limit if exceeds_budget else f'over {conditions.timeout_s:g} s'}: {reason}"
     return make_failure(case, death.status, reason)

@@ -18,9 +18,9 @@ from .process_runs import ProcessRuns, TimedCase
 
 
 def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -> Iterator[Record]:
-    """Exactly one record for every case, in order, each as soon as it and all before it are known.
+    """Exactly one record for every case, in order, each as soon as it and all earlier ones are known.
 
-    A case that fails becomes a row with the reason; the others continue.
+    The record of a case that fails contains the reason; the others continue.
     """
     if reason := describe_absence(group.config.device):
         yield from (make_failure(case, "skipped", reason) for case in cases)
@@ -45,16 +45,16 @@ def _time_cases(
     cases: Sequence[Case], prepared: Mapping[str, tuple[PreparedCase, float]], conditions: Conditions
 ) -> dict[str, Record]:
     """The records of a group's calibrated cases, which are timed interleaved."""
-    cell, effort = cases[0].group, cases[0].group.sampling
-    paces = {key: prepared_case.pace for key, (prepared_case, _) in prepared.items()}
-    takes = plan_samples(paces, rounds=effort.rounds, processes=effort.processes, budget_s=effort.budget_s)
+    group, sampling = cases[0].group, cases[0].group.sampling
+    costs = {key: prepared_case.cost for key, (prepared_case, _) in prepared.items()}
+    plans = plan_samples(costs, rounds=sampling.rounds, processes=sampling.processes, budget_s=sampling.budget_s)
     timed_cases: dict[str, TimedCase] = {}
     for case in cases:
         prepared_case, seconds = prepared[case.key]
         left = conditions.timeout_s - seconds
-        budget = min(effort.budget_s, left)
-        timed_cases[case.key] = TimedCase(case, prepared_case.row, prepared_case.samples, takes[case.key], budget, left)
-    return ProcessRuns(cell, timed_cases, conditions).run()
+        budget = min(sampling.budget_s, left)
+        timed_cases[case.key] = TimedCase(case, prepared_case.row, prepared_case.samples, plans[case.key], budget, left)
+    return ProcessRuns(group, timed_cases, conditions).run()
 
 
 def _prepare_all(
@@ -62,13 +62,13 @@ def _prepare_all(
 ) -> Iterator[tuple[str, PreparedCase | Record, float]]:
     """Every case by its key, prepared or failed, with the seconds that it took.
 
-    A worker that dies fails only one case: the current one, if it kills its own worker again, or hangs. Otherwise an
-    earlier case did the damage, and the current one continues.
+    If a worker dies, its current case fails if it was the worker's first one, or if it timed out. Otherwise an earlier
+    case may have caused the crash, and the current one is repeated in a worker of its own.
     """
-    waiting, solo = list(cases), False
-    while waiting:
-        batch = waiting[:1] if solo else waiting
-        solo = False
+    pending, isolate = list(cases), False
+    while pending:
+        batch = pending[:1] if isolate else pending
+        isolate = False
         job = PrepareCases(
             group=group,
             cases=tuple(batch),
@@ -79,13 +79,13 @@ def _prepare_all(
         )
         done: set[str] = set()
         try:
-            for result in conditions.engine.carry_out(job):
+            for result in conditions.engine.run(job):
                 done.add(batch[result.case].key)
                 yield batch[result.case].key, result.outcome, result.seconds
         except WorkerDied as death:
-            to_blame = death.case == 0 or (death.case > 0 and death.status == "timeout")
-            for case in batch if death.case < 0 else [batch[death.case]] if to_blame else []:
+            fails = death.case == 0 or (death.case > 0 and death.status == "timeout")
+            for case in batch if death.case < 0 else [batch[death.case]] if fails else []:
                 done.add(case.key)
                 yield case.key, make_worker_failure(case, death, conditions), 0.0
-            solo = death.case > 0
-        waiting = [case for case in waiting if case.key not in done]
+            isolate = death.case > 0
+        pending = [case for case in pending if case.key not in done]

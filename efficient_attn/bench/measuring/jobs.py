@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...instruments.energy import find_meter, measure_joules_per_call
 from ...instruments.environment.gpu import read_sensors
 from ...instruments.global_state import GlobalState, GlobalStateChanged
 from ...instruments.memory import verify_memory_counter
-from ...instruments.roofline import Roofline, measure_roofline_rates
+from ...instruments.roofline import measure_roofline_rates
 from ...instruments.timing import RoundPlan, TooSlow, run_rounds
 from ...results.rows import Record, Row, Status
 from ..case import Case
@@ -45,7 +45,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCases:
-    """Prepare each case for timing, or make the record that explains why not. Sends a `CaseResult` for each."""
+    """Prepare each case for timing, or make its record if it fails or is not timed. Sends a `CaseResult` for each."""
 
     group: Group
     cases: tuple[Case, ...]
@@ -55,47 +55,49 @@ class PrepareCases:
     folder: Path | None = None
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
-        """Prepare the cases one after another; sends each one's plan or the reason why it is not measured."""
+        """Prepare the cases one after another."""
         _set_threads(self.group)
         kernel_choices.apply_choices(self.choices)
         scratch.set_folder(self.folder)
         task = find_task(self.group.target)
-        for place, case in enumerate(self.cases):
+        for index, case in enumerate(self.cases):
             start = time.perf_counter()
-            overdue = time.monotonic() + self.timeout_s
-
-            def at(stage: int, seconds: float | None = None, *, place: int = place, overdue: float = overdue) -> None:
-                left = overdue - time.monotonic()
-                board.set_stage(place, stage, left if seconds is None else min(seconds, left))
-
-            at(MAKING_INPUTS)
+            report_stage = partial(self._report_stage, board, index, time.monotonic() + self.timeout_s)
+            report_stage(MAKING_INPUTS)
             limit_memory(self.memory_bytes)
-            outcome = self._evaluate(task, replace(case, keys_model=task.keys), at)
-            send(CaseResult(place, outcome, time.perf_counter() - start))
+            outcome = self._evaluate(task, replace(case, keys_model=task.keys), report_stage)
+            send(CaseResult(index, outcome, time.perf_counter() - start))
 
-    def _evaluate(self, task: Task, case: Case, at: Callable[..., None]) -> PreparedCase | Record:
+    @staticmethod
+    def _report_stage(board: StageBoard, case: int, deadline: float, stage: int, limit_s: float | None = None) -> None:
+        left = deadline - time.monotonic()
+        board.set_stage(case, stage, left if limit_s is None else min(limit_s, left))
+
+    @staticmethod
+    def _evaluate(task: Task, case: Case, report_stage: Callable[..., None]) -> PreparedCase | Record:
         row = case.row()
         row.threads = torch.get_num_threads()
         try:
-            at(EVALUATING)
-            outcome = task.judge(case, row, at)
+            report_stage(EVALUATING)
+            outcome = task.judge(case, row, report_stage)
             if undeclared := sorted(name for name in outcome.row.extra if not task.declares(name)):
                 raise ValueError(f"the task {task.name} declares no column {undeclared[0]!r}")
         except Exception as error:
-            return end_failed(row, error)
+            return _make_failed_record(row, error)
         try:
             Record(outcome.row, outcome.samples).to_line()
-        except (TypeError, ValueError) as error:  # what cannot be stored fails this case, not the run
-            return end_failed(case.row(), error)
+        except (TypeError, ValueError) as error:  # a value that JSON cannot store fails this case, not the run
+            return _make_failed_record(case.row(), error)
         return outcome
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round of a process run, by the case's index in the job."""
+    """One round of a process run, by the case's index in the job: samples in milliseconds, the number of disturbed
+    samples, and the status and reason of failures."""
 
     samples: Mapping[int, list[float]]
-    waited: Mapping[int, int]
+    disturbed: Mapping[int, int]
     failed: Mapping[int, tuple[Status, str]]
 
 
@@ -120,60 +122,52 @@ class MeasureRounds:
     seed: int
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
-    energy: bool  # measured too, where the device has a counter
+    energy: bool  # also measured, if the device has a counter
     choices: kernel_choices.Choices = field(default_factory=dict)
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
-        """Measure rounds of all cases, interleaved; sends samples as they come."""
+        """Measure rounds of all cases, interleaved, and send each round when it is finished."""
         threads, device = _set_threads(self.group), self.group.config.device
         kernel_choices.apply_choices(self.choices)
         task = find_task(self.group.target)
-        make = task.work
-        assert make is not None  # only timed cases take part
+        assert task.work is not None  # only timed cases are prepared
         limit_memory(self.memory_bytes)
-        works: list[Workload] = []
-        for place, case in enumerate(self.cases):
-            board.set_stage(place, MAKING_INPUTS, self.timeout_s[place])
-            works.append(make(replace(case, keys_model=task.keys)))
-            works[-1].warm()
+        workloads: list[Workload] = []
+        for index, case in enumerate(self.cases):
+            board.set_stage(index, MAKING_INPUTS, self.timeout_s[index])
+            workloads.append(task.work(replace(case, keys_model=task.keys)))
+            workloads[-1].warm()
         before, watch = GlobalState.capture(), DisturbanceWatch()
         rounds = run_rounds(
-            {str(i): make_timed(work, seed=self.seed) for i, work in enumerate(works)},
-            {str(i): turn for i, turn in enumerate(self.sampling_plans)},
+            {str(i): make_timed(workload, seed=self.seed) for i, workload in enumerate(workloads)},
+            {str(i): plan for i, plan in enumerate(self.sampling_plans)},
             {str(i): count for i, count in enumerate(self.rounds)},
             seed=self.seed,
             device=device,
             single_thread=threads == 1 and device == "cpu",
-            on_turn=lambda name: board.set_stage(int(name), TIMING, self.timeout_s[int(name)]),
+            before_sample=lambda name: board.set_stage(int(name), TIMING, self.timeout_s[int(name)]),
             after_sample=lambda: _check_global_state(before),
         )
         for r in rounds:
-            ends = {int(n): explain_failure(e) for n, e in r.errors.items()}
-            send(RoundResult(_by_index(r.samples), _by_index(r.disturbed), ends))
-        disturbance, waits = (
-            watch.read_interval(),
-            threads if device == "cpu" else None,
-        )  # for a GPU a thread may well wait
-        observations = asdict(disturbance) | (
-            {"gpu": {n: str(v) for n, v in read_sensors().items()}} if device == "cuda" else {}
-        )
-        send(
-            ProcessRunEnd(
-                disturbance.describe(waits),
-                observations,
-                {i: w.graph_breaks for i, w in enumerate(works)},
-                self._energy(works),
-            )
-        )
+            failed = {int(n): classify_error(e) for n, e in r.errors.items()}
+            send(RoundResult(_by_index(r.samples), _by_index(r.disturbed), failed))
+        disturbance = watch.read_interval()
+        observations = asdict(disturbance)
+        if device == "cuda":
+            observations["gpu"] = {n: str(v) for n, v in read_sensors().items()}
+        # a thread that waits for a GPU is not disturbed
+        reasons = disturbance.describe(threads if device == "cpu" else None)
+        graph_breaks = {i: workload.graph_breaks for i, workload in enumerate(workloads)}
+        send(ProcessRunEnd(reasons, observations, graph_breaks, self._measure_energy(workloads)))
 
-    def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
-        read = find_meter(self.group.config.device) if self.energy else None
+    def _measure_energy(self, workloads: Sequence[Workload]) -> dict[int, float | None]:
+        device = self.group.config.device
+        read = find_meter(device) if self.energy else None
         if read is None:
             return {}
-        calls = [turn.cost.calls for turn in self.sampling_plans]
         return {
-            i: measure_joules_per_call(make_timed(w, seed=self.seed), calls[i], read, device=self.group.config.device)
-            for i, w in enumerate(works)
+            i: measure_joules_per_call(make_timed(workload, seed=self.seed), plan.cost.calls, read, device=device)
+            for i, (workload, plan) in enumerate(zip(workloads, self.sampling_plans, strict=True))
         }
 
 
@@ -190,14 +184,13 @@ class InspectMachine:
     canary: bool = True
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
-        """Measure the machine's rates for each dtype and number of threads."""
+        """Measure the rates for each dtype and number of threads."""
         board.set_stage(0, MAKING_INPUTS, self.limit_s)
         if self.canary:
             send(verify_memory_counter(self.device))
         default, watch = _default_threads(), DisturbanceWatch()
         for dtype, threads in self.settings:
-            roofline: Roofline = measure_roofline_rates(self.device, dtype, threads or default)
-            send((dtype, threads, roofline))
+            send((dtype, threads, measure_roofline_rates(self.device, dtype, threads or default)))
         send(watch.read_interval())
 
 
@@ -206,9 +199,8 @@ def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _set_threads(group: Group) -> int:
-    default = (
-        _default_threads()
-    )  # read first: where jobs share a process, a job's settings must not become the next one's default
+    # read first: if jobs share a process, the setting of one must not become the default of the next
+    default = _default_threads()
     torch.set_num_threads(group.config.threads or default)
     return torch.get_num_threads()
 
@@ -224,11 +216,11 @@ def _check_global_state(before: GlobalState) -> None:
         raise GlobalStateChanged(reason)
 
 
-# -- how a case fails ----------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------------
 
 
-def explain_failure(error: BaseException) -> tuple[Status, str]:
-    """The status and the reason of a case that raised."""
+def classify_error(error: BaseException) -> tuple[Status, str]:
+    """The status and the reason of a case that raised an exception."""
     if isinstance(error, UnsupportedError):
         return "unsupported", str(error)
     if isinstance(error, InvalidResult | GlobalStateChanged):
@@ -236,19 +228,19 @@ def explain_failure(error: BaseException) -> tuple[Status, str]:
     if isinstance(error, TooSlow):
         return "timeout", str(error)
     # torch reports a failed CPU allocation as a plain RuntimeError
-    unnamed = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
-    out_of_memory = unnamed or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    on_cpu = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
+    out_of_memory = on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError)
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     return "oom" if out_of_memory else "error", text
 
 
-def end_failed(row: Row, error: BaseException) -> Record:
-    """The record of a case that raised an exception, with the values that its task added."""
-    row.status, row.reason = explain_failure(error)
+def _make_failed_record(row: Row, error: BaseException) -> Record:
+    """The record of a case that raised an exception, without the columns of its task."""
+    row.status, row.reason = classify_error(error)
     row.extra = {}
     if row.device == "cuda" and row.status == "oom":
         torch.cuda.empty_cache()
     return Record(row)
 
 
-integrity.record_integrity()  # every job imports this module before any plug-in: records what must not change
+integrity.record_integrity()  # workers import this module before they load plug-ins

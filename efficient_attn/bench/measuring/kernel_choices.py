@@ -1,4 +1,4 @@
-"""Choices between implementations of a kernel: measured once a session, in a worker, and the same in all workers."""
+"""Timings by which implementations of kernels are selected: measured once a session, and the same in all workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...engines.job import Engine, StageBoard, WorkerDied
+from ...engines.job import StageBoard, WorkerDied
+from ...engines.local import LocalEngine
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable, TuningPoint
 from ...kernels.half_precision import HALF
@@ -16,16 +17,16 @@ from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
 from ..readiness import Finding
 
-TUNABLES = (PRODUCTS, HALF, DECODE)  # measured before a run, and shown by ``doctor``
+TUNABLES = (PRODUCTS, HALF, DECODE)  # measured before a run, and reported by ``doctor``
 LIMIT_S = 120.0
 
-Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the choice
-Choices: TypeAlias = dict[int, Tables]  # by threads
+Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the tunable
+Choices: TypeAlias = dict[int, Tables]  # by the number of threads
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutotuneKernels:
-    """Load or measure the tables of timings for each number of threads. Sends pairs of both."""
+    """Load or measure the tables of timings for each number of threads."""
 
     threads: tuple[int | None, ...]
 
@@ -39,30 +40,28 @@ class AutotuneKernels:
         torch.set_num_threads(default)
 
 
-def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
-    """The tables of a session: those of earlier ``sessions`` in its folder, so that all rows of a run agree, or else
-    this machine's. None if a worker died; rules then decide."""
-    tables_by_threads = {
+def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
+    """The tables of a session: those of earlier ``sessions`` of its folder, so that all rows of a run agree, else this
+    machine's. If the worker dies, the tables are empty and rules select the implementations."""
+    earlier = {
         count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()
     }
     try:
-        settled = dict(engine.carry_out(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
+        measured = dict(engine.run(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
     except WorkerDied as death:
-        reason = f"by rule: timing failed ({death.how})"
-        settled = {
-            count: dict.fromkeys((c.name for c in TUNABLES), TimingTable(source=reason)) for count in threads if count
-        }
-    return {count: {**tables, **tables_by_threads.get(count, {})} for count, tables in settled.items()}
+        table = TimingTable(source=f"by rule: timing failed ({death.reason})")
+        measured = {count: {tunable.name: table for tunable in TUNABLES} for count in threads if count}
+    return {count: {**tables, **earlier.get(count, {})} for count, tables in measured.items()}
 
 
 def apply_choices(choices: Choices) -> None:
-    """In a worker: decide by these tables, for the threads that it has."""
+    """In a worker: use the tables for its number of threads."""
     count = torch.get_num_threads()
     autotuner.use_tables(choices.get(count, {}), count)
 
 
 def choices_as_json(choices: Choices) -> dict[str, Any]:
-    """The tables as stored in ``run.json``: by threads, then selection."""
+    """The tables as stored in ``run.json``, by the number of threads and the name of the tunable."""
     return {
         str(count): {
             name: {
@@ -92,14 +91,14 @@ def read_choices(stored: Mapping[str, Any]) -> Choices:
 
 
 def check_choices(threads: int) -> Finding:
-    """How kernels are selected on this machine; measures missing timings."""
+    """How kernels are selected on this machine; measures timings that are not cached."""
     tables = autotuner.find_tables(TUNABLES, threads)
     seconds = sum(table.seconds for table in tables.values())
     numbers = {"threads": threads, "seconds": seconds, "sources": {n: t.source for n, t in tables.items()}}
-    odd = sorted({table.source for table in tables.values() if not table.cached})
+    uncached = sorted({table.source for table in tables.values() if not table.cached})
     if not any(table.timings for table in tables.values()):
-        return Finding(topic="choices", said="; ".join(odd), level="note", numbers=numbers)
+        return Finding(topic="choices", message="; ".join(uncached), level="note", numbers=numbers)
     points = sum(len(table.timings) for table in tables.values())
-    message = f"forms of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
-    message += f"; {'; '.join(odd)}" if odd else f", stored in {cache.folder()}"
-    return Finding(topic="choices", said=message, level="note" if odd else "ok", numbers=numbers)
+    message = f"implementations of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
+    message += f"; {'; '.join(uncached)}" if uncached else f", stored in {cache.folder()}"
+    return Finding(topic="choices", message=message, level="note" if uncached else "ok", numbers=numbers)

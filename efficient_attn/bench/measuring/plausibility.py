@@ -13,8 +13,8 @@ from ..case_config import CaseConfig
 from .conditions import Conditions, Setting
 from .jobs import InspectMachine
 
-MAX_ROOFLINE_SHARE = 1.25  # times the highest measured roofline: more than any error of the roofline explains
-MAX_RECHECKS = 3  # further measurements of the machine before a case is refused, for all cases of a setting together
+MAX_ROOFLINE_SHARE = 1.25  # higher shares of the roofline are rejected; its own error is smaller
+MAX_RECHECKS = 3  # repeated measurements of the machine, for all cases of a setting together
 LIMIT_S = 300.0
 
 
@@ -23,19 +23,19 @@ def measure_roofline(
 ) -> dict[str, Any]:
     """Measure the machine for each dtype and number of threads; the highest rates are stored in the conditions.
 
-    Returns the disturbance meanwhile, and the result of the memory check (``canary``), which is made before the run.
-    Raises `WorkerDied` like every job.
+    when: ``before``, ``after`` or ``again``. Returns the disturbance (``seen``), and before the run also the result of
+    the memory check (``canary``). Raises `WorkerDied` like every job.
     """
     facts: dict[str, Any] = {}
     job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
-    for message in conditions.engine.carry_out(job):
+    for message in conditions.engine.run(job):
         if isinstance(message, dict):
             facts["canary"] = message
         elif isinstance(message, Disturbance):
             facts["seen"] = asdict(message)
         else:
-            dtype, threads, best = message
-            add_roofline((device, dtype, threads), when, best, conditions)
+            dtype, threads, roofline = message
+            add_roofline((device, dtype, threads), when, roofline, conditions)
     return facts
 
 
@@ -47,23 +47,23 @@ def add_roofline(setting: Setting, when: str, measured: Roofline, conditions: Co
 
 
 def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
-    """The highest rates for each setting of a device, the measurements that they are from, and their spread."""
+    """The highest rates for each setting of a device, all measurements, and their spread, as in ``run.json``."""
     return [
-        {"dtype": dtype, "threads": threads}
-        | asdict(conditions.rooflines[on, dtype, threads])
-        | {"spread": compute_spread([measured for _, measured in looks])}
-        | {"looks": [{"when": when} | asdict(measured) for when, measured in looks]}
-        for (on, dtype, threads), looks in conditions.inspections.items()
-        if on == device
+        {"dtype": setting[1], "threads": setting[2]}
+        | asdict(conditions.rooflines[setting])
+        | {"spread": compute_spread([roofline for _, roofline in inspections])}
+        | {"looks": [{"when": when} | asdict(roofline) for when, roofline in inspections]}
+        for setting, inspections in conditions.inspections.items()
+        if setting[0] == device
     ]
 
 
 def explain_implausible(
     flops: float | None, bytes_moved: int | None, seconds: float, config: CaseConfig, conditions: Conditions
 ) -> str | None:
-    """Why a call cannot have been this fast, with both numbers; None if it can, or without a roofline.
+    """Why a call cannot have been this fast, with both rates; None if it can, or without a roofline.
 
-    The machine may have been slow when it was measured: it is measured again before a case is refused.
+    As the machine may have been slow when it was measured, it is measured again before a case is rejected.
     """
     setting = config.device, config.dtype, config.threads
     if setting not in conditions.rooflines or bytes_moved is None:
@@ -79,20 +79,18 @@ def explain_implausible(
 
 
 def _compare_with_roofline(
-    flops: float, bytes_moved: int, seconds: float, best: Roofline, config: CaseConfig
+    flops: float, bytes_moved: int, seconds: float, roofline: Roofline, config: CaseConfig
 ) -> str | None:
     cold = config.cache == "cold"
-    arithmetic, reading = flops / best.gemm_flops_per_s, best.estimate_read_seconds(bytes_moved, cold=cold)
-    if max(arithmetic, reading) <= MAX_ROOFLINE_SHARE * seconds:
+    compute_s = flops / roofline.gemm_flops_per_s
+    read_s = roofline.estimate_read_seconds(bytes_moved, cold=cold)
+    if max(compute_s, read_s) <= MAX_ROOFLINE_SHARE * seconds:
         return None
-    if arithmetic >= reading:
-        rates, by = (flops / seconds / 1e9, best.gemm_flops_per_s / 1e9), best.gemm_by
-        unit, did = "GFLOP/s", "computes"
+    if compute_s >= read_s:
+        verb, unit, work, limit_s, source = "computes", "GFLOP/s", flops, compute_s, roofline.gemm_by
     else:
-        rates, by = (
-            (bytes_moved / seconds / 1e9, bytes_moved / reading / 1e9),
-            best.find_memory_level(bytes_moved, cold=cold),
-        )
-        unit, did = "GB/s", "reads"
-    message = f"faster than this machine {did}: at least {rates[0]:.4g} {unit}, the highest ceiling is {rates[1]:.4g}"
-    return f"{message}{f' ({by})' if by else ''}, and {MAX_ROOFLINE_SHARE} times that is allowed"
+        verb, unit, work, limit_s = "reads", "GB/s", bytes_moved, read_s
+        source = roofline.find_memory_level(bytes_moved, cold=cold)
+    message = f"faster than this machine {verb}: at least {work / seconds / 1e9:.4g} {unit}"
+    message += f", the roofline is {work / limit_s / 1e9:.4g}{f' ({source})' if source else ''}"
+    return f"{message}, and {MAX_ROOFLINE_SHARE} times that is allowed"

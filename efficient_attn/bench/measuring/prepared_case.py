@@ -16,15 +16,15 @@ STAGES = (
     "its memory was counted",
     "it was calibrated",
     "it was timed",
-    "it was judged",
+    "it was evaluated",
 )
 MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, TIMING, EVALUATING = range(len(STAGES))
 
 
 @dataclass
 class PreparedCase:
-    """A verified case: its row so far, and its rate, which decides how many calls make a sample."""
+    """A verified case: its row so far, and the cost of a sample, from which rounds are planned."""
 
     row: Row
-    pace: SampleCost
+    cost: SampleCost
     samples: dict[str, Any] = field(default_factory=dict)

@@ -1,11 +1,10 @@
-"""The process runs of a group: its cases are timed together in several processes, until the intervals are narrow
-enough."""
+"""The process runs of a group: its cases are timed interleaved in several processes, until the intervals are narrow."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...engines.job import WorkerDied
@@ -16,7 +15,7 @@ from ...results.stats import Estimate, estimate_geometric_mean, estimate_paired_
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
-from .failures import make_worker_failure
+from .failures import make_failure, make_worker_failure
 from .jobs import MeasureRounds, ProcessRunEnd, RoundResult
 from .plausibility import explain_implausible
 
@@ -33,21 +32,21 @@ class TimedCase:
     sampling_plan: RoundPlan
     remaining_s: float  # of its budget
     until_timeout_s: float
-    rounds: list[list[float]] = field(default_factory=list)
-    process: list[int] = field(default_factory=list)
-    waited: list[int] = field(default_factory=list)
+    rounds: list[list[float]] = field(default_factory=list)  # samples in milliseconds
+    process: list[int] = field(default_factory=list)  # by which each round was measured
+    disturbed: list[int] = field(default_factory=list)  # samples of each round
     exhausted: bool = False
 
     @property
     def medians(self) -> list[float]:
         """One value a round."""
-        return [median(passes) for passes in self.rounds]
+        return [median(samples) for samples in self.rounds]
 
-    def add_round(self, samples: list[float], waited: int, process: int) -> None:
-        """Store the samples of a round, in milliseconds, and spend their time."""
+    def add_round(self, samples: list[float], disturbed: int, process: int) -> None:
+        """Store the samples of a round, and subtract their time from the budget."""
         self.rounds.append(samples)
         self.process.append(process)
-        self.waited.append(waited)
+        self.disturbed.append(disturbed)
         self._spend(sum(samples) / 1e3 * self.sampling_plan.cost.calls + len(samples) * self.sampling_plan.cost.reset_s)
 
     def _spend(self, seconds: float) -> None:
@@ -84,9 +83,9 @@ class ProcessRuns:
         number = 0
         while self.timed_cases and number < self.max_runs:
             rounds_by_key = {
-                k: n
-                for k, e in self.timed_cases.items()
-                if not e.exhausted and (n := e.plan_rounds(self.rounds_per_run))
+                key: count
+                for key, timed in self.timed_cases.items()
+                if not timed.exhausted and (count := timed.plan_rounds(self.rounds_per_run))
             }
             if not rounds_by_key or (
                 number >= self.min_runs and self._baseline and self._baseline.case.key not in rounds_by_key
@@ -100,51 +99,50 @@ class ProcessRuns:
                 self.reason = "half_width"
                 break
         self._reject_implausible()
-        return self.records | {key: self._make_record(entrant) for key, entrant in self.timed_cases.items()}
+        return self.records | {key: self._make_record(timed) for key, timed in self.timed_cases.items()}
 
     @property
     def _baseline(self) -> TimedCase | None:
-        return next((e for e in self.timed_cases.values() if e.case.is_baseline), None)
+        return next((timed for timed in self.timed_cases.values() if timed.case.is_baseline), None)
 
     def _run_process(self, rounds_by_key: dict[str, int], number: int) -> None:
-        """One process run. If its worker dies, the responsible case is identified and the others run again."""
+        """One process run. If its worker dies, the case that crashes it fails and the others run again."""
         while rounds_by_key:
             try:
                 self._add_results(list(self._submit(rounds_by_key, number)), list(rounds_by_key), number)
                 return
             except WorkerDied as death:
-                key = self._find_culprit(rounds_by_key, death, number)
+                key = self._find_crashing_case(rounds_by_key, death, number)
                 self.records[key] = make_worker_failure(self.timed_cases.pop(key).case, death, self.conditions)
                 del rounds_by_key[key]
 
     def _submit(self, rounds_by_key: dict[str, int], number: int) -> Any:
-        members = [self.timed_cases[key] for key in rounds_by_key]
-        s = self.conditions
+        members, conditions = [self.timed_cases[key] for key in rounds_by_key], self.conditions
         job = MeasureRounds(
             group=self.group,
-            cases=tuple(e.case for e in members),
-            sampling_plans=tuple(e.sampling_plan for e in members),
+            cases=tuple(timed.case for timed in members),
+            sampling_plans=tuple(timed.sampling_plan for timed in members),
             rounds=tuple(rounds_by_key.values()),
             seed=self.seed + number,
-            timeout_s=tuple(e.until_timeout_s for e in members),
-            memory_bytes=_add_memory(s.memory_bytes, len(members), s.available_bytes),
+            timeout_s=tuple(timed.until_timeout_s for timed in members),
+            memory_bytes=_add_memory(conditions.memory_bytes, len(members), conditions.available_bytes),
             energy=number == 0,
-            choices=s.choices,
+            choices=conditions.choices,
         )
-        return s.engine.carry_out(job)
+        return conditions.engine.run(job)
 
-    def _find_culprit(self, rounds_by_key: dict[str, int], death: WorkerDied, number: int) -> str:
-        """Find the case that killed a worker: each runs in its own worker, the one that was running first."""
+    def _find_crashing_case(self, rounds_by_key: dict[str, int], death: WorkerDied, number: int) -> str:
+        """Run each case in its own worker, the current one first, until one crashes; otherwise the current one."""
         keys = list(rounds_by_key)
-        suspect = keys[max(death.case, 0)]
+        current = keys[max(death.case, 0)]
         if death.status == "timeout" or len(keys) == 1:
-            return suspect
-        for key in (suspect, *(k for k in keys if k != suspect)):
+            return current
+        for key in (current, *(k for k in keys if k != current)):
             try:
                 list(self._submit({key: 1}, number))
             except WorkerDied:
                 return key
-        return suspect
+        return current
 
     def _add_results(self, messages: list[Any], keys: list[str], number: int) -> None:
         for message in messages:
@@ -152,56 +150,57 @@ class ProcessRuns:
                 self.observations.append(message.observations)
                 if message.disturbance:
                     self.disturbed[number] = message.disturbance
-                for place, breaks in message.graph_breaks.items():
-                    if (entrant := self.timed_cases.get(keys[place])) and self.group.config.compiled:
-                        entrant.row.graph_breaks = breaks
-                for place, joules in message.energy_j.items():
-                    if entrant := self.timed_cases.get(keys[place]):
-                        entrant.row.energy_j = joules
+                for index, breaks in message.graph_breaks.items():
+                    if (timed := self.timed_cases.get(keys[index])) and self.group.config.compiled:
+                        timed.row.graph_breaks = breaks
+                for index, joules in message.energy_j.items():
+                    if timed := self.timed_cases.get(keys[index]):
+                        timed.row.energy_j = joules
             else:
                 self._add_round(message, keys, number)
 
     def _add_round(self, message: RoundResult, keys: list[str], number: int) -> None:
-        for place, (status, reason) in message.failed.items():
-            entrant = self.timed_cases.pop(keys[place])
-            row = entrant.case.row()
+        for index, (status, reason) in message.failed.items():
+            timed = self.timed_cases.pop(keys[index])
             if status == "invalid":
-                reason = f"round {len(entrant.rounds) + 1}: {reason}"
-            self.records[keys[place]] = Record(replace(row, status=status, reason=reason))
-        for place, samples in message.samples.items():
-            if keys[place] in self.timed_cases:
-                self.timed_cases[keys[place]].add_round(samples, message.waited.get(place, 0), number)
+                reason = f"round {len(timed.rounds) + 1}: {reason}"
+            self.records[keys[index]] = make_failure(timed.case, status, reason)
+        for index, samples in message.samples.items():
+            if timed := self.timed_cases.get(keys[index]):
+                timed.add_round(samples, message.disturbed.get(index, 0), number)
 
     def _is_precise(self) -> bool:
         """Whether every interval that can still become narrower is as narrow as required."""
         base = self._baseline
-        going = [
-            e for e in self.timed_cases.values() if not e.exhausted and (e is not base or len(self.timed_cases) == 1)
-        ]
-        widths = [
-            _estimate_speedup(base, e) if base and e is not base else estimate_geometric_mean(e.medians, e.process)
-            for e in going
-        ]
-        return all(width.half_width <= self.group.sampling.half_width for width in widths)
+        for timed in self.timed_cases.values():
+            if timed.exhausted or (timed is base and len(self.timed_cases) > 1):
+                continue
+            if base and timed is not base:
+                estimate = _estimate_speedup(base, timed)
+            else:
+                estimate = estimate_geometric_mean(timed.medians, timed.process)
+            if not estimate.half_width <= self.group.sampling.half_width:
+                return False
+        return True
 
     def _reject_implausible(self) -> None:
-        """End cases that are faster than the roofline even at the slow end of their interval, before others are paired
-        with them."""
-        for key, entrant in list(self.timed_cases.items()):
-            row, place = entrant.row, self.group.config
-            slowest_ms = estimate_geometric_mean(entrant.medians, entrant.process).high or max(entrant.medians)
-            reason = explain_implausible(row.flops, row.bytes_moved, slowest_ms / 1e3, place, self.conditions)
+        """Reject cases that are faster than the roofline even at the upper end of their interval, before speedups over
+        them are computed."""
+        for key, timed in list(self.timed_cases.items()):
+            row, config = timed.row, self.group.config
+            slowest_ms = estimate_geometric_mean(timed.medians, timed.process).high or max(timed.medians)
+            reason = explain_implausible(row.flops, row.bytes_moved, slowest_ms / 1e3, config, self.conditions)
             if reason:
-                self.records[key] = Record(replace(entrant.case.row(), status="invalid", reason=reason))
+                self.records[key] = make_failure(timed.case, "invalid", reason)
                 del self.timed_cases[key]
 
     def _make_record(self, timed: TimedCase) -> Record:
-        row, base = timed.row, self._baseline
-        _fill_row(timed, base, self.conditions)
+        row = timed.row
+        _fill_row(timed, self._baseline, self.conditions)
         limited = timed.exhausted or timed.sampling_plan.samples < SAMPLES_PER_ROUND
         row.stop_reason = "budget" if limited else self.reason
-        flagged = [bool(w) or p in self.disturbed for w, p in zip(timed.waited, timed.process, strict=True)]
-        row.rounds, row.processes, row.contaminated = len(flagged), len(set(timed.process)), sum(flagged)
+        disturbed = [bool(n) or p in self.disturbed for n, p in zip(timed.disturbed, timed.process, strict=True)]
+        row.rounds, row.processes, row.contaminated = len(disturbed), len(set(timed.process)), sum(disturbed)
         row.cache, row.cuda_graph = self.group.config.cache, self.group.config.cuda_graph
         timed.samples |= {
             "latency_ms": timed.rounds,
@@ -209,8 +208,8 @@ class ProcessRuns:
             "calls": timed.sampling_plan.cost.calls,
             "order_seed": self.seed,
             "input_seed": self.seed,
-            "waited": timed.waited,
-            "disturbed": {str(process): why for process, why in self.disturbed.items()},
+            "waited": timed.disturbed,
+            "disturbed": {str(process): reason for process, reason in self.disturbed.items()},
             "seen": self.observations,
         }
         return Record(row, timed.samples)
@@ -223,25 +222,25 @@ def _add_memory(each: int | None, count: int, available: int | None) -> int | No
 
 
 def _estimate_speedup(base: TimedCase, other: TimedCase) -> Estimate:
-    """Over the rounds that both have, which are the first ones, because a case that exceeds its budget stops."""
+    """Over the rounds that both have: the first ones, because a case that exceeds its budget stops early."""
     return estimate_paired_ratio(base.medians, other.medians, other.process)
 
 
 def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditions) -> None:
     row, group, medians = timed.row, timed.case.group, timed.medians
-    latency, about = median(medians), estimate_geometric_mean(medians, timed.process)
+    latency, estimate = median(medians), estimate_geometric_mean(medians, timed.process)
     row.latency_ms = latency
-    row.latency_ms_low = about.low and min(about.low, latency)
-    row.latency_ms_high = about.high and max(about.high, latency)
+    row.latency_ms_low = estimate.low and min(estimate.low, latency)
+    row.latency_ms_high = estimate.high and max(estimate.high, latency)
     seconds = latency / 1e3
     row.tokens_per_s = (group.config.batch if row.mode == "decode" else sum(timed.case.row_lengths)) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
-    ceiling = conditions.rooflines.get((group.config.device, group.config.dtype, group.config.threads))
-    if ceiling is not None and row.bytes_moved is not None:
+    roofline = conditions.rooflines.get((group.config.device, group.config.dtype, group.config.threads))
+    if roofline is not None and row.bytes_moved is not None:
         cold = group.config.cache == "cold"
-        row.read_from = ceiling.find_memory_level(row.bytes_moved, cold=cold)
-        row.bandwidth_share = ceiling.estimate_read_seconds(row.bytes_moved, cold=cold) / seconds
+        row.read_from = roofline.find_memory_level(row.bytes_moved, cold=cold)
+        row.bandwidth_share = roofline.estimate_read_seconds(row.bytes_moved, cold=cold) / seconds
         if row.flops is not None:
-            row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, ceiling, cold=cold)
+            row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, roofline, cold=cold)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _estimate_speedup(baseline, timed)

@@ -1,4 +1,4 @@
-"""What is timed: samples of calls on changing inputs, with one timed call verified."""
+"""The timed calls of each mode: samples on changing inputs, with one of their calls verified."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ from .verification import as_results, check_plain, verify_case
 from .workload import Workload
 
 FLUSH_BYTES = 512 * 2**20  # bytes written to evict everything else from the caches
-WARMUP_STEPS = 2  # decode steps after a new state that are not timed, because the caches are full of what created it
+WARMUP_STEPS = 2  # decode steps after a new state that are not timed, because creating it has filled the caches
 MIN_STEPS = 16  # least number of decode steps in a sample
-BACKGROUND_WORK_S = 0.002  # after a verified sample: what a call delegated has finished by then, or at least started
-GRAPH_INPUT_SETS = 3  # captured graphs read where they were captured: so many sets of inputs
+BACKGROUND_WORK_S = 0.002  # wait before verification, in which work in other threads has finished, or at least started
+GRAPH_INPUT_SETS = 3  # a captured graph always reads the same tensors: one graph for each set of inputs
 
 
 def make_timed(workload: Workload, *, seed: int) -> TimedCall:
-    """What a workload's mode times, under the conditions of its group. seed: of everything random."""
-    place = workload.case.group.config
-    passes = TimedSteps(workload, seed) if place.mode == "decode" else TimedCalls(workload, seed)
-    limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS} if place.mode == "decode" else {}
-    subject = TimedCall(passes.run, passes.reset, passes.verify, passes.release, **limits)
-    return subject if place.cache == "warm" else flush_caches(subject, place.device)
+    """The timed calls of a workload's mode, with warm or cold caches. seed: of everything random."""
+    config = workload.case.group.config
+    limits: dict[str, int] = {}
+    if config.mode == "decode":
+        calls = TimedSteps(workload, seed)
+        limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS}
+    else:
+        calls = TimedCalls(workload, seed)
+    subject = TimedCall(calls.run, calls.reset, calls.verify, calls.release, **limits)
+    return subject if config.cache == "warm" else flush_caches(subject, config.device)
 
 
 def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tuple[float, int]:
@@ -49,58 +53,58 @@ def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tupl
 
 
 class TimedCalls:
-    """Consecutive calls, each on its own inputs; the result of a randomly chosen one is kept."""
+    """Consecutive calls, each on its own inputs; the result of a randomly chosen one is stored and verified."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self.workload, self.random = workload, random.Random(seed)
         graphed = workload.case.group.config.cuda_graph
         sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
-        self.feed = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
+        self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
         self.graphs = self._capture() if graphed else {}
-        self.kept: Any = None
+        self.chosen: Any = None
         self.last: Any = None
-        self.watched, self.judged = 0, 0
+        self.chosen_call, self.gradients_verified = 0, False
 
     def reset(self, calls: int) -> None:
-        """New inputs for so many calls; one of them, drawn, is verified later."""
+        """Change the inputs, and choose one of the calls, which `verify` verifies."""
         self.release()
-        self.samples = self.feed.change(calls)
+        self.samples = self.inputs.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
-        # the next launch of a graph would overwrite the last result
-        self.watched = calls - 1 - self.random.randrange(len(self.calls) if self.graphs else calls)
+        # of graphs one of the last launches, because a later launch overwrites the result
+        self.chosen_call = calls - 1 - self.random.randrange(len(self.calls) if self.graphs else calls)
 
     def _capture(self) -> dict[int, Callable[[], Any]]:
         """A captured graph for each set of inputs, by the address of its queries."""
-        samples = self.feed.change(GRAPH_INPUT_SETS)
-        return {s.q.data_ptr(): replay(partial(self.workload.make_call, s)) for s in samples}
+        samples = self.inputs.change(GRAPH_INPUT_SETS)
+        return {s.q.data_ptr(): capture_graph(partial(self.workload.make_call, s)) for s in samples}
 
     def run(self, calls: int) -> None:
-        """Make so many calls, and keep the result of the drawn one."""
-        made, count, watched = self.calls, len(self.calls), self.watched
+        """Make so many calls, and store the results of the chosen and the last one."""
+        bound_calls, count, chosen_call = self.calls, len(self.calls), self.chosen_call
         for number in range(calls - 1):
-            if number == watched:
-                self.kept = made[number % count]()
+            if number == chosen_call:
+                self.chosen = bound_calls[number % count]()
             else:
-                made[number % count]()
-        self.last = made[(calls - 1) % count]()
+                bound_calls[number % count]()
+        self.last = bound_calls[(calls - 1) % count]()
 
     def verify(self) -> None:
-        """Verify the kept result of a timed call."""
+        """Verify the result of the chosen call."""
         last = as_results(self.last)[0]
         check_finished(last.detach())
-        check_inputs(self.feed)
-        sample = self.samples[self.watched % len(self.samples)]
-        results = as_results(self.last if self.kept is None else self.kept)
-        check_plain(self.workload, results, self.feed.find_owner, None if self.kept is None else last)
+        check_inputs(self.inputs)
+        sample = self.samples[self.chosen_call % len(self.samples)]
+        results = as_results(self.last if self.chosen is None else self.chosen)
+        check_plain(self.workload, results, self.inputs.find_owner, None if self.chosen is None else last)
         check_call(self.workload, sample, results)
-        if len(results) > 1 and not self.judged:
+        if len(results) > 1 and not self.gradients_verified:
             check_gradients(self.workload, sample, results)
-        self.judged += 1
+        self.gradients_verified = True
         self.release()
 
     def release(self) -> None:
         """Release the results of the last sample."""
-        self.kept = self.last = None
+        self.chosen = self.last = None
 
 
 class TimedSteps:
@@ -111,20 +115,20 @@ class TimedSteps:
         case, attn, s = workload.case, workload.attn, workload.shape
         self.context = make_inputs(case, attn, s, workload.sample, seed=seed, sets=1)
         self.tokens = make_inputs(case, attn, replace(s, n=1, m=1), None, seed=seed)
-        self.kept: Tensor | None = None
+        self.chosen: Tensor | None = None
         self.last: Tensor | None = None
-        self.watched = 0
+        self.chosen_step = 0
 
     def reset(self, calls: int) -> None:
-        """A new context, a new state, and the first steps after it."""
+        """Change the context and the tokens, make a new state, and decode the first tokens after it."""
         self.release()
         self.state = None  # released first, so that two states never exist together
-        (self.known,) = self.context.change(1)
-        self.taken = self.tokens.change(calls + WARMUP_STEPS)
-        self.state = self.workload.after_context(self.workload.shape.m + MAX_DECODE_STEPS, self.known)
-        for token in self.taken[:WARMUP_STEPS]:
+        (self.context_sample,) = self.context.change(1)
+        self.token_samples = self.tokens.change(calls + WARMUP_STEPS)
+        self.state = self.workload.after_context(self.workload.shape.m + MAX_DECODE_STEPS, self.context_sample)
+        for token in self.token_samples[:WARMUP_STEPS]:
             self.step(token)
-        self.watched = self.random.randrange(calls)
+        self.chosen_step = self.random.randrange(calls)
 
     def step(self, token: Sample) -> Tensor:
         """Decode one token."""
@@ -135,39 +139,40 @@ class TimedSteps:
 
     def next_token(self) -> Tensor:
         """One more step."""
-        return self.step(self.taken[-1])
+        return self.step(self.token_samples[-1])
 
     def run(self, calls: int) -> None:
-        """Make so many steps, and keep the result of the drawn one."""
-        tokens, watched = self.taken[WARMUP_STEPS:], self.watched
+        """Make so many steps, and store the results of the chosen and the last one."""
+        tokens, chosen_step = self.token_samples[WARMUP_STEPS:], self.chosen_step
         for number in range(calls - 1):
-            if number == watched:
-                self.kept = self.step(tokens[number % len(tokens)])
+            if number == chosen_step:
+                self.chosen = self.step(tokens[number % len(tokens)])
             else:
                 self.step(tokens[number % len(tokens)])
         self.last = self.step(tokens[(calls - 1) % len(tokens)])
 
     def verify(self) -> float:
-        """Compare the kept step with the reference row, and return the error if it is within tolerance."""
+        """Compare the chosen step with the reference row, and return the error if it is within tolerance."""
         assert self.last is not None
         check_finished(self.last)
         check_inputs(self.context)
         check_inputs(self.tokens)
-        out, other = (self.last, None) if self.kept is None else (self.kept, self.last)
+        out, other = (self.last, None) if self.chosen is None else (self.chosen, self.last)
         check_plain(self.workload, (out,), lambda x: self.context.find_owner(x) or self.tokens.find_owner(x), other)
-        error = check_step(self.workload, self.known, self.taken[: WARMUP_STEPS + self.watched + 1], out)
+        tokens = self.token_samples[: WARMUP_STEPS + self.chosen_step + 1]
+        error = check_step(self.workload, self.context_sample, tokens, out)
         self.release()
         return error
 
     def release(self) -> None:
-        """Release the results of the last sample; the state is kept for further steps."""
-        self.kept = self.last = None
+        """Release the results of the last sample, but not the state."""
+        self.chosen = self.last = None
 
 
 def check_finished(last: Tensor) -> None:
-    """Raise `InvalidResult` if the last output changes after its call has returned; this is checked first."""
+    """Raise `InvalidResult` if the last output changes after its call has returned."""
     if type(last) is not Tensor or not last.numel():
-        return  # the former is refused elsewhere
+        return  # `check_plain` rejects other types
     rows = last[:, :, -1].clone()
     sleep(BACKGROUND_WORK_S)
     if not torch.equal(rows.nan_to_num(), last[:, :, -1].nan_to_num()):
@@ -175,39 +180,40 @@ def check_finished(last: Tensor) -> None:
 
 
 def check_inputs(inputs: ChangingInputs) -> None:
-    """Raise `GlobalStateChanged` if the contents of an input were modified, whatever its version counter says."""
+    """Raise `GlobalStateChanged` if the contents of an input were modified, with or without its version counter."""
     if name := inputs.find_modified():
         raise GlobalStateChanged(f"it wrote into its input {name}")
 
 
 def flush_caches(timed: TimedCall, device: str) -> TimedCall:
-    """The same with its data evicted from the caches before every call, which is then timed singly."""
+    """The same with cold caches: its data is evicted before every sample, which has a single call."""
     # several times the size of last-level caches; those of large GPUs have 50 MiB
-    other = torch.zeros(FLUSH_BYTES // 4, device=device)
+    buffer = torch.zeros(FLUSH_BYTES // 4, device=device)
 
     def reset(calls: int) -> None:
         timed.reset(calls)
-        other.add_(1)
+        buffer.add_(1)
 
     return TimedCall(timed.run, reset, timed.verify, timed.release, max_calls=1)
 
 
-def replay(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call as a captured CUDA graph; its result is in the same memory each time."""
+def capture_graph(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Capture a call as a CUDA graph, and return a function that replays it; its result has the same memory each
+    time."""
     if not torch.cuda.is_available():
         raise UnsupportedError("CUDA graphs need a CUDA device")
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):  # capture must not be the first time
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # warm up before capture, as torch requires
             call()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = call()
 
-    def again() -> Any:
+    def replay() -> Any:
         graph.replay()
         return out
 
-    return again
+    return replay

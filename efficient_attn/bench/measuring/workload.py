@@ -1,4 +1,4 @@
-"""One call of a case: the inputs, the mask, and the function that is timed."""
+"""The workload of a case: its mechanism, inputs and mask, and the call that is timed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKWARD = 2.5  # the backward pass computes five matrix products, the forward p
 
 
 class Workload:
-    """A case that is ready to run. Creates the mechanism and draws the inputs."""
+    """A case with its mechanism and inputs. shape: another one than the case's, for verification."""
 
     def __init__(self, case: Case, shape: Shape | None = None) -> None:
         self.case, self.shape = case, shape or case.shape
@@ -35,7 +35,7 @@ class Workload:
         self.sample = draw_inputs(case, self.attn, self.shape)
 
     def warm(self) -> None:
-        """Compile the mechanism, if the case requests it or the mechanism does so itself, in a separate slow call."""
+        """Make the slow call in which the mechanism is compiled, if the case requests it or it compiles itself."""
         mode = self.case.group.config.mode
         if self.case.group.config.compiled:
             if mode not in ("forward", "forward_backward"):
@@ -43,11 +43,11 @@ class Workload:
             self.call, before = torch.compile(self.attn), count_graph_breaks()
             self.make_call(self.sample)
             self.graph_breaks = count_graph_breaks() - before
-        elif self.attn.compiles and mode != "decode":  # where first steps are not timed
+        elif self.attn.compiles and mode != "decode":  # whose first steps are not timed
             self.make_call(self.sample)
 
     def make_call(self, sample: Sample) -> Any:
-        """One call of the case's mode, but for decoding, on this sample."""
+        """One call of the case's mode, except decoding, on this sample."""
         return getattr(self, str(self.case.group.config.mode))(sample)
 
     @cached_property
@@ -57,11 +57,8 @@ class Workload:
 
     @property
     def bytes_moved(self) -> int:
-        """The bytes that any implementation has to read and write: inputs and results once; for decoding, what the step
-        sees.
-
-        Padding does not count.
-        """
+        """The least number of bytes that any implementation has to read and write: inputs and results once, without
+        padding; for a decode step, the visible keys and values, or the state if it is smaller."""
         if self.case.group.config.mode == "decode":
             return min(state_bytes(self.after_context(self.shape.m)), self._visible_bytes)
         s, size = self.shape, self.sample.q.element_size()
@@ -71,7 +68,7 @@ class Workload:
 
     @property
     def _visible_bytes(self) -> int:
-        """The keys and values that the newest position sees: of a whole past a strided pattern reads few."""
+        """The bytes of the keys and values that the newest position sees: a strided pattern, for one, reads few."""
         m, attn = self.shape.m, self.attn
         pairs = attn.pairs(1, m, True)
         visible_keys = min(attn.growth.step_cost(m), math.inf if pairs is None else pairs)
@@ -100,7 +97,7 @@ class Workload:
 
     @property
     def sampled_inputs(self) -> tuple[Tensor, ...]:
-        """All that was drawn."""
+        """All tensors of the sample."""
         return tuple(list_tensors(self.sample))
 
     def forward(self, sample: Sample) -> Tensor:
@@ -108,8 +105,8 @@ class Workload:
         q, k, v, inputs = sample
         with torch.no_grad():
             out = self.call(q, k, v, self.mask, **inputs)
-            if torch.is_grad_enabled():  # visible only here: changes from outside are undone on exit
-                raise GlobalStateChanged("it turned gradients on and left them so")
+            if torch.is_grad_enabled():  # only visible here, because no_grad restores the mode on exit
+                raise GlobalStateChanged("it turned gradients on and did not restore the mode")
         return out
 
     def forward_backward(
@@ -140,7 +137,7 @@ class Workload:
         return self._gradient
 
     def prefill(self, sample: Sample) -> Tensor:
-        """A whole prompt through `step`, into a new state; its output."""
+        """The output of one `step` with the whole prompt and a new state."""
         q, k, v, inputs = sample
         with torch.no_grad():
             return self.attn.step(q, k, v, self.new_state(self.shape.m), **inputs)[0]
@@ -158,20 +155,20 @@ class Workload:
 
 
 def make_leaves(sample: Sample) -> Sample:
-    """The same inputs as leaves that require gradients, each separate even where one tensor was used twice."""
+    """The same inputs as leaves that require gradients; a tensor that two inputs share becomes two leaves."""
     q, k, v, inputs = sample
-    made = {name: x.detach().requires_grad_() for name, x in inputs.items()}
     values = None if v is None else v.detach().requires_grad_()
-    return Sample(q.detach().requires_grad_(), k.detach().requires_grad_(), values, made)
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
+    return Sample(q.detach().requires_grad_(), k.detach().requires_grad_(), values, leaves)
 
 
 def count_graph_breaks() -> int:
-    """How often torch.compile had to leave its graph so far, in this process."""
+    """The number of graph breaks of torch.compile in this process."""
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
 
 
 def list_key_inputs(attn: Attention, sample: Sample) -> dict[str, Tensor]:
-    """The further inputs that belong to keys: what a state absorbs without computing outputs."""
+    """The further inputs that belong to keys, which `Attention.absorb` gets."""
     return {name: x for name, x in sample.inputs.items() if attn.traits.inputs[name].side == "key"}

@@ -1,4 +1,4 @@
-"""Equal budgets: each mechanism of a group with the options from its own rule."""
+"""Equal budgets: the options with which each mechanism of a group meets a budget, by its own rule."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from ...units import size
 from ..case_config import Group
 from .case_factory import make_mechanism
 
-BUDGET_TOLERANCE = 1.05  # of a budget of bytes: sums have a few numbers more than features
+BUDGET_TOLERANCE = 1.05  # of a budget of bytes, because states have a few numbers besides features
 
 
 def fit_all(
-    cell: Group, specs: Sequence[Spec | Union], kv_heads: int | None, budgets: Sequence[str | None]
+    group: Group, specs: Sequence[Spec | Union], kv_heads: int | None, budgets: Sequence[str | None]
 ) -> Iterator[tuple[Spec | Union, str | None]]:
-    """The specs fitted to each of the budgets, with the budget; the group's baseline is unchanged and yielded once.
+    """The specs fitted to each of the budgets, with the budget. The group's baseline is yielded once, unchanged.
 
     Raises `UsageError` for mechanisms without a rule, options that the rule sets, and budgets that cannot be met.
     """
     for spec in specs:
-        if spec == cell.baseline or budgets == (None,):
+        if spec == group.baseline or budgets == (None,):
             yield spec, None
         else:
-            yield from ((_fit(cell, spec, kv_heads, budget), budget) for budget in budgets if budget is not None)
+            yield from ((_fit(group, spec, kv_heads, budget), budget) for budget in budgets if budget is not None)
 
 
-def _fit(cell: Group, spec: Spec | Union, kv_heads: int | None, budget: str) -> Spec:
-    place = cell.config
+def _fit(group: Group, spec: Spec | Union, kv_heads: int | None, budget: str) -> Spec:
+    config = group.config
     if not isinstance(spec, Spec):
         raise UsageError(f"budget {budget}: {spec} is a union, which has no rule")
-    heads = kv_heads or place.heads
-    sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
+    sizes = {"length": config.seq_len, "kv_heads": kv_heads or config.heads, "head_dim": config.head_dim}
     try:
-        parsed_budget = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
+        parsed_budget = Budget.parse(budget, **sizes, dtype=config.dtype, causal=config.causal)
         fitted = spec.with_options(class_of(spec.name).fit(parsed_budget))
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {spec} out, or name its options without a budget") from error
     except UsageError as error:
         raise UsageError(f"budget {budget}: {error}") from error
     if is_byte_budget(budget):
-        _check_state(cell, fitted, kv_heads, budget)
+        _check_state(group, fitted, kv_heads, budget)
     return fitted
 
 

@@ -1,9 +1,10 @@
-"""From a group and a variant to a case."""
+"""Make the case of a variant in a group, with its options and the digest of its sources."""
 
 from __future__ import annotations
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 
 from ...contract.mechanism import Attention
@@ -20,47 +21,37 @@ from ..task_registry import find_task
 
 
 def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget: str | None = None) -> Case:
-    """The case of a variant in a group. kv_heads: the group's, or else the mechanism's own, or else heads. budget: what
-    the variant was fitted to.
+    """The case of a variant in a group. kv_heads: the group's, by default the mechanism's own. budget: to which the
+    variant was fitted.
 
     Raises `UsageError` for a mechanism or option that does not exist or conflicts with the group.
     """
     task = find_task(group.target)
+    make, task_digest = partial(Case, keys_model=task.keys, group=group, variant=variant), fingerprint_task(task)
     if not task.mechanisms:
-        return Case(
-            keys_model=task.keys,
-            group=group,
-            variant=variant,
-            kv_heads=kv_heads or group.config.heads,
-            fingerprint=fingerprint_task(task),
-        )
+        return make(kv_heads=kv_heads or group.config.heads, fingerprint=task_digest)
+    layer_digest = ""
     if group.of_blocks:
         check_layer(variant)
-    if group.of_blocks and (cls := find_baseline(variant)):
-        options = json.dumps(baseline_options(variant), sort_keys=True)
-        return Case(
-            keys_model=task.keys,
-            group=group,
-            variant=variant,
-            kv_heads=group.config.heads,
-            options=options,
-            family="baseline",
-            fingerprint=digest(trace([Path(inspect.getsourcefile(cls) or PACKAGE)])) + fingerprint_task(task),
-        )
+        if cls := find_baseline(variant):
+            options = json.dumps(baseline_options(variant), sort_keys=True)
+            source_digest = _digest_class(cls) + task_digest
+            return make(kv_heads=group.config.heads, options=options, family="baseline", fingerprint=source_digest)
+        layer_digest = _digest_class(MultiHeadAttention)
     attn = make_mechanism(group, variant, kv_heads)
     options = effective_options(attn) if isinstance(variant, Spec) else str(variant)
-    around = digest(trace([Path(inspect.getsourcefile(MultiHeadAttention) or PACKAGE)])) if group.of_blocks else ""
-    return Case(
-        keys_model=task.keys,
-        group=group,
-        variant=variant,
+    return make(
         kv_heads=attn.kv_heads or kv_heads or group.config.heads,
         options=json.dumps(options, sort_keys=True, default=str),
         backend=variant.backend,
         family=entry_of(variant.names[0]).family,
-        fingerprint=fingerprint(*dict.fromkeys(map(class_of, variant.names))) + around + fingerprint_task(task),
+        fingerprint=fingerprint(*dict.fromkeys(map(class_of, variant.names))) + layer_digest + task_digest,
         budget=budget,
     )
+
+
+def _digest_class(cls: type) -> str:
+    return digest(trace([Path(inspect.getsourcefile(cls) or PACKAGE)]))
 
 
 def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) -> bool:
@@ -75,7 +66,7 @@ def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) 
 
 
 def make_mechanism(group: Group, variant: Spec | Union, kv_heads: int | None) -> Attention:
-    """An instance to query, on any backend."""
+    """An instance for queries, on any backend."""
     config = group.config
     dims = Dims(heads=config.heads, head_dim=config.head_dim, max_len=config.max_len, kv_heads=kv_heads)
     return create(variant.without_backend(), dims=dims, seed=group.sampling.seed)

@@ -25,21 +25,21 @@ from ..task_registry import find_task
 
 # Measured on the machine of the published runs; each should be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
-OTHERWISE = 0.45
+DEFAULT_EFFICIENCY = 0.45  # of other backends
 LAUNCH_S = 5e-5  # overhead of a call
-STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
-SET_UP = 4  # times its state that setting up a context seems to move
-HELD = 2  # memory of inputs relative to their size: random rows, and the tensors passed
-REWRITE = 2  # times their bytes that inputs with new contents move
-INSPECT_S = 0.02  # for each round: the reference on some rows of a timed call
-QUICK_LOOKS = 3  # at the machine: the best counts, as each may fall into a slow moment
-PROBES = (256, 512)  # contexts from which a state's growth is read off
+STATE_READS = 1.5  # bytes that a decode step reads at the best rate, relative to its state
+CONTEXT_WRITES = 4  # bytes that creating a context's state moves, relative to the state
+INPUT_COPIES = 2  # memory of inputs relative to their size: the drawn rows, and the tensors passed
+INPUT_WRITES = 2  # bytes that changing the inputs moves, relative to their size
+VERIFY_S = 0.02  # for each round: the reference on some rows of a timed call
+ROUGH_MEASUREMENTS = 3  # of the machine, of which the best counts
+STATE_LENGTHS = (256, 512)  # contexts from whose states the size of a larger one is extrapolated
 CALLS = 7  # calls in preparation: a first one, two for verification, two to count memory, two to calibrate
-FIXED_S = 0.3  # verification and profile of a case, whatever its size
+FIXED_S = 0.3  # for verifying and profiling a case of any size
 DRAW_S = 8e-9  # for a number of the inputs
-START_S = 0.2  # for a worker, and for torch's first products in it
+START_S = 0.2  # for a worker and torch's first products in it
 PROFILER_S = 0.7  # for the first profile in a worker
-SESSION_S = 4.0  # imports, fork server, measuring the machine, and the report
+SESSION_S = 4.0  # for imports, the fork server, measuring the machine, and the report
 COMPILE_S = 15.0  # for torch.compile, in every worker
 
 
@@ -57,26 +57,27 @@ class CostEstimate:
 
 
 def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
-    """The cost of running cases here. best: the machine's rates, measured in less than a second if not given."""
+    """The cost of running cases on this machine. best: its rates, measured in less than a second if not given."""
     rates: dict[tuple[str, str, int | None], Roofline] = {}
     costs: dict[str, tuple[float, int]] = {}
     devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peak = 0
-    for cell, members in group_cases(cases):
-        if cell.config.device in absent:
+    for group, members in group_cases(cases):
+        if group.config.device in absent:
             continue
-        setting = cell.config.device, cell.config.dtype, cell.config.threads
+        setting = group.config.device, group.config.dtype, group.config.threads
         if setting not in rates:
             rates[setting] = best or merge_rooflines(
-                [measure_roofline_rates(*setting, rough=True) for _ in range(QUICK_LOOKS)]
+                [measure_roofline_rates(*setting, rough=True) for _ in range(ROUGH_MEASUREMENTS)]
             )
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
-        seconds = _seconds(cell, guesses, rates[setting])
-        costs |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
-        # a process run holds the inputs and decode states of all its cases; calls run one after another
-        held, calls = HELD * sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
-        peak = max(peak, held + (sum(calls) if cell.config.mode == "decode" else max(calls)))
+        seconds = _estimate_seconds(group, guesses, rates[setting])
+        costs |= {key: (seconds[key], INPUT_COPIES * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
+        # a process run stores the inputs and decode states of all its cases; calls run one after another
+        inputs = INPUT_COPIES * sum(g.input_bytes for g in guesses.values())
+        calls = [g.call_bytes for g in guesses.values()]
+        peak = max(peak, inputs + (sum(calls) if group.config.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in costs.values())
     return CostEstimate(wall + SESSION_S if wall else 0.0, peak, costs, absent)
 
@@ -85,7 +86,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
 
 
 def estimate_case(case: Case, best: Roofline) -> Guess:
-    """The task's estimate; nothing for unsupported mechanisms, or without a declared growth."""
+    """The task's estimate; zero for unsupported mechanisms and those without a declared growth."""
     try:
         return find_task(case.group.target).guess(case, best)
     except UnsupportedError:
@@ -94,39 +95,39 @@ def estimate_case(case: Case, best: Roofline) -> Guess:
 
 def estimate_call(case: Case, best: Roofline) -> Guess:
     """The estimate for one call of a case's mechanism."""
-    place, s, attn = case.group.config, case.shape, case.create()
-    size = getattr(torch, place.dtype).itemsize
+    config, s, attn = case.group.config, case.shape, case.create()
+    size = getattr(torch, config.dtype).itemsize
     widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
     keys = s.batch * s.kv_heads * s.m * widths * size
     queries, output = (s.batch * s.heads * s.n * width * size for width in (s.head_dim, s.value_dim))
-    if place.mode == "decode":
-        state = _state_bytes(case, attn)
+    if config.mode == "decode":
+        state = _estimate_state_bytes(case, attn)
         return Guess(LAUNCH_S + STATE_READS * state / best.bytes_per_s, queries + keys, state)
     # padding may be computed like the rest; packed sequences of one length share a call
-    calls = Counter(case.row_lengths) if place.fill == "packed" else {s.n: s.batch}
-    pairs = sum(rows * attn.growth.cost(n, n, place.causal) for n, rows in calls.items())
+    calls = Counter(case.row_lengths) if config.fill == "packed" else {s.n: s.batch}
+    pairs = sum(rows * attn.growth.cost(n, n, config.causal) for n, rows in calls.items())
     operations = 2 * (s.head_dim + s.value_dim) * s.heads * pairs
-    training = place.mode == "forward_backward"
+    training = config.mode == "forward_backward"
     operations *= 1 + BACKWARD if training else 1
-    output += keys if place.mode == "prefill" else 0  # the state of a step
+    output += keys if config.mode == "prefill" else 0  # the decode state
     moved = (queries + keys + output) * (2 if training else 1)
-    rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
+    rate = EFFICIENCY.get(attn.backend, DEFAULT_EFFICIENCY) * best.gemm_flops_per_s
     call_s = LAUNCH_S * len(calls) + max(operations / rate, moved / best.bytes_per_s)
-    workspace = attn.workspace_bytes(s, size, causal=place.causal, training=training)
-    compile_s = COMPILE_S if place.compiled or attn.compiles else 0.0
+    workspace = attn.workspace_bytes(s, size, causal=config.causal, training=training)
+    compile_s = COMPILE_S if config.compiled or attn.compiles else 0.0
     return Guess(call_s, queries + keys, output + workspace, compile_s)
 
 
-def _state_bytes(case: Case, attn: Attention) -> int:
-    """Bytes of the state after the context: those of two short contexts, continued as a line."""
-    m, (less, more) = case.shape.m, PROBES
-    if m <= more:
-        return _measured_state(case, attn, m)
-    small, large = (_measured_state(case, attn, length) for length in PROBES)
-    return large + (large - small) * (m - more) // (more - less)
+def _estimate_state_bytes(case: Case, attn: Attention) -> int:
+    """Bytes of the state after the context, extrapolated linearly from two short contexts."""
+    m, (short, long) = case.shape.m, STATE_LENGTHS
+    if m <= long:
+        return _measure_state_bytes(case, attn, m)
+    small, large = (_measure_state_bytes(case, attn, length) for length in STATE_LENGTHS)
+    return large + (large - small) * (m - long) // (long - short)
 
 
-def _measured_state(case: Case, attn: Attention, length: int) -> int:
+def _measure_state_bytes(case: Case, attn: Attention, length: int) -> int:
     dtype, device = getattr(torch, case.group.config.dtype), case.group.config.device
     sample = draw_inputs(case, attn, replace(case.shape, n=length, m=length))
     with torch.no_grad():
@@ -134,43 +135,41 @@ def _measured_state(case: Case, attn: Attention, length: int) -> int:
         return state_bytes(attn.absorb(sample.k, sample.v, state, **list_key_inputs(attn, sample)))
 
 
-# -- a cell --------------------------------------------------------------------------------------------------------
+# -- one group -----------------------------------------------------------------------------------------------------
 
 
-def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[str, float]:
+def _estimate_seconds(group: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[str, float]:
     """Seconds of each case, with its share of the overhead of the group's workers."""
-    timed = find_task(cell.target).work is not None
-    sittings = cell.sampling.processes if timed else 0
-    starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
+    is_timed, sampling = find_task(group.target).work is not None, group.sampling
+    processes = sampling.processes if is_timed else 0
+    starts = (START_S * (1 + processes) + PROFILER_S) / len(guesses)
     seconds = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
-    if not timed:
+    if not is_timed:
         return seconds
-    paces = {key: _estimate_pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.sampling.budget_s}
-    rounds = math.sqrt(
-        cell.sampling.rounds * cell.sampling.max_rounds
-    )  # noise determines the number of rounds between the two
-    parts = plan_samples(paces, rounds=cell.sampling.rounds, processes=sittings, budget_s=cell.sampling.budget_s)
+    costs = {key: _estimate_sample(group, g) for key, g in guesses.items() if 0 < g.call_s <= sampling.budget_s}
+    plans = plan_samples(costs, rounds=sampling.rounds, processes=processes, budget_s=sampling.budget_s)
+    rounds = math.sqrt(sampling.rounds * sampling.max_rounds)  # noise determines the number between the two
     for key, g in guesses.items():
-        if key not in paces:  # it is stopped in its first call
-            seconds[key] = starts + FIXED_S + min(g.call_s, cell.sampling.budget_s)
+        if key not in costs:  # it is stopped in its first call
+            seconds[key] = starts + FIXED_S + min(g.call_s, sampling.budget_s)
             continue
-        pace, passes = paces[key], parts[key].samples * rounds
-        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.config.dtype).itemsize
-        seconds[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
-        seconds[key] += min(passes * pace.calls_s, cell.sampling.budget_s) + passes * _interpolate(cell, g, best)
-        seconds[key] += rounds * INSPECT_S
+        cost, samples = costs[key], plans[key].samples * rounds
+        inputs = DRAW_S * g.input_bytes / getattr(torch, group.config.dtype).itemsize
+        seconds[key] += (inputs + cost.warm_up_s + g.compile_s) * (1 + processes)
+        seconds[key] += min(samples * cost.calls_s, sampling.budget_s) + samples * _estimate_reset(group, g, best)
+        seconds[key] += rounds * VERIFY_S
     return seconds
 
 
-def _interpolate(cell: Group, g: Guess, best: Roofline) -> float:
-    """Uncounted seconds before every sample: new inputs, a new context, or emptied caches."""
-    renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.config.mode == "decode" else 0)
-    return (renewed + (2 * FLUSH_BYTES if cell.config.cache == "cold" else 0)) / best.bytes_per_s
+def _estimate_reset(group: Group, g: Guess, best: Roofline) -> float:
+    """Untimed seconds before every sample: changing the inputs, creating a context's state, flushing the caches."""
+    moved = INPUT_WRITES * g.input_bytes + (CONTEXT_WRITES * g.call_bytes if group.config.mode == "decode" else 0)
+    return (moved + (2 * FLUSH_BYTES if group.config.cache == "cold" else 0)) / best.bytes_per_s
 
 
-def _estimate_pace(cell: Group, g: Guess) -> SampleCost:
+def _estimate_sample(group: Group, g: Guess) -> SampleCost:
     """The number of calls in a sample, and its time."""
-    if cell.config.cache == "cold":
+    if group.config.cache == "cold":
         return SampleCost(1, g.call_s)
-    calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)
+    calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if group.config.mode == "decode" else 1)
     return SampleCost(calls, calls * g.call_s)

@@ -1,5 +1,4 @@
-"""Experimental designs: a few points of many combinations, chosen so that the main effect of every factor can be
-estimated."""
+"""Experimental designs: a few of many combinations, from which the main effect of every factor can be estimated."""
 
 from __future__ import annotations
 
@@ -15,57 +14,57 @@ from ...results.effects import EffectStep, is_estimable, list_steps
 from ...results.section import Column, Section
 from .suite import Suite
 
-STARTS = 12  # searches, each from other points: the best one's result counts
+STARTS = 12  # searches from different initial points, of which the best counts
 
 Point: TypeAlias = Mapping[str, Any]
 Levels: TypeAlias = Mapping[str, Sequence[Any]]
 
 
-def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int) -> list[Point]:
+def choose_points(candidates: Sequence[Point], levels: Levels, count: int, seed: int) -> list[Point]:
     """Choose ``count`` points, with every level of each factor, and every pair of levels, equally often as far as
     possible, in their original order. Only integers are compared, so that every machine chooses the same.
 
     Raises `UsageError` for too few points to separate the effects of all factors.
     """
-    if len(every) <= count:
-        return list(every)
+    if len(candidates) <= count:
+        return list(candidates)
     varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _list_contrasts(levels)
     if count <= len(steps):
         raise UsageError(f"design: {count} points cannot separate {len(steps)} effects; give at least {len(steps) + 1}")
-    table = np.array([[values.index(p[f]) for f, values in varied.items()] for p in every])
+    table = np.array([[values.index(p[f]) for f, values in varied.items()] for p in candidates])
     weights = np.array([len(values) for values in varied.values()])
-    draw, best = random.Random(seed), None
+    rng, best = random.Random(seed), None
     for _ in range(STARTS):
-        loss, chosen = _search(table, weights, draw.sample(range(len(every)), count))
-        points = [every[i] for i in sorted(chosen)]
-        if (best is None or loss < best[0]) and is_estimable(points, steps):
-            best = loss, points
+        similarity, chosen = _search(table, weights, rng.sample(range(len(candidates)), count))
+        points = [candidates[i] for i in sorted(chosen)]
+        if (best is None or similarity < best[0]) and is_estimable(points, steps):
+            best = similarity, points
     if best is None:
         raise UsageError(f"design: {count} points do not separate the effects of {', '.join(varied)}; give more points")
     return best[1]
 
 
 def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[int, list[int]]:
-    """Exchange points while that makes the chosen ones less similar; returns them with their total similarity.
+    """Exchange points while that makes the chosen ones less similar; returns the total similarity, and the points.
 
     The similarity of two points is the sum over their common levels, with more weight for rare levels. The sum of its
     squares over all pairs is smallest for an orthogonal array (Xu's J2, Technometrics 44, 2002).
     """
 
-    def likeness(point: int) -> np.ndarray:
+    def square_similarity(point: int) -> np.ndarray:
         return ((table == table[point]) @ weights) ** 2
 
-    total, better = sum(likeness(point) for point in chosen), True
+    total, improved = sum(square_similarity(point) for point in chosen), True
     assert isinstance(total, np.ndarray)
-    while better:
-        better = False
-        for place, point in enumerate(chosen):
-            others = total - likeness(point)
+    while improved:
+        improved = False
+        for index, point in enumerate(chosen):
+            others = total - square_similarity(point)
             costs = others.copy()
             costs[[p for p in chosen if p != point]] = np.iinfo(costs.dtype).max  # no point is measured twice
             new = int(costs.argmin())
             if costs[new] < costs[point]:
-                chosen[place], total, better = new, others + likeness(new), True
+                chosen[index], total, improved = new, others + square_similarity(new), True
     return int(total[chosen].sum()), chosen
 
 
@@ -75,7 +74,7 @@ def count_effects(levels: Levels) -> int:
 
 
 def _list_contrasts(levels: Levels) -> list[EffectStep]:
-    """Numbers in order; categories as in the suite."""
+    """The effects of all varied factors: numbers in ascending order, categories as in the suite."""
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}
     )

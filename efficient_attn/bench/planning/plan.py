@@ -27,10 +27,11 @@ from .suite_schema import DesignTable, SuitePart, VariantTable
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """Changes of a suite by the command line: axes by name, variants, keys of tasks; ``quick`` shrinks it.
+    """Changes of a suite by the command line: axes by name, variants, keys of tasks.
 
     flags: the flag by which a key was set, if not ``--set``. tasks, parts: select some of the suite's. shape: the model
     whose sizes the axes have; variants of the suite that require other key-value heads are left out, with a warning.
+    quick: a run with fewer lengths and rounds.
     """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -57,8 +58,8 @@ class Overrides:
         }
         quick = ("--quick",) if self.quick else ()
         parts = (f"{flag} {_format_toml(value)}" for flag, value in flags.items() if value is not None)
-        set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_format_toml(value)}" for flag, value in keys.items())
-        return (*quick, *parts, *set_)
+        set_keys = (f"{flag}{'=' if ' ' in flag else ' '}{_format_toml(value)}" for flag, value in keys.items())
+        return (*quick, *parts, *set_keys)
 
 
 def _format_toml(value: Any) -> str:
@@ -70,27 +71,27 @@ def _format_toml(value: Any) -> str:
 
 def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[Case]:
     """All cases of a suite. Raises `UsageError` for unknown names and duplicate cases."""
-    effort, parts = _make_sampling(loaded, overrides), loaded.suite.parts()
+    sampling, parts = _make_sampling(loaded, overrides), loaded.suite.parts()
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
     _check_tasks(loaded, overrides.tasks)
-    chosen = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
+    selected = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
     with_blocks = any(part.block for part in parts)
-    for part, every in zip(parts, loaded.task_keys, strict=True):
-        if chosen and part.name not in chosen:
+    for part, all_tasks in zip(parts, loaded.task_keys, strict=True):
+        if selected and part.name not in selected:
             continue
-        wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
+        tasks = [t for t in all_tasks if not overrides.tasks or t.task in overrides.tasks]
         try:
-            cases += _plan_part(loaded.name, part, wanted, effort, overrides, with_blocks)
+            cases += _plan_part(loaded.name, part, tasks, sampling, overrides, with_blocks)
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
         requested = ", ".join(overrides.variants) or "a mechanism"
         raise UsageError(f"{loaded.name}: no part has key-value heads that {requested} supports")
     _check_overrides(loaded.name, overrides, cases)
-    case_by_key: dict[str, Case] = {}
+    case_by_digest: dict[str, Case] = {}
     for case in cases:
-        same = case_by_key.setdefault(case.digest, case)  # the key contains options as written, the digest all options
+        same = case_by_digest.setdefault(case.digest, case)  # unlike the key, independent of how a variant is written
         if same is not case:
             raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
     return cases
@@ -99,9 +100,9 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
 def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:
     suite: Suite = loaded.suite
     if overrides.quick:
-        few = min(3, suite.rounds)
-        short = {"rounds": few, "max_rounds": few, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
-        suite = suite.model_copy(update=short)
+        rounds = min(3, suite.rounds)
+        quick = {"rounds": rounds, "max_rounds": rounds, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
+        suite = suite.model_copy(update=quick)
     if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
         raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
     return Sampling(
@@ -115,90 +116,89 @@ def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:
 
 
 def _plan_part(
-    suite: str, part: SuitePart, wanted: Sequence[TaskKeys], effort: Sampling, overrides: Overrides, with_blocks: bool
+    suite: str, part: SuitePart, tasks: Sequence[TaskKeys], sampling: Sampling, overrides: Overrides, with_blocks: bool
 ) -> list[Case]:
-    """with_blocks: whether any part has blocks; names of baselines on the command line then refer to those."""
+    """with_blocks: whether any part has blocks; names of baselines on the command line then refer to blocks."""
     mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
     specs = _choose_variants(part.variant, mechanisms) if mechanisms or not overrides.variants else []
     blocks = _choose_variants(part.block, overrides.variants)
     grids = _make_grids(part, overrides)
     cases: list[Case] = []
-    unfit: dict[Spec | Union, None] = {}
-    for want in wanted:
-        task = find_task(want.target)
-        keys = {**want.keys, **_drop_foreign_keys(task, overrides.keys)}
-        asked = TaskRequest(
+    left_out: dict[Spec | Union, None] = {}
+    for task_keys in tasks:
+        task = find_task(task_keys.target)
+        keys = {**task_keys.keys, **_select_keys(task, overrides.keys)}
+        request = TaskRequest(
             suite=suite,
             part=part.name,
-            task=want.task,
-            target=want.target,
-            words=want.words,
-            keys=check_keys(want.target, keys, "--set"),
+            task=task_keys.task,
+            target=task_keys.target,
+            words=task_keys.words,
+            keys=check_keys(task_keys.target, keys, "--set"),
             grid=grids[0],
-            sampling=effort,
+            sampling=sampling,
             baseline=_find_baseline(part, [*specs, *blocks]),
             quick=overrides.quick,
             variants=bool(part.variant),
             blocks=bool(part.block),
         )
-        planned = chain.from_iterable(task.plan(replace(asked, grid=grid)) for grid in grids)
-        for cell, kv_heads in dict.fromkeys(planned):  # groups that do not depend on the shape occur once
-            # command-line variants run in every part whose key-value heads they support; the suite's own have to fit
-            named = blocks if cell.of_blocks else specs
-            choosy = overrides.variants or overrides.shape
-            accepted = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
-            unfit |= dict.fromkeys(s for s in named if s not in accepted and not overrides.variants)
+        planned = chain.from_iterable(task.plan(replace(request, grid=grid)) for grid in grids)
+        for group, kv_heads in dict.fromkeys(planned):  # groups that do not depend on the shape occur once
+            # command-line variants run in the parts whose key-value heads they support; the suite's own have to fit
+            candidates = blocks if group.of_blocks else specs
+            filtered = overrides.variants or overrides.shape
+            accepted = [s for s in candidates if not filtered or accepts_kv_heads(group, s, kv_heads)]
+            left_out |= dict.fromkeys(s for s in candidates if s not in accepted and not overrides.variants)
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
-            fitted = fit_all(cell, accepted if task.mechanisms else [Spec(want.task)], kv_heads, budgets)
-            cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
-    if unfit:
-        message = f"left out of part {part.name!r}: {', '.join(map(str, unfit))}"
+            fitted = fit_all(group, accepted if task.mechanisms else [Spec(task_keys.task)], kv_heads, budgets)
+            cases += [make_case(group, spec, kv_heads, budget) for spec, budget in fitted]
+    if left_out:
+        message = f"left out of part {part.name!r}: {', '.join(map(str, left_out))}"
         warnings.warn(f"--shape {overrides.shape}: {message}: other key-value heads than the model's", stacklevel=2)
     return _set_baselines(cases)
 
 
-def _drop_foreign_keys(task: Task, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _select_keys(task: Task, keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the task has. A single value of a key that takes several becomes a list."""
     fields = {name: f for name, f in task.keys.model_fields.items() if name in keys}
-    several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
-    return {k: [keys[k]] if k in several and not isinstance(keys[k], list) else keys[k] for k in fields}
+    lists = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
+    return {k: [keys[k]] if k in lists and not isinstance(keys[k], list) else keys[k] for k in fields}
 
 
 def _set_baselines(cases: Sequence[Case]) -> list[Case]:
     """The cases, each group with its baseline's number of key-value heads, the largest if there are several."""
-    most = {
-        cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
-        for cell, members in group_cases(cases)
+    kv_heads = {
+        group: max((c.kv_heads for c in members if c.variant == group.baseline), default=None)
+        for group, members in group_cases(cases)
     }
-    return [replace(case, group=replace(case.group, baseline_kv_heads=most[case.group])) for case in cases]
+    return [replace(case, group=replace(case.group, baseline_kv_heads=kv_heads[case.group])) for case in cases]
 
 
 def get_spec(variant: VariantTable) -> Spec | Union:
-    """A suite's variant as a spec, its values as text, its backend under its present name."""
+    """A suite's variant as a spec, with values as text and the current name of its backend."""
     options = {name: format_value(value) for name, value in variant.options.items()}
     return rename_backend(parse(variant.name).with_options(options, variant.backend))
 
 
-def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[Spec | Union]:
+def _choose_variants(tables: Sequence[VariantTable] | None, requested: Sequence[str]) -> list[Spec | Union]:
     """A part's variants or blocks; if some are requested, those: the suite's if the name matches, else as given."""
     specs = [get_spec(v) for v in tables or ()]
-    if not wanted or tables is None:
+    if not requested or tables is None:
         return specs
-    chosen: list[Spec | Union] = []
-    for text in wanted:
+    chosen: dict[Spec | Union, None] = {}
+    for text in requested:
         spec = get_spec(VariantTable(name=text))
-        same = [s for s in specs if s.matches(text) or s == spec]
-        chosen += [s for s in (same or [spec]) if s not in chosen]
-    return chosen
+        chosen |= dict.fromkeys([s for s in specs if s.matches(text) or s == spec] or [spec])
+    return list(chosen)
 
 
 def _find_baseline(part: SuitePart, specs: Sequence[Spec | Union]) -> str | None:
-    """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
+    """The spec of the part's baseline; None if the part does not run it."""
     return next((str(s) for s in specs if part.baseline and s.matches(part.baseline)), None)
 
 
 def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
-    task_names = list(dict.fromkeys(want.task for wanted in loaded.task_keys for want in wanted))
+    task_names = list(dict.fromkeys(task_keys.task for part in loaded.task_keys for task_keys in part))
     for name in names:
         if name not in task_names:
             raise make_unknown_error("task", name, task_names, where=f"--task: {loaded.name}")
@@ -212,19 +212,19 @@ def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
             raise make_unknown_error("baseline", part.baseline, names, where=name)
 
 
-def _find_parts(suite: str, asked: Sequence[str], part_names: Sequence[str]) -> set[str]:
-    """The requested parts, from texts with one or several names separated by commas. A name may contain commas too, as
-    ``growth, causal`` does: the longest match is taken."""
-    whole, chosen = {normalise_name(name): name for name in part_names}, set[str]()
-    for text in asked:
-        left = normalise_name(text).split(", ")
-        while left:
-            fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
-            if not fitting:
-                raise make_unknown_error("part", left[0], part_names, where=f"--part: {suite}")
-            chosen.add(whole[", ".join(left[: fitting[0]])])
-            left = left[fitting[0] :]
-    return chosen
+def _find_parts(suite: str, requested: Sequence[str], part_names: Sequence[str]) -> set[str]:
+    """The requested parts, from texts with one or several names separated by commas. As names may contain commas too,
+    such as ``growth, causal``, the longest match counts."""
+    by_name, selected = {normalise_name(name): name for name in part_names}, set[str]()
+    for text in requested:
+        pieces = normalise_name(text).split(", ")
+        while pieces:
+            end = next((end for end in range(len(pieces), 0, -1) if ", ".join(pieces[:end]) in by_name), None)
+            if end is None:
+                raise make_unknown_error("part", pieces[0], part_names, where=f"--part: {suite}")
+            selected.add(by_name[", ".join(pieces[:end])])
+            pieces = pieces[end:]
+    return selected
 
 
 def normalise_name(name: str) -> str:
@@ -234,14 +234,14 @@ def normalise_name(name: str) -> str:
 
 def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
     """Check that every key set on the command line is used by some group."""
-    cells = {case.group for case in cases}
-    fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
-    supported = {key for cell in cells for key, value in cell.keys if value is not None}
-    for fields_of in {find_task(cell.target).keys for cell in cells}:  # groups do not store default values
-        supported |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
+    groups = {case.group for case in cases}
+    fields = {f for group in groups for f in find_task(group.target).keys.model_fields}
+    supported = {key for group in groups for key, value in group.keys if value is not None}
+    for model in {find_task(group.target).keys for group in groups}:  # groups do not store default values
+        supported |= {n for n, f in model.model_fields.items() if f.default == overrides.keys.get(n)}
     for key, value in overrides.keys.items():
-        axis = isinstance(value, list | tuple)  # axes of which each group has a single value
-        if key not in fields or (key not in supported and not axis):
+        is_axis = isinstance(value, list | tuple)  # of which each group has a single value
+        if key not in fields or (key not in supported and not is_axis):
             near = difflib.get_close_matches(key, fields - {key}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             flag = overrides.flags.get(key, f"--set {key}")
@@ -266,15 +266,15 @@ def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
 
 def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Mapping[str, Any], ...]:
     """The design's points; in a quick run as few as can separate the effects."""
-    every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
-    small = [p for p in every if design.most_flops is None or estimate_flops(p) <= design.most_flops]
-    if not small:
+    points = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
+    points = [p for p in points if design.most_flops is None or estimate_flops(p) <= design.most_flops]
+    if not points:
         raise UsageError(f"design: exact attention needs more than {design.most_flops:.3g} operations at every point")
-    levels = {name: list(dict.fromkeys(p[name] for p in small)) for name in small[0]}
+    levels = {name: list(dict.fromkeys(p[name] for p in points)) for name in points[0]}
     count = min(design.points, count_effects(levels) + 1) if quick else design.points
-    return tuple(choose_points(small, levels, count, design.seed))
+    return tuple(choose_points(points, levels, count, design.seed))
 
 
 def estimate_flops(point: Mapping[str, Any]) -> float:
-    """Operations of a call of exact attention under no mask."""
+    """Operations of a call of exact attention without a mask."""
     return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

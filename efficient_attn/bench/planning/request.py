@@ -31,8 +31,7 @@ DTYPES = {"cuda": ("float16", "bfloat16")}  # if the suite sets none; elsewhere 
 
 @dataclass(frozen=True)
 class AxisGrid:
-    """Every axis with its values, defaults included. points: the combinations that a design has chosen; None for all of
-    them."""
+    """Every axis with its values, defaults included. points: the combinations that a design selects, None for all."""
 
     axes: Mapping[str, tuple[Any, ...]]
     points: tuple[Mapping[str, Any], ...] | None = None
@@ -43,9 +42,9 @@ class AxisGrid:
     def combine(self, *names: str) -> list[dict[str, Any]]:
         """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments."""
         if self.points is not None:
-            wanted = ("device", "dtype", *names)
-            combinations = dict.fromkeys(tuple(point[name] for name in wanted) for point in self.points)
-            return [dict(zip(wanted, values, strict=True)) for values in combinations]
+            all_names = ("device", "dtype", *names)
+            combinations = dict.fromkeys(tuple(point[name] for name in all_names) for point in self.points)
+            return [dict(zip(all_names, values, strict=True)) for values in combinations]
         return [
             {"device": device, "dtype": dtype, **dict(zip(names, values, strict=True))}
             for device in self["device"]
@@ -87,9 +86,9 @@ class TaskRequest:
             sampling=self.sampling,
             baseline=self.baseline,
             of_blocks=of_blocks,
-            keys=tuple((name, _frozen(keys[name])) for name in sorted(keys)),
+            keys=tuple((name, _make_hashable(keys[name])) for name in sorted(keys)),
         )
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def _make_hashable(value: Any) -> Any:
+    return tuple(map(_make_hashable, value)) if isinstance(value, list | tuple) else value

@@ -1,6 +1,6 @@
 """Suites: TOML files that define what is measured, validated so that errors name their location.
 
-Nothing here needs torch, so that errors are found immediately.
+This module does not import torch, so that errors are reported immediately.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from ...errors import UsageError, make_unknown_error
 from ...registry import load_plugin
 from ...resources import find_suites_folder, list_suite_names
-from ..task_registry import TaskTable, find_task, find_words, list_tasks
+from ..task_registry import TaskTable, find_task, group_words, list_tasks
 from .suite_schema import AxesTable, DesignTable, DimsTable, GridTable, ShapeTable, SuitePart, VariantTable
 from .validation import format_problem, list_nested_keys
+
+TABLES: dict[str, type[BaseModel]] = {
+    **{"part": SuitePart, "axes": AxesTable, "quick": AxesTable, "dims": DimsTable, "shapes": ShapeTable},
+    **{"design": DesignTable, "variant": VariantTable, "block": VariantTable},
+}
 
 
 class Suite(GridTable):
@@ -48,23 +53,22 @@ class Suite(GridTable):
     @model_validator(mode="after")
     def _reject_repeated_sizes(self) -> Self:
         for grid in (self, *self.part):
-            where = f"part {grid.name!r}: " if isinstance(grid, SuitePart) else ""
+            label = f"part {grid.name!r}: " if isinstance(grid, SuitePart) else ""
             shapes = grid.shapes or self.shapes or ()
             sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
             varied = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
-            if twice := sorted(sizes & varied):
-                raise ValueError(f"{where}shapes set {twice[0]}, so axes and dims may not")
+            if repeated := sorted(sizes & varied):
+                raise ValueError(f"{label}shapes set {repeated[0]}, so axes and dims may not")
             if shapes and (grid.design or self.design):
-                raise ValueError(f"{where}a design chooses from axes and cannot be combined with shapes")
+                raise ValueError(f"{label}a design chooses from axes and cannot be combined with shapes")
         return self
 
     def parts(self) -> tuple[SuitePart, ...]:
         """The grids, each completed from the top level."""
-        parts = self.part or (SuitePart(name="all"),)
-        whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
 
-        def fill(part: SuitePart) -> SuitePart:
-            fields = {name: getattr(part, name) or getattr(self, name) for name in whole}
+        def complete(part: SuitePart) -> SuitePart:
+            replaced, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
+            fields = {name: getattr(part, name) or getattr(self, name) for name in replaced}
             source = part if part.variant or part.block else self
             fields |= {"variant": source.variant, "block": source.block}
             for name in merged:
@@ -72,7 +76,7 @@ class Suite(GridTable):
                 fields[name] = getattr(self, name).model_copy(update=values)
             return SuitePart(name=part.name, **fields)
 
-        return tuple(map(fill, parts))
+        return tuple(map(complete, self.part or (SuitePart(name="all"),)))
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class TaskKeys:
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A suite with its name and the text of its file, stored with the results. task_keys: of each part's tasks."""
+    """A suite with its name, and the text of its file, which is stored with the results. task_keys: by part."""
 
     name: str
     text: str
@@ -128,7 +132,7 @@ def parse_suite(
         load(str(folder / plugin) if plugin.endswith(".py") else plugin)
     table = list_tasks(tasks)
     grids = {"": data} | {f"part.{i}.": part for i, part in enumerate(_as_tables(data.get("part")))}
-    measured = [find_words(_as_list(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
+    measured = [group_words(_as_list(g.get("measure")), table, label=f"{file}: {at}measure") for at, g in grids.items()]
     fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
     if clash := sorted(fields & Suite.model_fields.keys()):
         raise UsageError(f"{file}: a task has a key {clash[0]!r}, which is also a key of suites; rename it")
@@ -140,47 +144,46 @@ def parse_suite(
         suite = Suite.model_validate(suite_keys)
     except ValidationError as error:
         raise format_problem(file, error, lambda table: _list_keys(table, fields)) from error
-    wanted = []
-    for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
-        wanted.append(_list_task_keys(file, part, keys, task_values, table))
-    return LoadedSuite(name, text, suite, tuple(wanted))
+    part_keys = zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True)
+    task_keys = tuple(_list_task_keys(file, part, keys, task_values, table) for part, keys in part_keys)
+    return LoadedSuite(name, text, suite, task_keys)
 
 
-def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
-    """A task's keys, validated: an instance of its model."""
+def check_keys(target: str, keys: Mapping[str, Any], source: str) -> Any:
+    """A task's keys, validated: an instance of its model. source: of the keys, as errors name it."""
     model = find_task(target).keys
     try:
         return model.model_validate(keys)
     except ValidationError as error:
-        raise format_problem(where, error, lambda table: list_nested_keys(model, table)) from error
+        raise format_problem(source, error, lambda table: list_nested_keys(model, table)) from error
 
 
 def _list_task_keys(
-    file: str, part: SuitePart, keys: Mapping[str, Any], above: Mapping[str, Any], table: TaskTable
+    file: str, part: SuitePart, keys: Mapping[str, Any], defaults: Mapping[str, Any], table: TaskTable
 ) -> tuple[TaskKeys, ...]:
-    """What a part requests of each of its tasks; its own keys override those at the top level."""
+    """The keys of each task of a part; its own override those at the top level."""
     if not part.measure:
         raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
     task_keys = []
-    for name, words in find_words(part.measure, table).items():
+    for name, words in group_words(part.measure, table).items():
         task = find_task(table[name])
         if task.mechanisms and not (part.variant or (part.block and task.blocks)):
             raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
         if part.block and not task.blocks:
             raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms only; remove it")
-        values = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
+        values = {key: value for key, value in {**defaults, **keys}.items() if key in task.keys.model_fields}
         check_keys(table[name], values, file)
         task_keys.append(TaskKeys(name, table[name], words, values))
-    used_keys = {key for wanted in task_keys for key in wanted.keys}
-    if idle := sorted(keys.keys() - used_keys):
-        raise UsageError(f"{file}: part {part.name!r} has no task that uses {idle[0]}; remove it")
+    used_keys = {key for one_task in task_keys for key in one_task.keys}
+    if unused := sorted(keys.keys() - used_keys):
+        raise UsageError(f"{file}: part {part.name!r} has no task that uses {unused[0]}; remove it")
     return tuple(task_keys)
 
 
 def _split_part(data: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a table into the suite's own keys and those of tasks."""
-    theirs = {key: value for key, value in data.items() if key in fields}
-    return {key: value for key, value in data.items() if key not in theirs}, theirs
+    task_keys = {key: value for key, value in data.items() if key in fields}
+    return {key: value for key, value in data.items() if key not in task_keys}, task_keys
 
 
 def _as_list(value: Any) -> list[str]:
@@ -192,15 +195,7 @@ def _as_tables(value: Any) -> list[dict[str, Any]]:
 
 
 def _list_keys(table: list[int | str], fields: Iterable[str]) -> list[str]:
-    """The keys that one of our tables may have. fields: the tasks' keys."""
+    """The keys that a table of a suite may have. fields: the tasks' keys."""
     names = [x for x in table if isinstance(x, str)]
-    kinds: dict[str, type[BaseModel]] = {
-        "axes": AxesTable,
-        "dims": DimsTable,
-        "variant": VariantTable,
-        "part": SuitePart,
-    }
-    kinds["block"] = VariantTable
-    kinds |= {"design": DesignTable, "shapes": ShapeTable, "quick": AxesTable}
-    model = kinds[names[-1]] if names else Suite
+    model = TABLES[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, SuitePart) else ())]

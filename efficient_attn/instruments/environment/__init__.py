@@ -1,7 +1,7 @@
 """The environment of a run: machine, software, and state of the sources.
 
-A value that the machine does not report is None, and ``unknown`` has the reason under its dotted name. Nothing here
-needs Linux; elsewhere more is unknown. Only `collect_environment` imports torch.
+A value that the machine does not report is None, and ``unknown`` has the reason under its dotted name. On systems other
+than Linux more values are unknown. Only `collect_environment` imports torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["collect_environment", "find_available_memory", "name_machine", "read
 
 
 def collect_environment() -> dict[str, Any]:
-    """What is needed to compare these results with others.
+    """The environment as ``run.json`` records it.
 
     ``machine`` is its name, with a digest of its identity that distinguishes machines of one name.
     """
@@ -70,9 +70,6 @@ def read_load_average() -> list[float] | None:
 
 
 def find_available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that this process may still allocate: the smaller of what the machine has and what control groups leave."""
-    candidates = (
-        value_or_none(machine.read_meminfo("MemAvailable", root)),
-        value_or_none(cgroups.read_memory_left(root)),
-    )
-    return min((bytes_ for bytes_ in candidates if bytes_ is not None), default=None)
+    """Bytes that this process may still allocate: the smaller of the machine's and the control groups' free memory."""
+    readings = machine.read_meminfo("MemAvailable", root), cgroups.read_memory_left(root)
+    return min((size for size in map(value_or_none, readings) if size is not None), default=None)

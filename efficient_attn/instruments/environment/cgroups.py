@@ -1,4 +1,4 @@
-"""Control groups, version 1 and 2: the processors and the memory that a container or a service leaves to us."""
+"""Control groups, version 1 and 2: the processors and the memory that a container or a service allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def list_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def _list_existing_parents(mount: Path, path: str) -> list[Path]:
-    """From a group to its mount. A container may see its host's path but not the folders of it."""
+    """The existing folders from a group to its mount. In a container, the path may be the host's and not exist."""
     folder = mount / path.lstrip("/")
     folders = [folder, *folder.parents]
     return [folder for folder in folders if folder.is_relative_to(mount) and folder.is_dir()]
@@ -42,10 +42,8 @@ def _read_quota(folder: Path) -> float | None:
     if limit is not None:  # "200000 100000" or "max 100000"
         quota, _, period = limit.partition(" ")
         return None if quota == "max" else int(quota) / int(period or 100_000)
-    quota, period = (
-        value_or_none(read_number(folder / "cpu.cfs_quota_us")),
-        value_or_none(read_number(folder / "cpu.cfs_period_us")),
-    )
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    quota, period = (value_or_none(read_number(folder / name)) for name in names)
     return quota / period if quota is not None and quota > 0 and period else None
 
 
@@ -72,7 +70,7 @@ def read_memory_left(root: Path = ROOT) -> int | Unknown:
 
 def _read_limit(folder: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
-        limit = value_or_none(read_number(folder / name))  # "max" is no number
+        limit = value_or_none(read_number(folder / name))  # None for "max"
         if limit is not None and 0 <= limit < UNLIMITED:
             return limit
     return None

@@ -19,7 +19,7 @@ SENSORS = {
 
 
 def list_gpus() -> list[str]:
-    """Their names."""
+    """The names of the visible devices."""
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
@@ -31,12 +31,9 @@ def list_gpu_details() -> list[dict[str, Any]]:
 def _read_details(index: int) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)  # nvidia-smi counts all devices, torch the visible ones
-    answer = (
-        run_command("nvidia-smi", f"--query-gpu={SMI_QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}")
-        if uuid
-        else None
-    )
-    values = [v.strip() for v in answer.splitlines()[0].split(",")] if answer else []
+    command = "nvidia-smi", f"--query-gpu={SMI_QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}"
+    output = run_command(*command) if uuid else None
+    values = [v.strip() for v in output.splitlines()[0].split(",")] if output else []
     driver: dict[str, Any] = dict(zip(SMI_QUERIES.split(","), values, strict=False))
     if not driver:
         driver["driver_version"] = Unknown("not reported by nvidia-smi")
@@ -51,9 +48,9 @@ def _read_details(index: int) -> dict[str, Any]:
 
 
 def read_sensors(index: int = 0) -> dict[str, int | Unknown]:
-    """Current clock, power, temperature and load of a device; a reason for each if torch cannot read it (requires
+    """Current clock, power, temperature and load of a device; `Unknown` for those that torch cannot read (it requires
     pynvml)."""
     if not torch.cuda.is_available():
         return dict.fromkeys(SENSORS, Unknown("no CUDA device on this machine"))
-    # NVML's errors are classes of a package that may not be installed
+    # any exception, because NVML's errors are classes of a package that may not be installed
     return {name: try_reading(lambda f=f: getattr(torch.cuda, f)(index), Exception) for name, f in SENSORS.items()}

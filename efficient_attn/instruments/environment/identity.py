@@ -21,7 +21,7 @@ FLAGS = (
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "sme"),
 )
-# vendor and family, then the models of each design, first and last. Those of AMD are as Linux has them.
+# by vendor and family: the first and last model of each design. Those of AMD are as in Linux.
 DESIGNS: dict[tuple[str, int], tuple[tuple[int, int, str], ...]] = {
     ("AMD", 23): (
         *((0x00, 0x2F, "Zen"), (0x50, 0x5F, "Zen")),
@@ -60,9 +60,9 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
         "flags": [name for name in FLAGS if name in flags],
         "cores": os.cpu_count() or 1,
         "physical_cores": layout["physical_cores"],
-        # as reported: the usable part varies with the kernel
+        # rounded, because the usable part varies with the kernel
         "memory_gib": round(memory / 2**30) if memory else Unknown("the system does not report its memory"),
-        # the kind of hypervisor is only known to a program that is not always installed
+        # not its kind, which is reported by a program that is not always installed
         "virtual": "hypervisor" in flags,
         "gpus": list(gpus),
     }
@@ -70,7 +70,7 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
 
 
 def name_machine(root: Path = ROOT) -> str:
-    """The machine's name in rows. torch is only imported where there may be GPUs, which it names consistently."""
+    """The machine's name in rows. torch is only imported, for the names of GPUs, if there may be any."""
     drivers = (root / "proc/driver/nvidia", root / "dev/kfd")  # NVIDIA's, AMD's
     gpus: Sequence[str] = ()
     if sys.platform == "win32" or any(driver.exists() for driver in drivers):
@@ -82,7 +82,7 @@ def name_machine(root: Path = ROOT) -> str:
 
 
 def make_machine_name(facts: Mapping[str, Any]) -> str:
-    """``AMD-Zen4-2c-24GiB``: maker and design, or family and model, or the processor's own name."""
+    """``AMD-Zen4-2c-24GiB``: vendor and design, or family and model, or the processor's own name."""
     vendor, family, model, memory = (facts[name] for name in ("vendor", "family", "model", "memory_gib"))
     if any(isinstance(fact, Unknown) for fact in (vendor, family, model)):
         processor = facts["cpu"]
@@ -100,7 +100,7 @@ def find_design(vendor: str, family: int, model: int) -> str | None:
 
 
 def _parse_number(processor: Mapping[str, str], *names: str) -> int | Unknown:
-    """The first of these lines that is there; ARM's are in hexadecimal digits."""
+    """The number in the first of these lines that exists; on ARM in hexadecimal digits."""
     value = next((processor[name] for name in names if name in processor), "")
     if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", value):
         return int(value, 0 if value.startswith("0x") else 10)

@@ -1,10 +1,11 @@
-"""The machine: processors, topology, what the process may use, and what may change its speed."""
+"""The machine: processors, topology, frequency, virtualisation and memory."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from .readings import ROOT, Unknown, read_number, read_table, read_text, value_o
 from .software import run_command
 
 CPUS = "sys/devices/system/cpu"
-CONTAINER_VARIABLE = "container"  # the variable that systemd, and others after it, set inside
+CONTAINER_VARIABLE = "container"  # set in containers by systemd and others
 SIZE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -29,7 +30,7 @@ def count_usable_cores() -> int:
 
 
 def read_affinity() -> str | Unknown:
-    """Their numbers, runs as ``first-last``."""
+    """The numbers of these processors, with runs as ``first-last``."""
     if not hasattr(os, "sched_getaffinity"):
         return Unknown(f"not reported by {platform.system()}")
     return format_ranges(sorted(os.sched_getaffinity(0)))
@@ -76,11 +77,11 @@ def read_cache_sizes(root: Path = ROOT) -> dict[str, int]:
 
 
 def count_cache_copies(root: Path = ROOT) -> dict[str, int]:
-    """How many caches of each name the machine has, by the processors that share one."""
-    lists_by_name: dict[str, set[str]] = {}
+    """The number of caches of each name, counted by the lists of processors that share one."""
+    lists_by_name: defaultdict[str, set[str]] = defaultdict(set)
     for cpu in _list_numbered(root / CPUS, "cpu"):
         for name, folder in _list_caches(cpu):
-            lists_by_name.setdefault(name, set()).add(value_or_none(read_text(folder / "shared_cpu_list")) or "all")
+            lists_by_name[name].add(value_or_none(read_text(folder / "shared_cpu_list")) or "all")
     return {name: len(lists) for name, lists in lists_by_name.items()}
 
 
@@ -98,15 +99,13 @@ def _list_numbered(folder: Path, prefix: str) -> list[Path]:
     return sorted(folders, key=lambda path: int(path.name[len(prefix) :]))
 
 
-# -- what may change the speed -------------------------------------------------------------------------------------
+# -- frequency and virtualisation ----------------------------------------------------------------------------------
 
 
 def read_frequency(root: Path = ROOT) -> dict[str, Any]:
     """The governor, whether turbo is allowed, and the frequency in MHz."""
     cpus = root / CPUS
-    governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _list_numbered(cpus, "cpu")} - {
-        None
-    }
+    governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _list_numbered(cpus, "cpu")}
     max_khz = read_number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
     current_mhz = read_cpuinfo(root).get("cpu MHz")
     return {
@@ -119,11 +118,9 @@ def read_frequency(root: Path = ROOT) -> dict[str, Any]:
 
 
 def read_turbo(root: Path = ROOT) -> bool | Unknown:
-    """Whether the processor may exceed its rated clock for a while."""
-    no_turbo, boost = (
-        value_or_none(read_number(root / CPUS / "intel_pstate/no_turbo")),
-        value_or_none(read_number(root / CPUS / "cpufreq/boost")),
-    )
+    """Whether the processor may temporarily exceed its rated clock."""
+    files = ("intel_pstate/no_turbo", "cpufreq/boost")
+    no_turbo, boost = (value_or_none(read_number(root / CPUS / file)) for file in files)
     if no_turbo is not None:
         return no_turbo == 0
     return Unknown(f"no boost or no_turbo under /{CPUS}") if boost is None else boost == 1
@@ -142,11 +139,11 @@ def read_virtualisation(root: Path = ROOT) -> dict[str, Any]:
 
 
 def find_container(root: Path = ROOT) -> str | None:
-    """The kind of container that this runs in, by the marks that it leaves; None without any."""
-    marks = {".dockerenv": "docker", "run/.containerenv": "podman"}
+    """The kind of container, by its marker file or environment variable; None outside of containers."""
+    files = {".dockerenv": "docker", "run/.containerenv": "podman"}
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER_VARIABLE))
+    return next((name for file, name in files.items() if (root / file).exists()), os.environ.get(CONTAINER_VARIABLE))
 
 
 def read_cpuinfo(root: Path) -> dict[str, str]:
@@ -158,7 +155,7 @@ def read_cpuinfo(root: Path) -> dict[str, str]:
 
 
 def read_memory_total() -> int | None:
-    """Bytes of the machine."""
+    """Bytes of the machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

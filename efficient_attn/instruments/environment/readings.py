@@ -1,4 +1,4 @@
-"""Readings of the machine: a value, or the reason why it is unknown; never a guess."""
+"""Readings of the machine: a value, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Unknown(NamedTuple):
 
 
 def read_text(path: Path) -> str | Unknown:
-    """A small file's content without the line end."""
+    """The content of a small file without the line end."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
     except OSError as error:
@@ -34,7 +34,7 @@ def read_number(path: Path) -> int | Unknown:
 
 
 def read_table(path: Path, separator: str | None = None) -> dict[str, str] | Unknown:
-    """A file of ``name value`` or ``name: value`` lines; of a name that comes again, the first."""
+    """Read a file of ``name value`` or ``name: value`` lines; of repeated names, the first counts."""
     content = read_text(path)
     if isinstance(content, Unknown):
         return content
@@ -59,7 +59,7 @@ def value_or_none(fact: T | Unknown) -> T | None:
 
 
 def split_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
-    """Facts as plain values, None for unknown ones, and the reason for each None by its dotted name."""
+    """Plain values with None for unknown ones, and the reasons for these by their dotted names."""
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for name, fact in facts.items():

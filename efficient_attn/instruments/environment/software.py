@@ -19,7 +19,7 @@ PACKAGES = (
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
     *("linformer", "reformer-pytorch", "fla-core"),
 )
-# Names, or prefixes that end in "_". No other variables are stored, because they may contain secrets.
+# names, or prefixes that end in "_"; other variables are not stored, because they may contain secrets
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),
     *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
@@ -83,7 +83,7 @@ def find_blas() -> str | Unknown:
 
 
 def count_threads() -> dict[str, int]:
-    """Threads of one operation, and operations that may run concurrently."""
+    """torch's threads within an operation, and of concurrent operations."""
     import torch
 
     return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
@@ -118,9 +118,8 @@ def describe_checkout() -> dict[str, Any] | None:
         return None
     package = ":/efficient_attn"  # new files elsewhere, such as results, do not change the sources
     changes = run_command("git", "diff", "HEAD", "--binary", folder=folder) or ""
-    new_files = (
-        run_command("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=folder) or ""
-    )
+    list_new = ("git", "ls-files", "--others", "--exclude-standard", "--full-name", package)
+    new_files = run_command(*list_new, folder=folder) or ""
     digest = hashlib.sha256(f"{changes}\0{new_files}".encode()).hexdigest()[:12]
     return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new_files else None}
 

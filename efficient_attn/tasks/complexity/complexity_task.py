@@ -1,7 +1,7 @@
-"""Complexity: how time and memory of a mechanism or a layer grow with length and width, compared with published
-formulas, with a verdict by a rule that the suite states before it runs.
+"""Complexity: how time and memory of a mechanism or a layer grow with its sizes, compared with published formulas.
 
-A case is a sweep: one mechanism or layer at all sizes along one axis, timed interleaved.
+A case is a sweep: one mechanism or layer at all sizes along one axis, timed interleaved. The suite states the rule of
+the verdict on a formula (`ComplexityKeys.tolerance`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .sweep import SweepResult
 
 Along = Literal["length", "width", "heads", "causal"]
-HEAD_COUNTS = (1, 2, 4, 8, 16)  # into which a width is parted
+HEAD_COUNTS = (1, 2, 4, 8, 16)  # among which one width is divided
 VARIABLES = "NDHCk"  # that claims may use
-MAX_CALLS_PER_ROUND = 3  # longest call in a round for which `share_turns` plans samples
-UNTIMED_CALLS = 8  # calls of each size for calibration and memory
+CALLS_PER_ROUND = 3  # of each size, as `plan_samples` plans for slow calls
+UNTIMED_CALLS = 8  # of each size, for calibration and memory
 
 
 class GrowthClaim(BaseModel):
@@ -58,11 +58,11 @@ def _restore_tables(claims: Any) -> Any:
 
 
 class ComplexityKeys(Keys):
-    """along: what grows: the length, the width, the number of heads that share one width, or the causal mask.
+    """along: the axis that varies: the length, the width, the number of heads that share one width, or the causal mask.
 
-    sizes: of the sweep, by default those of ``seq_len``, or of ``head_dim`` times the heads. length, width: of what
-    does not grow. training: a forward and a backward pass. most_s, most_bytes: of a call; a sweep ends before it
-    exceeds them. octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval lies
+    sizes: of the sweep, by default those of ``seq_len``, or of ``head_dim`` times the heads. length, width: if they do
+    not vary. training: whether a call is a forward and a backward pass. most_s, most_bytes: limits of a call, at which
+    a sweep ends. octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval lies
     within it of the claimed one reproduces it, one whose interval lies outside contradicts it, all others are
     inconclusive. claims: by name or spec.
     """
@@ -98,20 +98,20 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
                 raise UsageError(f"{request.task}: {n} heads do not divide a width of {d}")
         _check_claims(request, along, sizes)
         length = max(sizes) if along == "length" else keys.length
-        place = CaseConfig(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
+        config = CaseConfig(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
         for of_blocks in [False] * request.variants + [True] * request.blocks:
-            yield request.make_group(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
+            yield request.make_group(config, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
 
 
 def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
-    """Heads and width of each size."""
+    """The heads and the width at each size."""
     if along == "heads":
         return [(size, width) for size in sizes]
     return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
 
 
 def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> None:
-    """Claims are about something that there is, and have a value above 0 at each size: exponents are of logarithms."""
+    """Check that claims name known layers and are positive at each size, as exponents are fitted to logarithms."""
     from ...layers.named import check_layer
 
     letter = {"length": "N", "width": "D", "heads": "H", "causal": "C"}[along]
@@ -183,7 +183,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 def _make_exponent_columns(
     quantity: str, measured: Estimate, sweep: SweepResult, keys: ComplexityKeys, formula: str | None
 ) -> dict[str, Any]:
-    """An exponent, the claimed one, and the verdict."""
+    """The columns of a measured exponent, and if there is a claim, of the claimed one and the verdict."""
     columns: dict[str, Any] = {
         f"{quantity}_exponent": measured.value,
         f"{quantity}_low": measured.low,
@@ -225,13 +225,13 @@ def compute_verdict(measured: Estimate, claimed: float, tolerance: float) -> str
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """All calls of a sweep, of sizes that the limits allow."""
+    """The estimated cost of a sweep over the sizes within the limits."""
     from ...bench.planning.cost_estimate import CALLS
     from .sweep import estimate_call_s, list_points
 
-    seconds = [estimate_call_s(case, spot, best) for spot in list_points(case)]
+    seconds = [estimate_call_s(case, point, best) for point in list_points(case)]
     within_limit = [s for s in seconds if s <= case.keys.most_s]
-    calls = case.group.sampling.rounds * MAX_CALLS_PER_ROUND + UNTIMED_CALLS
+    calls = case.group.sampling.rounds * CALLS_PER_ROUND + UNTIMED_CALLS
     return Guess(sum(within_limit) * calls / CALLS, 0, case.keys.most_bytes)
 
 

@@ -1,6 +1,6 @@
 """Formulas as papers write them: ``N^2 D``, ``N sqrt(N)``, ``3 (D^2 + D)``; adjacent factors multiply.
 
-Invalid formulas are refused before evaluation, and evaluation uses floats, so that powers are bounded.
+Formulas are validated before evaluation, and evaluated in floats, so that powers overflow instead of taking long.
 """
 
 from __future__ import annotations
@@ -13,24 +13,14 @@ from collections.abc import Mapping, Sequence
 from ...errors import UsageError, make_unknown_error
 
 FUNCTIONS = {"sqrt": math.sqrt, "log": math.log2}
-ALLOWED_NODES = (
-    ast.Expression,
-    ast.BinOp,
-    ast.Add,
-    ast.Mult,
-    ast.Div,
-    ast.Pow,
-    ast.Call,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-)
+OPERATORS = (ast.Add, ast.Mult, ast.Div, ast.Pow)
+ALLOWED_NODES = (ast.Expression, ast.BinOp, *OPERATORS, ast.Call, ast.Name, ast.Load, ast.Constant)
 TOKEN = re.compile(r"\s*([A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[+*/^()])")
-MAX_CHARACTERS = 200  # characters, so that nesting stays within Python's limits
+MAX_CHARACTERS = 200  # so that nesting stays within Python's limits
 
 
 def evaluate(text: str, variables: Mapping[str, float]) -> float:
-    """The value of a formula. known: values of the names that it may use. log is base 2.
+    """The value of a formula. variables: values of the names that it may use. log is base 2.
 
     Raises `UsageError` for invalid formulas, unknown names, and values that are not finite numbers.
     """
@@ -62,7 +52,7 @@ def _make_no_value_error(text: str, variables: Mapping[str, float]) -> UsageErro
 
 
 def _tokenize(text: str) -> list[str]:
-    """Names, numbers and signs."""
+    """Names, numbers and operators."""
     tokens, position = [], 0
     while position < len(text):
         token = TOKEN.match(text, position)
@@ -74,8 +64,8 @@ def _tokenize(text: str) -> list[str]:
 
 
 def _to_python(tokens: Sequence[str]) -> str:
-    """The formula in Python: explicit products, powers as ``**``, numbers as floats. A number after a factor is not a
-    product, because ``N2`` usually means N^2."""
+    """The formula in Python: explicit products, powers as ``**``, numbers as floats. A number after a factor remains
+    invalid, because ``N2`` usually means N^2."""
     parts: list[str] = []
     for previous, token in zip([None, *tokens], tokens, strict=False):
         begins = token == "(" or token[0].isalnum()

@@ -1,12 +1,12 @@
-"""Longest: the longest sequence with which a layer, or a model of several, can be trained in a given memory, without
-and with activation checkpointing."""
+"""Longest: the longest sequence with which a model can be trained in a given memory, with or without activation
+checkpointing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -33,8 +33,8 @@ FIRST_LENGTH = 256
 
 
 class LongestKeys(Keys):
-    """memory: of a training step beyond weights and input: activations and gradients. layers: of the model, each with a
-    feed-forward block. checkpointed: whether blocks store only their inputs. most_s: a longer step ends the search."""
+    """memory: bytes of a training step beyond weights and input, for activations and gradients. layers: of the model,
+    each with a feed-forward block. checkpointed: whether blocks store only their inputs. most_s: limit of a step."""
 
     memory: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] = 256 * 10**6
     layers: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = (1, 6)
@@ -49,8 +49,8 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     axes = request.grid.combine("threads", "batch", "heads", "head_dim", "causal")
     for layers, checkpointed, point in product(keys.layers, keys.checkpointed, axes):
         inputs = f"{layers} layer{'s' * (layers > 1)}{', checkpointed' * checkpointed}"
-        place = CaseConfig(seq_len=longest, max_len=longest, inputs=inputs, **point)
-        yield request.make_group(place, layers=(layers,), checkpointed=(checkpointed,), **key_values), None
+        config = CaseConfig(seq_len=longest, max_len=longest, inputs=inputs, **point)
+        yield request.make_group(config, layers=(layers,), checkpointed=(checkpointed,), **key_values), None
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -71,21 +71,17 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     row.mode, row.seq_len, row.kv_len = "forward_backward", longest, longest
     if longest:
         row.peak_memory_bytes, row.latency_ms = measurements[longest][0], 1e3 * measurements[longest][1]
-    row.extra = {
-        "longest": longest,
-        "memory": keys.memory,
-        "layers": keys.layers[0],
-        "checkpointed": keys.checkpointed[0],
-    }
-    row.extra["ended"] = stop_reason
-    return Record(row, {"lengths": sorted(measurements), "bytes": [measurements[n][0] for n in sorted(measurements)]})
+    row.extra = {"longest": longest, "memory": keys.memory, "layers": keys.layers[0]}
+    row.extra |= {"checkpointed": keys.checkpointed[0], "ended": stop_reason}
+    lengths = sorted(measurements)
+    return Record(row, {"lengths": lengths, "bytes": [measurements[n][0] for n in lengths]})
 
 
 def search(
     count_bytes: Callable[[int], int], get_seconds: Callable[[int], float], max_length: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
-    """The longest length up to ``max_length`` that was found to fit, 0 if none, and why the search ended before the
-    memory was used up.
+    """The longest length up to ``max_length`` that was found to fit, 0 if none, and why the search ended (None if the
+    memory is used up).
 
     count_bytes: the bytes at a length; get_seconds: the seconds that it took. Each length is interpolated or
     extrapolated from those tried before, alternating with bisection.
@@ -102,18 +98,15 @@ def search(
             stop_reason = f"no more than {max_length:,} positions were tried" if low == max_length else None
             break
         bracketed_tries += high <= max_length and low > 0
-        target = (
-            int(_interpolate_length(measurements, TARGET_MEMORY_SHARE * memory, memory))
-            if bracketed_tries < 3 or bracketed_tries % 2 == 0
-            else 0
-        )
+        interpolates = bracketed_tries < 3 or bracketed_tries % 2 == 0
+        target = int(_interpolate_length(measurements, TARGET_MEMORY_SHARE * memory, memory)) if interpolates else 0
         if n_bytes <= memory:
             affordable = int(length * (most_s / get_seconds(length)) ** 0.5)
             if affordable < min(target, length + LENGTH_STEP):
                 return low, f"a longer step would take more than {most_s:g} s"
             target = min(target, max(affordable, length + LENGTH_STEP))
         target = max_length if target >= max_length < high else target // LENGTH_STEP * LENGTH_STEP
-        if not low < target < high:  # the middle, without extrapolating far
+        if not low < target < high:  # bisect, or take a small step if no limit is known yet
             target = (low + high) // 2 // LENGTH_STEP * LENGTH_STEP if high <= max_length else low + LENGTH_STEP
         length = target
         if length in (low, high):
@@ -158,36 +151,37 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
     from ...instruments.memory import measure_training_footprint
 
     times: list[float] = []
-    model, place = make_model(case, length), case.group.config
-    x = torch.randn(place.batch, length, model.config.d_model, dtype=getattr(torch, place.dtype), device=place.device)
+    model, config = make_model(case, length), case.group.config
+    options: dict[str, Any] = {"dtype": getattr(torch, config.dtype), "device": config.device}
+    x = torch.randn(config.batch, length, model.config.d_model, **options)
     sources = [x.requires_grad_(), *model.parameters()]
 
     def forward() -> Tensor:
         times.append(perf_counter())
-        return model(x, Mask(causal=place.causal))
+        return model(x, Mask(causal=config.causal))
 
     def backward(out: Tensor) -> object:
         gradients = torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
         times.append(perf_counter())
         return gradients
 
-    footprint = measure_training_footprint(forward, backward, device=place.device)
+    footprint = measure_training_footprint(forward, backward, device=config.device)
     if footprint.peak is None:
         raise UnsupportedError(footprint.reason or "memory cannot be counted here")
     return footprint.peak, times[-1] - times[-2]
 
 
 def make_model(case: Case, length: int) -> Encoder:
-    """The model, or one block of it, for a length."""
+    """The case's model for a length."""
     import torch
 
     from ...models.config import Config
     from ...models.stacks import Encoder
 
-    place, keys = case.group.config, case.keys
-    config = Config(
-        d_model=place.heads * place.head_dim,
-        heads=place.heads,
+    config, keys = case.group.config, case.keys
+    model_config = Config(
+        d_model=config.heads * config.head_dim,
+        heads=config.heads,
         kv_heads=case.kv_heads,
         layers=keys.layers[0],
         attention=str(case.variant),
@@ -196,20 +190,20 @@ def make_model(case: Case, length: int) -> Encoder:
         checkpointed=keys.checkpointed[0],
         seed=case.group.sampling.seed,
     )
-    return Encoder(config).to(device=place.device, dtype=getattr(torch, place.dtype))
+    return Encoder(model_config).to(device=config.device, dtype=getattr(torch, config.dtype))
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The estimated cost: some steps at lengths up to the one that fits, which store about as many bytes."""
-    from ...bench.planning.cost_estimate import CALLS, OTHERWISE
+    """The estimated cost of some training steps at about the longest length."""
+    from ...bench.planning.cost_estimate import CALLS, DEFAULT_EFFICIENCY
 
-    place, keys = case.group.config, case.keys
-    width, layers = place.heads * place.head_dim, keys.layers[0]
+    config, keys = case.group.config, case.keys
+    width, layers = config.heads * config.head_dim, keys.layers[0]
     numbers_per_feature = (4 if keys.checkpointed[0] else 80) * layers + 80
-    length = min(place.seq_len, keys.memory // (width * numbers_per_feature))
+    length = min(config.seq_len, keys.memory // (width * numbers_per_feature))
     attn = case.create()
-    work = layers * (24 * length * width**2 + 4 * width * attn.growth.cost(length, length, place.causal))
-    seconds = min(2 * keys.most_s, 2 * 3.5 * place.batch * work / best.gemm_flops_per_s / OTHERWISE)
+    work = layers * (24 * length * width**2 + 4 * width * attn.growth.cost(length, length, config.causal))
+    seconds = min(2 * keys.most_s, 2 * 3.5 * config.batch * work / best.gemm_flops_per_s / DEFAULT_EFFICIENCY)
     return Guess(4 * seconds / CALLS, 0, 2 * keys.memory)
 
 

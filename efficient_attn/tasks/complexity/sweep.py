@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...bench.case import Case
 from ...bench.measuring.output_comparison import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
-from ...bench.planning.cost_estimate import LAUNCH_S, OTHERWISE
+from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...instruments.distance import relative_error
@@ -26,12 +26,12 @@ from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import find_baseline, make_layer
 from ...registry import create
 from ...results.stats import Estimate, estimate_geometric_mean, median
-from ...units import size as write_bytes
+from ...units import size as format_size
 from .formulas import evaluate
 
-STEP_S = 2e-5  # of a recurrence, however narrow it is
-VERIFIED_LENGTH = 256  # length at which a mechanism is verified
-PROCESSES = 1  # that measure a sweep: its sizes are compared with each other only
+STEP_S = 2e-5  # least seconds of a step of a recurrence
+VERIFIED_LENGTH = 256  # at which a mechanism is verified, or the first length if it is shorter
+PROCESSES = 1  # that measure a sweep, as its sizes are only compared with each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,23 +50,23 @@ class SweepPoint:
 
     @property
     def variables(self) -> dict[str, float]:
-        """As formulas have them."""
+        """The variables of formulas."""
         return {"N": self.length, "D": self.width, "H": self.heads, "C": 1 + self.causal, "k": self.kernel}
 
 
 def list_points(case: Case) -> list[SweepPoint]:
     """The sizes of all calls of a case's sweep, in order."""
-    place, keys = case.group.config, case.keys
+    config, keys = case.group.config, case.keys
     defaults = SweepPoint(
         length=keys.length,
         width=keys.width,
-        heads=place.heads,
-        causal=place.causal,
+        heads=config.heads,
+        causal=config.causal,
         kernel=json.loads(case.options).get("kernel", 1) if case.family == "baseline" else 1,
     )
     along = keys.along[0]
     if along == "causal":
-        return [replace(defaults, causal=hidden) for hidden in (False, True)]
+        return [replace(defaults, causal=causal) for causal in (False, True)]
     return [replace(defaults, **{along: value}) for value in keys.sizes]
 
 
@@ -74,27 +74,23 @@ class SweepCall:
     """A call at one point of a sweep, with its inputs."""
 
     def __init__(self, case: Case, point: SweepPoint) -> None:
-        place, seed = case.group.config, case.group.sampling.seed
-        self.training, self.device = case.keys.training, place.device
+        config, seed = case.group.config, case.group.sampling.seed
+        self.training, self.device = case.keys.training, config.device
         self.mask = Mask(causal=point.causal)
-        factory_options: dict[str, Any] = {"device": place.device, "dtype": getattr(torch, place.dtype)}
+        factory_options: dict[str, Any] = {"device": config.device, "dtype": getattr(torch, config.dtype)}
         generator = torch.Generator().manual_seed(seed)
         if case.group.of_blocks:
             sizes = {"heads": point.heads, "length": point.length, "causal": point.causal}
-            self.module: nn.Module = make_layer(case.variant, d_model=point.width, seed=seed, **sizes).to(
-                **factory_options
-            )
-            self.inputs = [
-                torch.randn(place.batch, point.length, point.width, generator=generator).to(**factory_options)
-            ]
+            layer = make_layer(case.variant, d_model=point.width, seed=seed, **sizes)
+            self.module: nn.Module = layer.to(**factory_options)
+            x = torch.randn(config.batch, point.length, point.width, generator=generator)
+            self.inputs = [x.to(**factory_options)]
             self.extra_inputs: dict[str, Tensor] = {}
         else:
-            width = point.width // point.heads
-            dims = Dims(heads=point.heads, kv_heads=None, head_dim=width, value_dim=width, max_len=point.length)
-            attn = create(case.variant, dims=replace(dims, kv_heads=case.kv_heads), seed=seed).to(**factory_options)
-            shape = Shape(
-                place.batch, point.heads, attn.kv_heads or point.heads, point.length, point.length, width, width
-            )
+            n, heads, width = point.length, point.heads, point.width // point.heads
+            dims = Dims(heads=heads, kv_heads=case.kv_heads, head_dim=width, value_dim=width, max_len=n)
+            attn = create(case.variant, dims=dims, seed=seed).to(**factory_options)
+            shape = Shape(config.batch, heads, attn.kv_heads or heads, n, n, width, width)
             q, k, v, self.extra_inputs = attn.sample(shape, generator=generator, **factory_options)
             self.module, self.inputs = attn, [x for x in (q, k, v) if x is not None]
         if self.training:
@@ -107,16 +103,17 @@ class SweepCall:
         with torch.no_grad():
             return self.forward()
 
-    def forward(self) -> Tensor:
-        """The output of the module."""
-        if isinstance(self.module, Baseline):
-            return self.module(*self.inputs)
-        if isinstance(self.module, MultiHeadAttention):
-            return self.module(*self.inputs, mask=self.mask)
-        return self.module(*self.inputs, *[None] * (3 - len(self.inputs)), self.mask, **self.extra_inputs)
+    def forward(self, module: nn.Module | None = None) -> Tensor:
+        """The output of the module, or of another one for comparison."""
+        module = self.module if module is None else module
+        if isinstance(module, Baseline):
+            return module(*self.inputs)
+        if isinstance(module, MultiHeadAttention):
+            return module(*self.inputs, mask=self.mask)
+        return module(*self.inputs, *[None] * (3 - len(self.inputs)), self.mask, **self.extra_inputs)
 
     def backward(self, out: Tensor) -> object:
-        """The gradients by inputs and parameters."""
+        """The gradients with respect to inputs and parameters."""
         sources = [*self.inputs, *self.module.parameters()]
         return torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
 
@@ -129,20 +126,16 @@ class SweepCall:
     def verify(self, dtype: str) -> float | None:
         """The error against the dense reference; None for baselines, which have none. Raises `InvalidResult` above the
         tolerance."""
+        if isinstance(self.module, Baseline):
+            return None
         oracle = deepcopy(self.module)
         attn: Any = getattr(oracle, "attn", oracle)
-        if isinstance(oracle, Baseline):
-            return None
         attn.backend = "dense"
         with torch.no_grad():
-            output, module = self.forward(), self.module
-            self.module = oracle
-            expected, self.module = self.forward(), module
-        error = relative_error(output, expected)
-        if not error <= TOLERANCE[dtype]:
-            raise InvalidResult(
-                f"relative error {error:.2g} against its dense reference, more than {TOLERANCE[dtype]:.0e}"
-            )
+            error = relative_error(self.forward(), self.forward(oracle))
+        limit = TOLERANCE[dtype]
+        if not error <= limit:
+            raise InvalidResult(f"relative error {error:.2g} against its dense reference, more than {limit:.0e}")
         return error
 
 
@@ -172,18 +165,22 @@ class SweepResult:
 
 
 def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> SweepResult:
-    """Find the sizes within the limits, and time them interleaved. at: called before each new size."""
-    place, effort = case.group.config, case.group.sampling
+    """Find the sizes within the limits, and time them interleaved. on_step: called before each size and round."""
+    config, sampling = case.group.config, case.group.sampling
     calls, n_bytes, stop_reason = _measure_sizes(case, on_step)
     timed = {str(i): _make_timed(call) for i, (_, call) in enumerate(calls)}
-    paces = {
-        name: calibrate(timed_call, budget_s=effort.budget_s, device=place.device) for name, timed_call in timed.items()
-    }
-    turns = plan_samples(paces, rounds=effort.rounds, processes=PROCESSES, budget_s=effort.budget_s)
+    costs = {name: calibrate(call, budget_s=sampling.budget_s, device=config.device) for name, call in timed.items()}
+    plans = plan_samples(costs, rounds=sampling.rounds, processes=PROCESSES, budget_s=sampling.budget_s)
     seconds: list[list[float]] = []
-    alone = place.device == "cpu" and torch.get_num_threads() == 1
-    rounds = dict.fromkeys(timed, effort.rounds)
-    for round_result in run_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, single_thread=alone):
+    rounds = run_rounds(
+        timed,
+        plans,
+        dict.fromkeys(timed, sampling.rounds),
+        seed=sampling.seed,
+        device=config.device,
+        single_thread=config.device == "cpu" and torch.get_num_threads() == 1,
+    )
+    for round_result in rounds:
         on_step()
         for error in round_result.errors.values():
             raise error
@@ -192,7 +189,9 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
         PointResult(point, estimate_geometric_mean([values[i] for values in seconds]), n_bytes[i])
         for i, (point, _) in enumerate(calls)
     ]
-    parameters = [(name, p.numel()) for name, p in calls[0][1].module.named_parameters()]
+    first_point, first_call = calls[0]
+    parameters = [(name, p.numel()) for name, p in first_call.module.named_parameters()]
+    short_point = replace(first_point, length=min(first_point.length, VERIFIED_LENGTH))
     return SweepResult(
         results=results,
         sizes=[point.size(case.keys.along[0]) for point, _ in calls],
@@ -201,13 +200,8 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
         parameters=sum(count for _, count in parameters),
         weights=sum(count for name, count in parameters if "bias" not in name),
         sequential=_count_sequential_steps(calls[-1][1].module, results[-1].point.length),
-        error=_make_short_call(case, calls[0][0]).verify(place.dtype),
+        error=SweepCall(case, short_point).verify(config.dtype),
     )
-
-
-def _make_short_call(case: Case, point: SweepPoint) -> SweepCall:
-    """The same at a length at which its reference is cheap."""
-    return SweepCall(case, replace(point, length=min(point.length, VERIFIED_LENGTH)))
 
 
 def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
@@ -220,20 +214,19 @@ def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
 
 def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
     """Estimated seconds of a call, from declared growth."""
-    place, keys = case.group.config, case.keys
-    work = 0.0
+    config, keys = case.group.config, case.keys
     if case.group.of_blocks and (cls := find_baseline(case.variant)):
         claim = keys.find_claim(case.variant)
         work = 8 * evaluate(claim.time, point.variables) if claim else 0.0
         sequential_steps = cls.cost.sequential(point.length) if hasattr(cls, "cost") else 1
-        return place.batch * work / best.gemm_flops_per_s + sequential_steps * STEP_S
+        return config.batch * work / best.gemm_flops_per_s + sequential_steps * STEP_S
     width = point.width // point.heads
     attn = create(
         case.variant, dims=Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
     )
     work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
     work += 8 * point.length * point.width**2 if case.group.of_blocks else 0
-    return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / OTHERWISE + LAUNCH_S
+    return config.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / DEFAULT_EFFICIENCY + LAUNCH_S
 
 
 def _make_timed(call: SweepCall) -> TimedCall:
@@ -247,30 +240,30 @@ def _make_timed(call: SweepCall) -> TimedCall:
 def _measure_sizes(
     case: Case, on_step: Callable[[], None]
 ) -> tuple[list[tuple[SweepPoint, SweepCall]], list[int | None], str | None]:
-    """The sizes within the limits, the bytes of a call at each, and what ended them."""
+    """The sizes within the limits, the bytes of a call at each, and why there is no larger one."""
     keys, measured_calls, n_bytes, seconds = case.keys, [], [], []
     along = keys.along[0]
     for point in list_points(case):
         on_step()
-        where = f"at {along} {point.size(along):,}"
+        at_size = f"at {along} {point.size(along):,}"
         if (estimate := _extrapolate(seconds)) > keys.most_s:
-            return measured_calls, n_bytes, f"a call would take about {estimate:.2g} s {where}"
+            return measured_calls, n_bytes, f"a call would take about {estimate:.2g} s {at_size}"
         if (estimate := _extrapolate([b or 0 for b in n_bytes])) > keys.most_bytes:
-            return measured_calls, n_bytes, f"a call would take about {write_bytes(int(estimate))} {where}"
+            return measured_calls, n_bytes, f"a call would take about {format_size(int(estimate))} {at_size}"
         call = SweepCall(case, point)
         try:
             times = [_time_call(case, call)]
         except TooSlow as error:
             if len(measured_calls) < 2:
                 raise
-            return measured_calls, n_bytes, f"{where} {error}"
+            return measured_calls, n_bytes, f"{at_size} {error}"
         peak_bytes = call.count_bytes()
         times.append(_time_call(case, call))
-        if len(measured_calls) > 1:  # an exponent needs two sizes, whatever they take
+        if len(measured_calls) > 1:  # an exponent needs two sizes, even if they exceed the limits
             if min(times) > keys.most_s:
-                return measured_calls, n_bytes, f"a call takes {min(times):.2g} s {where}"
+                return measured_calls, n_bytes, f"a call takes {min(times):.2g} s {at_size}"
             if (peak_bytes or 0) > keys.most_bytes:
-                return measured_calls, n_bytes, f"a call takes {write_bytes(peak_bytes or 0)} {where}"
+                return measured_calls, n_bytes, f"a call takes {format_size(peak_bytes or 0)} {at_size}"
         measured_calls.append((point, call))
         n_bytes.append(peak_bytes)
         seconds.append(min(times))
@@ -278,13 +271,13 @@ def _measure_sizes(
 
 
 def _time_call(case: Case, call: SweepCall) -> float:
-    """Seconds of a call; far more than the limit is an error."""
+    """Seconds of a call. Raises `TooSlow` if they far exceed the limit."""
     budget = 10 * case.keys.most_s + case.group.sampling.budget_s
     return time_first_call(_make_timed(call), budget_s=budget, device=case.group.config.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:
-    """The next value of a geometric sequence; unknown after fewer than two values."""
+    """The next value of a geometric sequence that does not decrease; 0 after fewer than two values."""
     if len(values) < 2 or not values[-2]:
         return 0.0
     return values[-1] * max(1.0, values[-1] / values[-2])

@@ -20,8 +20,8 @@ class ActivationsNotInstalled(UsageError):
 
 
 class ActivationSizes(NamedTuple):
-    """What planning needs: the file's name with a digest of its content, the numbers of the layers, and the arrays'
-    sizes."""
+    """The sizes of activations, for planning. label: the file's name with a digest of its content. layers: their
+    numbers in the model."""
 
     label: str
     layers: tuple[int, ...]
@@ -31,7 +31,7 @@ class ActivationSizes(NamedTuple):
     width: int
 
 
-# files that the repository has and an installation, for their size, has not
+# files of the repository that are too large for the package
 REPOSITORY_ONLY = {"smollm2": ActivationSizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
 
 
@@ -65,9 +65,8 @@ class Activations:
         arrays = _read_arrays(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
         if missing:
-            raise UsageError(
-                f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
-            )
+            message = f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
+            raise UsageError(message)
         q, k, v = (_check_array(path, n, arrays[n]) for n in ("q", "k", "v"))
         _check_shapes(path, q, k, v)
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
@@ -96,10 +95,9 @@ def describe_activations(name: str) -> ActivationSizes:
 
 def _format_capture_hint(name: str, sizes: ActivationSizes) -> str:
     layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
-    arguments = (
-        f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
-    )
-    return f"{file} is not installed; make it (python -m {arguments}), then use --activations {file}"
+    options = f"--model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
+    command = f"python -m efficient_attn.integrations.capture {options}"
+    return f"{file} is not installed; make it ({command}), then use --activations {file}"
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
@@ -118,9 +116,8 @@ def _read_arrays(path: Path) -> dict[str, Any]:
 
 def _check_array(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     if x.ndim not in (3, 4) or not np.issubdtype(x.dtype, np.floating) or 0 in x.shape:
-        raise UsageError(
-            f"{path.name}: {name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
-        )
+        message = f"{name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
+        raise UsageError(f"{path.name}: {message}")
     if not np.isfinite(x).all():
         raise UsageError(f"{path.name}: {name} has values that are not finite")
     return x if x.ndim == 4 else x[None]

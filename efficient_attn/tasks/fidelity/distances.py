@@ -15,9 +15,9 @@ from ...contract.mechanism import Attention
 from ...instruments.distance import relative_error
 from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, count_visible_keys
 
-ALL_ROWS = 2048  # most queries whose weights are all compared, where single rows can be computed
-N_STRETCHES = 16  # beyond that a block of rows is drawn from each of so many stretches of the sequence
-MIN_KEYS_PER_CALL = 256  # keys whose weights one call reveals, or more where blocks stay small
+ALL_ROWS = 2048  # queries up to which all weights are compared; above that those of so many, if rows are independent
+N_SEGMENTS = 16  # of the sequence, from each of which a block of these rows is drawn
+MIN_KEYS_PER_CALL = 256  # keys whose weights one call returns, or more if blocks stay small
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def measure_distances(
 ) -> Distances:
     """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if computed before.
 
-    Nothing here stores all pairs. As outputs are linear in v, columns of the identity as v reveal the mechanism's
-    weights, some keys a call. Weights are compared on all rows up to 2,048 queries, and for mechanisms that mix queries
-    (`Traits.rows_alone`); otherwise on 16 blocks of 128 rows, each drawn from a sixteenth of the sequence with a fixed
-    seed, over all keys.
+    No matrix of all pairs is stored. As outputs are linear in v, calls with columns of the identity as v return the
+    mechanism's weights for some keys. Weights are compared on all rows up to 2,048 queries, and for mechanisms that mix
+    queries (`Traits.rows_alone`); otherwise on 16 blocks of 128 rows, each drawn from a sixteenth of the sequence with
+    a fixed seed, over all keys.
     """
     exact = ExactReference.compute(q, k, v, mask) if exact is None else exact
     with torch.no_grad():
@@ -91,10 +91,8 @@ def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: M
     for gradient, expected in zip(gradients, exact.gradients, strict=True):
         widened = gradient.double()
         dot += (widened * expected).sum().item()
-        squared_norm, exact_squared_norm = (
-            squared_norm + widened.square().sum().item(),
-            exact_squared_norm + expected.square().sum().item(),
-        )
+        squared_norm += widened.square().sum().item()
+        exact_squared_norm += expected.square().sum().item()
     return dot / math.sqrt(squared_norm * exact_squared_norm) if squared_norm and exact_squared_norm else 0.0
 
 
@@ -115,10 +113,8 @@ def _compare_weights(
         for columns in _split_range(n_visible, step):
             all_weights = attn(queries, k, _unit_values(q, k, columns), block_mask)
             for head_block in _split_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
-                expected, weights = (
-                    exact.compute_weights(q, k, mask, head_block, rows, columns),
-                    all_weights[:, head_block].double(),
-                )
+                expected = exact.compute_weights(q, k, mask, head_block, rows, columns)
+                weights = all_weights[:, head_block].double()
                 l1_distance += (weights - expected).abs_().sum().item()
                 missed_mass += expected.masked_fill_(weights != 0, 0).sum().item()
     total_rows = batch * heads * count
@@ -126,10 +122,10 @@ def _compare_weights(
 
 
 def _draw_row_blocks(n: int) -> list[slice]:
-    """A block of rows in each stretch of n, by a fixed seed."""
-    size, generator, ends = ALL_ROWS // N_STRETCHES, torch.Generator().manual_seed(0), range(0, n * N_STRETCHES + 1, n)
+    """A block of rows in each segment of n rows, by a fixed seed."""
+    size, generator, edges = ALL_ROWS // N_SEGMENTS, torch.Generator().manual_seed(0), range(0, n * N_SEGMENTS + 1, n)
     blocks = []
-    for start, end in pairwise(end // N_STRETCHES for end in ends):
+    for start, end in pairwise(edge // N_SEGMENTS for edge in edges):
         first = int(torch.randint(start, end - size + 1, (), generator=generator))
         blocks.append(slice(first, first + size))
     return blocks
@@ -140,7 +136,7 @@ def _split_range(count: int, step: int) -> Iterator[slice]:
 
 
 def _unit_values(q: Tensor, k: Tensor, columns: slice) -> Tensor:
-    """Values ``[B, Hkv, M, columns]`` by which an output shows the weights on these keys; no more than M."""
+    """Values ``[B, Hkv, M, columns]`` with which an output is the weights on these keys; no more than M."""
     batch, kv_heads, m, _ = k.shape
     values = torch.zeros(m, min(columns.stop, m) - columns.start, dtype=q.dtype, device=q.device)
     values[columns] = torch.eye(values.shape[1], dtype=q.dtype, device=q.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 
-MAX_BLOCK_BYTES = 2**25  # bytes of a block of float64 scores; about five such blocks exist at once
+MAX_BLOCK_BYTES = 2**25  # of a block of float64 scores; about five such blocks exist at once
 SINKS = 4  # first keys, which StreamingLLM keeps as attention sinks (https://arxiv.org/abs/2309.17453)
 
 
@@ -34,16 +34,15 @@ class ExactReference:
 
     @classmethod
     def compute(cls, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
-        """Compute it. Besides the result it needs about five times `BLOCK` bytes, and no matrix of all pairs."""
+        """Compute it, blockwise: besides the result, it needs about five times `MAX_BLOCK_BYTES`."""
         with torch.no_grad():
             return _compute_exact(q, k, v, mask)
 
     def compute_weights(self, q: Tensor, k: Tensor, mask: Mask, heads: slice, rows: slice, columns: slice) -> Tensor:
         """The weights ``[B, heads, rows, columns]`` of some queries on some keys."""
         n, m = q.shape[2], k.shape[2]
-        scores = (
-            q[:, heads, rows].double() @ _expand_heads(k[:, :, columns], heads, q.shape[1]).mT * q.shape[-1] ** -0.5
-        )
+        keys = _expand_heads(k[:, :, columns], heads, q.shape[1])
+        scores = q[:, heads, rows].double() @ keys.mT * q.shape[-1] ** -0.5
         hidden = ~mask.rows(rows, n, m).dense(rows.stop - rows.start, m, device=q.device)[..., columns]
         return scores.sub_(self.lse[:, heads, rows, None]).masked_fill_(hidden, -torch.inf).exp_()
 
@@ -60,7 +59,7 @@ def _expand_heads(x: Tensor, heads: slice, count: int) -> Tensor:
 
 
 def _split_blocks(q: Tensor, m: int) -> Iterator[tuple[slice, slice]]:
-    """Blocks of heads and of query rows, with at most `BLOCK` bytes of scores each."""
+    """Blocks of heads and of query rows, with at most `MAX_BLOCK_BYTES` of scores each."""
     batch, heads, n, _ = q.shape
     row_step = min(n, max(1, MAX_BLOCK_BYTES // (8 * batch * m)))
     head_step = min(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * m * row_step)))
@@ -80,19 +79,15 @@ def _compute_exact(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReferenc
         n_visible = count_visible_keys(mask, rows, n, m)
         allowed = mask.rows(rows, n, m).dense(rows.stop - rows.start, m, device=q.device)[..., :n_visible]
         queries, grad_block = q[:, head_block, rows].double(), upstream[:, head_block, rows].double()
-        keys, values = (
-            _expand_heads(k[:, :, :n_visible], head_block, heads),
-            _expand_heads(v[:, :, :n_visible], head_block, heads),
-        )
+        keys, values = (_expand_heads(x[:, :, :n_visible], head_block, heads) for x in (k, v))
         scores = queries @ keys.mT * scale
         weights = scores.masked_fill(~allowed, -torch.inf)
         lse_block = weights.logsumexp(-1)
         lse_block.masked_fill_(lse_block.isinf(), 0)
         weights.sub_(lse_block[..., None]).exp_()
         lse[:, head_block, rows], out[:, head_block, rows] = lse_block, (out_block := weights @ values)
-        effective_keys += (
-            (lse_block - scores.mul_(weights).sum(-1)).exp_().sum().item()
-        )  # the entropy: lse - sum of weight x score
+        entropy = lse_block - scores.mul_(weights).sum(-1)
+        effective_keys += entropy.exp_().sum().item()
         sink_mass += weights[..., :SINKS].sum().item()
         visible = allowed.double()
         mean = (visible / visible.sum(-1, keepdim=True).clamp(min=1)) @ values
@@ -100,18 +95,10 @@ def _compute_exact(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReferenc
         del scores, visible, mean
         groups = torch.arange(head_block.start, head_block.stop, device=q.device) // (heads // kv_heads)
         dv[:, :, :n_visible].index_add_(1, groups, weights.mT @ grad_block)
-        score_gradients = (
-            (grad_block @ values.mT).sub_((grad_block * out_block).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
-        )
+        row_dots = (grad_block * out_block).sum(-1, keepdim=True)
+        score_gradients = (grad_block @ values.mT).sub_(row_dots).mul_(weights).mul_(scale)
         dq[:, head_block, rows] = score_gradients @ keys
         dk[:, :, :n_visible].index_add_(1, groups, score_gradients.mT @ queries)
-    out_norm, count = out.norm().item(), batch * heads * n
-    return ExactReference(
-        out,
-        lse,
-        upstream,
-        (dq, dk, dv),
-        squared_error**0.5 / (out_norm or 1.0),
-        effective_keys / count,
-        sink_mass / count,
-    )
+    mean_value_error, count = squared_error**0.5 / (out.norm().item() or 1.0), batch * heads * n
+    means = mean_value_error, effective_keys / count, sink_mass / count
+    return ExactReference(out, lse, upstream, (dq, dk, dv), *means)

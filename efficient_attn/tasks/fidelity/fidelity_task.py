@@ -40,14 +40,10 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each captured layer, device, dtype and direction."""
     activations = describe_activations(request.keys.activations)
     for point, layer in product(request.grid.combine("causal"), activations.layers):
-        sizes: dict[str, Any] = {
-            "heads": activations.heads,
-            "seq_len": activations.length,
-            "max_len": activations.length,
-            "head_dim": activations.width,
-        }
-        place = CaseConfig(**point, **sizes, inputs=activations.label, layer=layer)
-        yield request.make_group(place, activations=request.keys.activations), activations.kv_heads
+        sizes: dict[str, Any] = {"heads": activations.heads, "head_dim": activations.width}
+        sizes |= dict.fromkeys(("seq_len", "max_len"), activations.length)
+        config = CaseConfig(**point, **sizes, inputs=activations.label, layer=layer)
+        yield request.make_group(config, activations=request.keys.activations), activations.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -60,17 +56,17 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from ...instruments.global_state import watch_global_state
     from .distances import measure_distances
 
-    place = case.group.config
+    config = case.group.config
     try:
         q, k, v = _load_layer(case.group)
     except ActivationsNotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
-    attn, mask = case.create(), Mask(causal=place.causal)
+    attn, mask = case.create(), Mask(causal=config.causal)
     with torch.no_grad(), watch_global_state((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
         distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group)))
-    row.backend_used, _ = attn.what_runs(case.shape, causal=place.causal, dtype=q.dtype, gradient=False)
+    row.backend_used, _ = attn.what_runs(case.shape, causal=config.causal, dtype=q.dtype, gradient=False)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     row.parameters = sum(p.numel() for p in attn.parameters())
     if not attn.traits.gradient:
@@ -85,24 +81,24 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     return Record(row, {"mean_value_error": mean_value_error})
 
 
-def _load_layer(cell: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """The q, k and v of a group's layer: new copies each time, because a mechanism may write into them."""
+def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of a group's layer, read again for each case, because a mechanism may write into them."""
     import torch
 
-    place, keys = cell.config, dict(cell.keys)
-    assert place.layer is not None
-    arrays = Activations.find(keys["activations"]).select_layer(place.layer)
-    q, k, v = (torch.from_numpy(x).to(device=place.device, dtype=getattr(torch, place.dtype)) for x in arrays)
+    config, keys = group.config, dict(group.keys)
+    assert config.layer is not None
+    arrays = Activations.find(keys["activations"]).select_layer(config.layer)
+    q, k, v = (torch.from_numpy(x).to(device=config.device, dtype=getattr(torch, config.dtype)) for x in arrays)
     return q, k, v
 
 
 @lru_cache(maxsize=1)
-def _compute_reference(cell: Group) -> ExactReference:
+def _compute_reference(group: Group) -> ExactReference:
     """Exact attention on a group's layer, which all its cases in this worker share."""
     from ...contract.mask import Mask
     from .exact import ExactReference
 
-    return ExactReference.compute(*_load_layer(cell), Mask(causal=cell.config.causal))
+    return ExactReference.compute(*_load_layer(group), Mask(causal=group.config.causal))
 
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
@@ -112,12 +108,12 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     the end; for mechanisms that mix queries, all rows of as many first positions as the reference can compute.
     """
     from ...bench.measuring.output_comparison import check_error, list_rows
-    from ...bench.measuring.verification import MAX_WHOLE_PAIRS, fits_pairs
+    from ...bench.measuring.verification import MAX_WHOLE_PAIRS, find_affordable_length
     from ...instruments.distance import relative_error
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
     if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:
-        n = fits_pairs(n, heads, MAX_WHOLE_PAIRS)
+        n = find_affordable_length(n, heads, MAX_WHOLE_PAIRS)
         q, k, v = q[:, :, :n], k[:, :, :n], v[:, :, :n]
     all_rows = heads * attn.dense_pairs(n, n) <= MAX_WHOLE_PAIRS
     out, error = attn(q, k, v, mask), 0.0
@@ -128,7 +124,8 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The gradient, and the weights, some keys a call. Exact attention, which cases share, is the baseline's."""
+    """The estimated cost of the gradient and of the calls that return weights. The baseline's includes the exact
+    reference, which all cases share."""
     from ...bench.planning.cost_estimate import CALLS, estimate_call
     from .distances import ALL_ROWS, MIN_KEYS_PER_CALL
     from .exact import MAX_BLOCK_BYTES
@@ -136,15 +133,13 @@ def guess(case: Case, best: Roofline) -> Guess:
     s, attn, call = case.shape, case.create(), estimate_call(case, best)
     rows = min(s.n, ALL_ROWS) if attn.traits.rows_alone else s.n
     calls, width_factor = -(-s.m // MIN_KEYS_PER_CALL), (s.head_dim + MIN_KEYS_PER_CALL) / (s.head_dim + s.value_dim)
-    seconds = (
-        call.call_s * (calls * width_factor * rows / s.n + GRADIENT_FACTOR)
-        + SECONDS_PER_PAIR * s.batch * s.heads * rows * s.m
-    )
+    seconds = call.call_s * (calls * width_factor * rows / s.n + GRADIENT_FACTOR)
+    pairs = rows * s.m
     if case.variant == case.group.baseline:
-        seconds += SECONDS_PER_PAIR * s.batch * s.heads * s.n * s.m / (2 if case.group.config.causal else 1)
-    return call._replace(
-        call_s=call.call_s + seconds / CALLS, call_bytes=call.call_bytes + LIVE_BLOCKS * MAX_BLOCK_BYTES
-    )
+        pairs += s.n * s.m / (2 if case.group.config.causal else 1)
+    seconds += SECONDS_PER_PAIR * s.batch * s.heads * pairs
+    call_bytes = call.call_bytes + LIVE_BLOCKS * MAX_BLOCK_BYTES
+    return call._replace(call_s=call.call_s + seconds / CALLS, call_bytes=call_bytes)
 
 
 FIDELITY = Task(

@@ -1,12 +1,12 @@
-"""Copying: random tokens, a separator, and the same tokens again as targets: every answer is half the length back (the
-copy task, Graves et al. 2014, arXiv:1410.5401, read by a decoder)."""
+"""Copying: random tokens, a separator, and the same tokens again as targets, so that every answer is half the length
+back (the copy task of Graves et al. 2014, arXiv:1410.5401, for a decoder)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ...errors import UsageError
-from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from ..training.problem import IGNORED, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
 
 
 class CopyingKeys(LearnKeys):
@@ -21,17 +21,12 @@ def check(keys: CopyingKeys, length: int) -> None:
 
 
 def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: N/2 of them, the separator, and all again except the last. The targets are in the second half.
-    Examples are random: those of two splits coincide by chance only."""
+    """Tokens ``[B, N]``: N/2 tokens, the separator, and the same tokens except the last; targets in the second half."""
     half = length // 2
     tokens = generator.integers(keys.vocab, size=(count, half))
     separator, ignored = np.full((count, 1), keys.vocab), np.full((count, half), IGNORED)
     inputs, targets = np.hstack([tokens, separator, tokens[:, :-1]]), np.hstack([ignored, tokens])
     return Batch(inputs, targets, distance=np.where(targets == IGNORED, -1, half))
-
-
-def baselines(keys: CopyingKeys, length: int) -> Baselines:
-    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
 
 
 COPYING = Problem(
@@ -44,6 +39,6 @@ COPYING = Problem(
     check=check,
     inputs=lambda keys: keys.vocab + 1,
     outputs=lambda keys: keys.vocab + 1,
-    baselines=baselines,
+    baselines=guess_uniformly,
     windowed=True,
 )

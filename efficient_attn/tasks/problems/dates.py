@@ -37,9 +37,8 @@ class DatesKeys(LearnKeys):
 
 def check(keys: DatesKeys, length: int) -> None:
     if length < MAX_DATE_CHARACTERS:
-        raise UsageError(
-            f"dates: a date needs up to {MAX_DATE_CHARACTERS} characters, a length of {length} is too short"
-        )
+        needed = f"a date needs up to {MAX_DATE_CHARACTERS} characters"
+        raise UsageError(f"dates: {needed}, a length of {length} is too short")
 
 
 @cache
@@ -50,13 +49,11 @@ def list_days(split: Split) -> Array:
 
 
 def draw(keys: DatesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. Lengths of sources are uniform, and filled with
-    words as far as they fit."""
+    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. A uniformly drawn length of each source is filled
+    with as many words as fit."""
     dates = [date.fromordinal(day) for day in generator.choice(list_days(split), count).tolist()]
-    texts = [
-        FORMATS[format_index](day)
-        for format_index, day in zip(generator.integers(len(FORMATS), size=count), dates, strict=True)
-    ]
+    formats = generator.integers(len(FORMATS), size=count)
+    texts = [FORMATS[index](day) for index, day in zip(formats, dates, strict=True)]
     sources = [_prepend_noise(text, length, generator) for text in texts]
     inputs = np.stack([_encode(text.ljust(length)) for text in sources])
     answers = np.stack([_encode(day.isoformat()) for day in dates])

@@ -35,14 +35,14 @@ def load_images(split: Split) -> tuple[Array, Array]:
     images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    held_out = np.arange(N_HELD_OUT) * len(order) // N_HELD_OUT  # evenly over the classes, which are sorted
+    held_out = np.arange(N_HELD_OUT) * len(order) // N_HELD_OUT  # evenly over the sorted classes
     parts = {"train": np.delete(order, held_out), "validation": order[held_out[::2]], "test": order[held_out[1::2]]}
     indices = parts[split]
     return (images[indices] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[indices]
 
 
 def draw(keys: DigitsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Images ``[B, 1, 8, 8]`` and labels ``[B]``, each image once: so many, or all of the split."""
+    """Images ``[B, 1, 8, 8]`` and labels ``[B]``, at most the whole split, each image once."""
     images, labels = load_images(split)
     indices = generator.permutation(len(labels))[:count]
     return Batch(images[indices], labels[indices])

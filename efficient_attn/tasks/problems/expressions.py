@@ -1,5 +1,5 @@
-"""Expressions of ListOps as tokens, generated as in Long Range Arena (Tay et al. 2020, arXiv:2011.04006), and
-evaluated. Brackets that only group, which its files contain, are left out."""
+"""Generate and evaluate expressions of ListOps as in Long Range Arena (Tay et al. 2020, arXiv:2011.04006). The brackets
+in its files that only group are left out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...errors import UsageError
 
 OPERATOR_PROBABILITY = 0.25  # probability that an argument is an expression
 MIN, MAX, MED, SM, CLOSE, PAD = range(10, 16)  # after the digits
-DRAWS_PER_EXPRESSION = 2000  # draws for one that has the length
+DRAWS_PER_EXPRESSION = 2000  # until one has the requested length
 
 
 def count_max_tokens(depth: int, arguments: int) -> int:
-    """Of the longest expression: an operator, its arguments, its bracket."""
+    """The tokens of the longest expression: an operator, its arguments and its bracket, nested."""
     longest = 1
     for _ in range(depth - 1):
         longest = 2 + arguments * longest
@@ -25,9 +25,9 @@ def count_max_tokens(depth: int, arguments: int) -> int:
 def draw_expressions(
     *, depth: int, arguments: int, longer_than: int, length: int, count: int, generator: np.random.Generator
 ) -> Iterator[list[int]]:
-    """So many that differ, as tokens, each longer than ``longer_than`` and shorter than ``length``.
+    """Draw ``count`` distinct expressions, each with more than ``longer_than`` and fewer than ``length`` tokens.
 
-    Raises `UsageError` where there are hardly so many."""
+    Raises `UsageError` if they cannot be found."""
     numbers, unique = _draw_numbers(generator), set()
     for _ in range(DRAWS_PER_EXPRESSION * count):
         tokens = _draw_expression(depth, arguments, length, numbers)
@@ -42,13 +42,13 @@ def draw_expressions(
 
 
 def _draw_numbers(generator: np.random.Generator) -> Iterator[float]:
-    while True:  # drawn in bulk: a single one costs as much as fifty
+    while True:  # drawn in bulk, because a single draw takes as long as fifty
         yield from generator.random(4096).tolist()
 
 
 def _draw_expression(depth: int, arguments: int, length: int, numbers: Iterator[float]) -> list[int]:
-    """Tokens of an expression, or its beginning where it is too long. Its root is an operator: a digit is too short."""
-    tokens, missing_arguments = [], []  # arguments that open operators still need
+    """Tokens of an expression whose root is an operator, or its beginning if it is too long."""
+    tokens, missing_arguments = [], []  # by open operator
     while len(tokens) < length:
         if not tokens or (len(missing_arguments) + 1 < depth and next(numbers) < OPERATOR_PROBABILITY):
             missing_arguments.append(2 + int((arguments - 1) * next(numbers)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UsageError
-from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from ..training.problem import IGNORED, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
 
 
 class InductionKeys(LearnKeys):
@@ -20,18 +20,15 @@ class InductionKeys(LearnKeys):
 
 def check(keys: InductionKeys, length: int) -> None:
     if length < 3 or keys.vocab < 2:
-        raise UsageError(
-            f"induction: it needs a length of at least 3 and a vocab of at least 2, got {length} and {keys.vocab}"
-        )
+        given = f"got {length} and {keys.vocab}"
+        raise UsageError(f"induction: it needs a length of at least 3 and a vocab of at least 2, {given}")
     if keys.nearest is not None and keys.nearest > length - 2:
-        raise UsageError(
-            f"induction: with a length of {length} no answer can be {keys.nearest} back; at most {length - 2}"
-        )
+        longest = f"at most {length - 2}"
+        raise UsageError(f"induction: with a length of {length} no answer can be {keys.nearest} back; {longest}")
 
 
 def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``, with one target at the last. The position of the special token is uniform, except near the
-    end. Examples are random: those of two splits coincide by chance only."""
+    """Tokens ``[B, N]``, with one target at the last. The special token's position is uniform, except near the end."""
     inputs = generator.integers(keys.vocab, size=(count, length))
     nearest = keys.nearest or max(1, length // 2)
     first, rows = generator.integers(length - 1 - nearest, size=count), np.arange(count)
@@ -39,10 +36,6 @@ def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Gene
     targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
     targets[:, -1], distance[:, -1] = inputs[rows, first + 1], length - 2 - first
     return Batch(inputs, targets, distance=distance)
-
-
-def baselines(keys: InductionKeys, length: int) -> Baselines:
-    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
 
 
 INDUCTION = Problem(
@@ -55,6 +48,6 @@ INDUCTION = Problem(
     check=check,
     inputs=lambda keys: keys.vocab + 1,
     outputs=lambda keys: keys.vocab + 1,
-    baselines=baselines,
+    baselines=guess_uniformly,
     windowed=True,
 )

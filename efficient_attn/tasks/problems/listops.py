@@ -15,13 +15,13 @@ from ..training.problem import Baselines, Batch, Count, LearnKeys, Problem, Reci
 from .expressions import PAD, count_max_tokens, draw_expressions, evaluate_expression
 from .listops_files import FILES, read_rows
 
-BASELINE_EXAMPLES = 2000  # that baselines are counted over, as many as LRA tests
+BASELINE_EXAMPLES = 2000  # over which baselines are counted, as many as LRA's tests have
 
 
 class ListopsKeys(LearnKeys):
-    """depth: as LRA counts, one more than operators may be nested. arguments: the most of an operator. longer_than: in
-    tokens, including the operators' brackets; the length itself is exclusive. data: a folder with LRA's own
-    ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``, which replace generated examples."""
+    """depth: as in LRA, one more than the deepest nesting of operators. arguments: the largest number of an operator's
+    arguments. longer_than: expressions have more tokens, with brackets, and fewer than the length. data: a folder with
+    LRA's ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``, which replace generated examples."""
 
     depth: Annotated[int, Field(ge=2, strict=True)] = 4
     arguments: Annotated[int, Field(ge=2, strict=True)] = 5
@@ -35,8 +35,8 @@ def check(keys: ListopsKeys, length: int) -> None:
             rows, _ = read_rows(keys.data, split)
             longest_row = max(range(len(rows)), key=lambda row: len(rows[row]))
             if len(rows[longest_row]) > length:
-                where = f"{Path(keys.data) / FILES[split]}:{longest_row + 2}"
-                raise UsageError(f"listops: {where}: {len(rows[longest_row])} tokens, more than the length {length}")
+                line = f"{Path(keys.data) / FILES[split]}:{longest_row + 2}"
+                raise UsageError(f"listops: {line}: {len(rows[longest_row])} tokens, more than the length {length}")
         return
     longest = count_max_tokens(keys.depth, keys.arguments)
     if not keys.longer_than < min(longest, length - 1):
@@ -45,8 +45,8 @@ def check(keys: ListopsKeys, length: int) -> None:
 
 
 def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]`` padded at their ends, labels ``[B]`` from 0 to 9. Expressions in one draw are distinct; those
-    of two draws coincide by chance only. From files, each row once: ``count`` of them, or all."""
+    """Tokens ``[B, N]`` padded at their ends, labels ``[B]`` from 0 to 9. Expressions in one draw are distinct. From
+    files, at most all rows are drawn, each once."""
     inputs = np.full((count, length), PAD)
     if keys.data is not None:
         rows, labels = read_rows(keys.data, split)
@@ -63,7 +63,7 @@ def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Genera
 
 @lru_cache(8)
 def baselines(keys: ListopsKeys, length: int) -> Baselines:
-    """Counted over 2,000 examples, or the tests' file: the best label of all, and the best for each first operator."""
+    """The most frequent label of 2,000 examples, or of the tests' file, and the most frequent one by first operator."""
     batch = draw(keys, length, BASELINE_EXAMPLES, np.random.default_rng(0), "test")
     counts = np.zeros((PAD, 10), dtype=int)
     np.add.at(counts, (batch.inputs[:, 0], batch.targets), 1)

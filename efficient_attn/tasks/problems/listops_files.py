@@ -1,5 +1,5 @@
-"""Long Range Arena's own files of ListOps: ``Source``, a tab, ``Target``; tokens separated by spaces. Round brackets,
-which only group, are left out."""
+"""Read Long Range Arena's files of ListOps: lines of source, tab and target, with tokens separated by spaces. Round
+brackets, which only group, are left out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
 
 
 def _parse(source: bytes) -> Array:
-    """The tokens of a row. A file has a hundred million of them, so that whole rows are translated at once."""
+    """The tokens of a row, which is translated as a whole, because a file has up to a hundred million tokens."""
     if any(letter in source for letter in b"abcd"):
         raise ValueError("an unknown token")
     for name, letter in LETTERS:

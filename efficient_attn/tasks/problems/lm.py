@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sysconfig
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from ...integrations.texts import Text
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 PYTHON = "python"
-MAX_LIBRARY_BYTES = 4_000_000  # bytes of Python's standard library
-N_PARTS = 10  # one for tests, one for validation; a text of fewer documents is cut into so many
+MAX_LIBRARY_BYTES = 4_000_000
+N_PARTS = 10  # one is for tests and one for validation; a text of fewer documents is cut into so many
 
 
 class LmKeys(LearnKeys):
@@ -28,9 +29,8 @@ class LmKeys(LearnKeys):
 def check(keys: LmKeys, length: int) -> None:
     for split, corpus in read_splits(keys.text).items():
         if len(corpus) <= length:
-            raise UsageError(
-                f"lm: the {split} part of {keys.text} has {len(corpus)} bytes, a length of {length} needs more"
-            )
+            size = f"{len(corpus)} bytes, a length of {length} needs more"
+            raise UsageError(f"lm: the {split} part of {keys.text} has {size}")
 
 
 @lru_cache(4)
@@ -40,22 +40,19 @@ def read_splits(text: str) -> dict[Split, Array]:
     documents = _read_library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
     if len(documents) < N_PARTS:
         text_bytes = b"\n".join(documents)
-        documents = [
-            text_bytes[i * len(text_bytes) // N_PARTS : (i + 1) * len(text_bytes) // N_PARTS] for i in range(N_PARTS)
-        ]
+        ends = [i * len(text_bytes) // N_PARTS for i in range(N_PARTS + 1)]
+        documents = [text_bytes[start:end] for start, end in pairwise(ends)]
     order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // N_PARTS
-    parts: dict[Split, Array] = {
-        "train": order[2 * tenth :],
-        "validation": order[:tenth],
-        "test": order[tenth : 2 * tenth],
-    }
-    return {
-        s: np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8) for s, indices in parts.items()
-    }
+    validation, test, train = np.split(order, [tenth, 2 * tenth])
+    parts: dict[Split, Array] = {"train": train, "validation": validation, "test": test}
+    corpora: dict[Split, Array] = {}
+    for split, indices in parts.items():
+        corpora[split] = np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8)
+    return corpora
 
 
 def _read_library() -> list[bytes]:
-    """Modules of Python's library, the first ones by name."""
+    """The first modules of Python's standard library by name, up to `MAX_LIBRARY_BYTES`."""
     sources, size = [], 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         sources.append(path.read_bytes())
@@ -66,12 +63,12 @@ def _read_library() -> list[bytes]:
 
 
 def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Bytes ``[B, N]`` from anywhere in the split, and at each the byte after it. A stretch may run from one document
-    into the next."""
+    """Bytes ``[B, N]`` from random positions of the split, and as targets the next bytes. They may cross the border of
+    two documents."""
     corpus = read_splits(keys.text)[split]
     starts = generator.integers(len(corpus) - length, size=(count, 1))
-    stretch = corpus[starts + np.arange(length + 1)].astype(np.int64)
-    return Batch(stretch[:, :-1], stretch[:, 1:])
+    excerpts = corpus[starts + np.arange(length + 1)].astype(np.int64)
+    return Batch(excerpts[:, :-1], excerpts[:, 1:])
 
 
 def baselines(keys: LmKeys, length: int) -> Baselines:
@@ -88,7 +85,7 @@ def _compute_entropies(text: str) -> tuple[float, float]:
     """
     train, test = read_splits(text)["train"], read_splits(text)["test"]
     vocabulary = np.unique(train)
-    n_codes = len(vocabulary) + 1  # the last: bytes that training did not show
+    n_codes = len(vocabulary) + 1  # the last is for bytes that do not occur in training
     codes = np.full(256, n_codes - 1)
     codes[vocabulary] = np.arange(n_codes - 1)
     train_codes, test_codes = codes[train], codes[test]

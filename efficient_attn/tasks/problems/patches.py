@@ -11,12 +11,12 @@ from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 from . import digits
 
-PATCH_SIDE = 2  # points of a patch's side
-ALL_EXAMPLES = 1_000_000  # examples: as many as a split has
+PATCH_SIDE = 2  # pixels
+ALL_EXAMPLES = 1_000_000  # more than a split has
 
 
 class PatchesKeys(LearnKeys):
-    """hidden: patches of an image that are. The length is the number of patches, 16."""
+    """hidden: the number of masked patches of an image. The length is the number of all patches, 16."""
 
     hidden: Count = 8
 
@@ -41,7 +41,7 @@ def compute_scale() -> tuple[float, float]:
 
 
 def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Images ``[B, 1, 8, 8]``, and the hidden patches' points, scaled to mean 0 and variance 1, NaN elsewhere."""
+    """Images ``[B, 1, 8, 8]``, and the masked patches' pixels, scaled to mean 0 and variance 1, NaN elsewhere."""
     images = digits.draw(digits.DigitsKeys(), length, count, generator, split).inputs
     hidden = generator.random((len(images), length)).argsort(1) < keys.hidden
     mean, spread = compute_scale()
@@ -50,7 +50,7 @@ def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Genera
 
 
 def baselines(keys: PatchesKeys, length: int) -> Baselines:
-    """The mean image explains most of what can be predicted of the background."""
+    """The shortcut is to predict the mean image."""
     mean, spread = compute_scale()
     mean_patches = ((cut_patches(digits.load_images("train")[0]) - mean) / spread).mean(0)
     targets = draw(keys, length, ALL_EXAMPLES, np.random.default_rng(0), "test").targets

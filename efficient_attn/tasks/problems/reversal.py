@@ -1,5 +1,5 @@
-"""Reversal: the source, written backwards. All of it is needed, so that a single context vector fails as sources grow
-(Cho et al. 2014, arXiv:1409.1259)."""
+"""Reversal: the source in reverse order. The whole source is needed, so that models with a single context vector fail
+as sources grow (Cho et al. 2014, arXiv:1409.1259)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def check(keys: ReversalKeys, length: int) -> None:
 
 
 def draw(keys: ReversalKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are random: those of two splits coincide by chance only."""
+    """Sources ``[B, N]``, targets ``[B, N + 1]``."""
     source = generator.integers(keys.vocab, size=(count, length))
     return make_answer_batch(source, source[:, ::-1], begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: ReversalKeys, length: int) -> Baselines:
-    """The position alone predicts END; the rest is guessed."""
+    """The shortcut is to predict END from the position, and to guess the rest."""
     token, end = length / (length + 1) / keys.vocab, 1 / (length + 1)
     return Baselines(
         chance=1 / (keys.vocab + 1),

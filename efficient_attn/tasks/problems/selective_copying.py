@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UsageError
-from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from ..training.problem import IGNORED, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
 
 
 class SelectiveCopyingKeys(LearnKeys):
@@ -25,8 +25,8 @@ def check(keys: SelectiveCopyingKeys, length: int) -> None:
 
 
 def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens; the targets are at the marks,
-    which do not contain earlier answers. Examples are random: those of two splits coincide by chance only."""
+    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens, at which the targets are. The
+    inputs do not contain earlier answers."""
     blank, mark = keys.vocab, keys.vocab + 1
     inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
     distance = np.full((count, length), -1)
@@ -39,10 +39,6 @@ def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.rand
     return Batch(inputs, targets, distance=distance)
 
 
-def baselines(keys: SelectiveCopyingKeys, length: int) -> Baselines:
-    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
-
-
 SELECTIVE_COPYING = Problem(
     name="selective_copying",
     title="Selective copying",
@@ -53,6 +49,6 @@ SELECTIVE_COPYING = Problem(
     check=check,
     inputs=lambda keys: keys.vocab + 2,
     outputs=lambda keys: keys.vocab + 2,
-    baselines=baselines,
+    baselines=guess_uniformly,
     windowed=True,
 )

@@ -23,13 +23,13 @@ def check(keys: SortingKeys, length: int) -> None:
 
 
 def draw(keys: SortingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are random: those of two splits coincide by chance only."""
+    """Sources ``[B, N]``, targets ``[B, N + 1]``."""
     source = generator.integers(keys.vocab, size=(count, length))
     return make_answer_batch(source, np.sort(source, axis=1), begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: SortingKeys, length: int) -> Baselines:
-    """An answer's own order predicts much of it: the next token is mostly the last one, or the next larger one."""
+    """The shortcut is to guess each token from its position and the previous one: the same, or the next larger one."""
     token, end = length / (length + 1) / keys.vocab, 1 / (length + 1)
     return Baselines(
         chance=1 / (keys.vocab + 1),
@@ -48,17 +48,13 @@ def _count_guessed(length: int, vocab: int) -> float:
     """
     cdf = np.arange(vocab + 1) / vocab  # F(-1) to F(vocab - 1)
     positions = np.arange(length + 1)[:, None]
-    log_binomials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(length, 0, -1) / np.arange(1, length + 1)))])[
-        :, None
-    ]
+    log_factors = np.log(np.arange(length, 0, -1) / np.arange(1, length + 1))
+    log_binomials = np.concatenate([[0.0], np.cumsum(log_factors)])[:, None]
 
     def product(low: Array, high: Array) -> Array:
-        """C(n, i) low^i high^(n-i), a row an i."""
-        return np.exp(
-            log_binomials
-            + positions * np.log(np.maximum(low, MIN_PROBABILITY))
-            + (length - positions) * np.log(np.maximum(high, MIN_PROBABILITY))
-        )
+        """C(n, i) low^i high^(n-i), in row i."""
+        log_low, log_high = (np.log(np.maximum(x, MIN_PROBABILITY)) for x in (low, high))
+        return np.exp(log_binomials + positions * log_low + (length - positions) * log_high)
 
     above = 1 - cdf[1:]
     higher = np.append(above[1:], 0.0)  # above v + 1

@@ -1,4 +1,4 @@
-"""Alignment: to which tokens of a source a trained model attends while it writes (Bahdanau et al. 2014,
+"""Alignment: the weights of source tokens for each token that a trained model writes (Bahdanau et al. 2014,
 arXiv:1409.0473)."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ...contract.mechanism import Attention
 from .learners import Learner
 from .problem import Batch
 
-MAX_TOKENS = 48  # most tokens of a source or an answer in a plot
-DECIMALS = 3  # decimals of a stored weight
+MAX_TOKENS = 48  # of a source or an answer in a plot
+DECIMALS = 3  # of a stored weight
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[
 
 
 def _find_attention(model: nn.Module) -> Attention | None:
-    """The attention to the source: a recurrent model's, or that of a transformer's last layer."""
+    """The attention to the source: that of a recurrent model, or of a transformer's last layer."""
     decoder = getattr(model, "decoder", None)
     attention = decoder.layers[-1].cross.attn if decoder is not None else getattr(model, "attn", None)
     return attention if isinstance(attention, Attention) else None
@@ -47,7 +47,7 @@ def _find_attention(model: nn.Module) -> Attention | None:
 def _compute_weights(
     attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor
 ) -> Tensor:
-    """A call's weights ``[B, H, N, M]``, from columns of the identity as values, as many at once as v is wide."""
+    """A call's weights ``[B, H, N, M]``, from calls with columns of the identity as v, as many at once as v has."""
     parts = []
     for first in range(0, k.shape[2], v.shape[-1]):
         units = torch.zeros_like(v)

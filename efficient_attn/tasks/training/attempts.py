@@ -1,8 +1,7 @@
-"""Attempts: the learning rates, steps and seeds with which a model is trained, their order, and which of them are still
-needed after the earlier ones.
+"""Attempts: the learning rates, steps and seeds with which a model is trained, in order.
 
-First the grid of rates with the first seed. If none exceeds chance, two rates beyond the grid, then the best of all
-with twice the steps, so that no mechanism counts as unable too early. Then the other seeds with the best.
+First the grid of rates is tried with the first seed. If none exceeds chance, two rates beyond the grid are tried, and
+the best of all with twice the steps. Then the other seeds are trained with the best.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from ...results.stats import estimate_share
 from .problem import Baselines, LearnKeys, Problem
 
 AttemptKind = Literal["grid", "beyond", "longer", "best"]
-RATE_FACTOR = 4.0  # times the largest rate, and this part of the smallest
-STEPS_FACTOR = 2  # times the steps
-QUICK_DIVISOR = 4  # share of them in a quick run
-CHANCE_MARGIN = 1.02  # times chance: a shortcut that is not better is no comparison
+RATE_FACTOR = 4.0  # of the rates beyond the grid to its largest and smallest
+STEPS_FACTOR = 2  # of a longer attempt
+QUICK_DIVISOR = 4  # of the steps in a quick run
+CHANCE_MARGIN = 1.02  # computed scores up to this multiple of chance do not exceed it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """rate: if known in advance; index: of the seed."""
+    """rate: None if earlier attempts determine it. index: of the seed."""
 
     kind: AttemptKind
     rate: float | None = None
@@ -38,14 +37,14 @@ class Attempt:
 
 
 class AttemptSettings(NamedTuple):
-    """The settings of an attempt."""
+    """The settings of an attempt. steps: None for those of the keys."""
 
     rate: float
-    steps: int | None = None  # where earlier attempts settled it
+    steps: int | None = None
 
 
 class NotNeeded(Exception):
-    """An attempt without new information, with the reason."""
+    """An attempt gives no new information; the message is the reason."""
 
 
 def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
@@ -70,8 +69,8 @@ def reduce_steps(steps: int) -> int:
 def resolve_attempt(
     attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
 ) -> AttemptSettings:
-    """The settings of an attempt after the earlier ones of its mechanism, task and length. baselines: as computed;
-    reach: the computed score of a model with a limited reach, if it has one.
+    """The settings of an attempt after the earlier ones of its mechanism, task and length. reach_score: the best score
+    of a model with the mechanism's reach, if that is limited.
 
     Raises `NotNeeded` if it would give no new information.
     """
@@ -92,7 +91,7 @@ def resolve_attempt(
         raise NotNeeded("more than chance was learned within the grid")
     if reach_score is not None and reach_score <= CHANCE_MARGIN * baselines.chance:
         raise NotNeeded("no model that sees so few keys does better than chance: computed, not trained")
-    return AttemptSettings(attempt.rate, None) if attempt.rate else AttemptSettings(rate, STEPS_FACTOR * steps)
+    return AttemptSettings(attempt.rate) if attempt.rate else AttemptSettings(rate, STEPS_FACTOR * steps)
 
 
 def is_at_chance(row: Row, problem: Problem, baselines: Baselines) -> bool:

@@ -24,7 +24,8 @@ class CheckpointNotSaved(OSError):
 
 @dataclass
 class Progress:
-    """How far training is. steps: of all, fixed before the first. losses, scores: pairs of a step and a mean."""
+    """The progress of training. steps: in total, fixed before the first. losses, scores: pairs of a step and a mean.
+    stopped: why training ended before the last step."""
 
     steps: int
     step: int = 0
@@ -36,16 +37,11 @@ class Progress:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: str) -> None:
-    """Replace the file. order: describes what is trained. Raises `CheckpointNotSaved`, and the previous file still
-    exists."""
+    """Replace the file. setup: identifies the training. Raises `CheckpointNotSaved`; the previous file then remains."""
     contiguous = {name: x.detach().contiguous() for name, x in tensors.items()}
     progress_json = json.dumps(asdict(progress))
-    metadata = {
-        "kind": FORMAT,
-        "order": setup,
-        "progress": progress_json,
-        "sum": _compute_checksum(contiguous, progress_json),
-    }
+    checksum = _compute_checksum(contiguous, progress_json)
+    metadata = {"kind": FORMAT, "order": setup, "progress": progress_json, "sum": checksum}
     try:
         durable.make_folder(path.parent)
         durable.replace(path, save(contiguous, metadata))
@@ -55,14 +51,14 @@ def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: 
 
 
 def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:
-    """The checkpoint for this order; None without a valid one, so that training starts again."""
+    """The checkpoint of this training; None without a valid one, so that training starts again."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if (metadata.get("kind"), metadata.get("order")) != (FORMAT, setup):
                 return None
-            # not views of the file
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (no mapping)
+            # cloned, because they are views of the file
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (not a mapping)
         if metadata["sum"] != _compute_checksum(tensors, metadata["progress"]):
             return None
         fields = json.loads(metadata["progress"])
@@ -91,7 +87,7 @@ def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Restore what `flatten` returned; whether it belongs to such a model. Nothing changes if it does not."""
+    """Restore what `flatten` returned. Returns whether it fits the model; if not, nothing changes."""
     prefix, expected = "model.", model.state_dict()
     weights = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
     if _describe_tensors(weights) != _describe_tensors(expected):
@@ -99,10 +95,9 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     model.load_state_dict(weights)
     for name, parameter in model.named_parameters():
         parameter_prefix = f"optimizer.{name}."
-        # a parameter's name may be a prefix of another's: the remaining part has no dot
         entries = {n.removeprefix(parameter_prefix): x for n, x in tensors.items() if n.startswith(parameter_prefix)}
-        state = {key: x for key, x in entries.items() if "." not in key}
-        if state:
+        # a parameter's name may be a prefix of another's, whose keys then contain a dot
+        if state := {key: x for key, x in entries.items() if "." not in key}:
             optimizer.state[parameter] = state
     return True
 

@@ -1,8 +1,9 @@
-"""Learners: a problem's model with a mechanism, of the same size as all others, and its results on a batch."""
+"""Learners: a problem's model with a mechanism, all with the same number of parameters, and its results on a batch."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,9 +26,9 @@ from ...models.vision import MaskedPatches, VisionTransformer
 from ...spec import SpecLike, parse
 from .problem import Array, Batch, LearnKeys, Problem
 
-PARAMETER_TOLERANCE = 0.10  # by how much parameters may differ
-SEED_STRIDE = 1000  # layer n of a model has the seed of the model and n
-REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others match
+PARAMETER_TOLERANCE = 0.10  # relative difference of the number of parameters
+SEED_STRIDE = 1000  # of models' seeds, because layer n has the model's seed plus n
+REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # to whose number of parameters models are fitted
 
 
 class SequenceClassifier(nn.Module):
@@ -49,8 +50,8 @@ class SequenceClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class Learner:
-    """A model. size: its free width, which was fitted; parts: its parameters by part; reference: those of the
-    mechanism that all are fitted to."""
+    """A model. size: its width that was fitted. parts: its parameters by part. reference: the number of parameters to
+    which all models are fitted."""
 
     model: nn.Module
     size: int
@@ -71,7 +72,7 @@ class Learner:
         return state_bytes(self.model.step(tokens, self.model.init_state(1, length))[1])
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
-        """Logits ``[.., classes]`` and the targets that belong to them."""
+        """Logits ``[.., classes]`` and their targets."""
 
         def to_device(x: Array | None) -> Any:
             return None if x is None else torch.from_numpy(x.copy()).to(device)
@@ -85,7 +86,7 @@ class Learner:
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of the targets, in nats; of values, their mean squared error."""
+    """Mean cross-entropy of the targets in nats, or the mean squared error of values."""
     if targets.is_floating_point():
         return (logits - targets)[~targets.isnan()].square().mean()
     return predict_masked(logits, targets)
@@ -93,8 +94,8 @@ def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """Results on some examples: nats summed over targets, the number of correct ones, and of whole rows that are
-    correct. For values, nats are squared errors, and squares those of the values themselves; none is correct."""
+    """Sums over some examples. total_loss: nats over targets, or squared errors of values. correct_examples: rows whose
+    targets are all correct. target_squares: of values."""
 
     targets: int
     correct: int
@@ -112,43 +113,41 @@ class EvaluationCounts:
         return self.total_loss / max(1, self.targets)
 
     def score(self, metric: str) -> float:
-        """By the problem's metric."""
+        """The score by a problem's metric."""
         if metric == "bits":
             return self.loss / math.log(2)
         if metric == "explained":
             return 1 - self.total_loss / self.target_squares if self.target_squares else 0.0
-        return (
-            self.correct_examples / max(1, self.examples) if metric == "exact" else self.correct / max(1, self.targets)
-        )
+        if metric == "exact":
+            return self.correct_examples / max(1, self.examples)
+        return self.correct / max(1, self.targets)
 
 
 NO_COUNTS = EvaluationCounts(0, 0, 0.0, 0, 0)
 
 
 def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Tensor]:
-    """The results on a batch, and which targets were predicted, in their shape."""
+    """The counts of a batch, and in the shape of the targets, which of them are predicted."""
     if targets.is_floating_point():
         has_value = ~targets.isnan()
-        errors, squares = ((x[has_value].double() ** 2).sum() for x in (logits - targets, targets))
-        return EvaluationCounts(
-            int(has_value.sum()), 0, float(errors), len(targets), 0, float(squares)
-        ), torch.zeros_like(has_value)
+        errors, squares = (float((x[has_value].double() ** 2).sum()) for x in (logits - targets, targets))
+        counts = EvaluationCounts(int(has_value.sum()), 0, errors, len(targets), 0, squares)
+        return counts, torch.zeros_like(has_value)
     is_target = targets != IGNORED
     is_correct = (logits.argmax(-1) == targets) & is_target
     total_loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-    correct_examples = ((is_correct | ~is_target).flatten(1).all(1)).sum() if targets.ndim > 1 else is_correct.sum()
-    return EvaluationCounts(
-        int(is_target.sum()), int(is_correct.sum()), float(total_loss), len(targets), int(correct_examples)
-    ), is_correct
+    correct_rows = (is_correct | ~is_target).flatten(1).all(1) if targets.ndim > 1 else is_correct
+    n_targets, n_correct = int(is_target.sum()), int(is_correct.sum())
+    return EvaluationCounts(n_targets, n_correct, float(total_loss), len(targets), int(correct_rows.sum())), is_correct
 
 
-# -- models of one size ----------------------------------------------------------------------------------------------
+# -- models --------------------------------------------------------------------------------------------------------
 
 
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
-    """The problem's model with a mechanism inside, or a baseline's; with as many parameters as the reference.
+    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference.
 
-    Raises `UnsupportedError` where it cannot be within a tenth of that, and where the model cannot use the mechanism.
+    Raises `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism.
     """
     target = _count_parameters(problem, keys, REFERENCE_VARIANTS[keys.architecture], None, length)
 
@@ -167,12 +166,9 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
 
 
 def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
-    """The width with the nearest count, which grows with the width almost linearly over a short range."""
-    low, high = 1, 4 * size
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if count(middle) < target else (low, middle)
-    return min((s for s in (low - 1, low) if s > 0), key=lambda s: abs(count(s) - target))
+    """The width up to 4 times ``size`` whose count, which increases with the width, is nearest to the target."""
+    above = 1 + bisect_left(range(1, 4 * size), target, key=count)
+    return min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(s) - target))
 
 
 def _default_size(problem: Problem, keys: LearnKeys) -> int:
@@ -217,8 +213,7 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
 def _build_recurrent(
     problem: Problem, variant: SpecLike, width: int, inputs: int, outputs: int, seed: int
 ) -> nn.Module:
-    """Recurrent sequence to sequence: with a single context vector if the variant is the recurrence, else with
-    attention."""
+    """Recurrent sequence to sequence: with a single context vector for the variant ``gru``, else with attention."""
     if problem.recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}

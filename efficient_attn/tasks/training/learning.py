@@ -1,4 +1,4 @@
-"""From a problem to a task: which attempts are planned, and how a worker carries one out."""
+"""Make a task of a problem: plan its attempts, and train and test a model in a worker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ...instruments.roofline import Roofline
     from .loop import TrainingResult
 
-STEP_OVERHEAD_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
-GEMM_EFFICIENCY = 0.6  # of a matrix product's rate that small models reach
-EVALUATION_FACTOR = 1.25  # times the time of the steps: validation and tests
+STEP_OVERHEAD_S = 4e-3  # least seconds of a step for each layer: forward, backward and AdamW
+GEMM_EFFICIENCY = 0.6  # share of a matrix product's rate that small models reach
+EVALUATION_FACTOR = 1.25  # time with validation and tests, relative to that of the steps
 METRIC_LABELS = {
     "accuracy": "accuracy",
     "exact": "share of whole sequences",
@@ -43,8 +43,8 @@ COLUMNS = {
     "train.chance": "the score of a guess",
     "train.majority": "score of the most frequent answer",
     "train.shortcut": "computed score of a shortcut that the task allows",
-    "train.way": "the cheap way",
-    "train.examples": "of which the score is the mean",
+    "train.way": "description of the shortcut",
+    "train.examples": "examples over which the score is averaged",
     "train.test_len": "length of the tests",
     "train.score": "by the metric, on tests",
     "train.low": "the lower end of its 95% interval over examples",
@@ -59,7 +59,7 @@ COLUMNS = {
     "train.embeddings": "parameters of embeddings",
     "train.reference": "parameters of the mechanism that all are fitted to",
     "train.at_*": "score at another length",
-    "train.near_*": "accuracy where the answer is at most so many positions back, and more than half as many",
+    "train.near_*": "accuracy for answers at most so many positions back, and more than half as many",
 }
 
 
@@ -82,8 +82,7 @@ def make_task(problem: Problem) -> Task:
 
 
 def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A group for each attempt at each length, so that mechanisms are trained in turn, and an interrupted run has as
-    much of each."""
+    """A group for each attempt at each length, so that an interrupted run has the same attempts of all mechanisms."""
     check_axes(request)
     keys: LearnKeys = request.keys
     recipe = problem.recipe
@@ -102,7 +101,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
                 problem.check(keys, n)
             if keys.shortest is not None and keys.shortest > length:
                 raise UsageError(f"{problem.name}: shortest={keys.shortest} is above the length, {length}")
-            place = CaseConfig(
+            config = CaseConfig(
                 **point,
                 max_len=max(length, *keys.test_len, 0) + 1,  # an answer has an end token
                 heads=recipe.heads,
@@ -110,11 +109,9 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
                 causal=recipe.model == "decoder",
                 inputs=attempt.label,
             )
+            key_values["attempt"] = tuple(vars(attempt).items())
             for of_blocks in [False] * request.variants + [True] * request.blocks:
-                yield (
-                    request.make_group(place, of_blocks=of_blocks, **key_values, attempt=tuple(vars(attempt).items())),
-                    None,
-                )
+                yield request.make_group(config, of_blocks=of_blocks, **key_values), None
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -125,53 +122,46 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     from .learners import make_learner
     from .loop import Trainer, TrainingSetup, draw
 
-    keys, place = case.keys, case.group.config
+    keys, config = case.keys, case.group.config
     attempt = Attempt(**dict(keys.attempt))
     row.seed, row.mode = case.group.sampling.seed + attempt.index, "train"
     try:
-        baselines = compute_baselines(problem, keys, place.seq_len)
+        baselines = compute_baselines(problem, keys, config.seq_len)
         reach_score = compute_reach_score(problem, case)
         rate, steps = resolve_attempt(attempt, list_earlier_rows(problem, case), problem, baselines, reach_score)
     except (NotNeeded, NotInstalled) as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
-    learner = make_learner(problem, keys, case.variant, length=place.max_len, seed=row.seed)
+    learner = make_learner(problem, keys, case.variant, length=config.max_len, seed=row.seed)
     setup = TrainingSetup(
-        problem=problem, keys=keys, length=place.seq_len, index=row.seed, rate=rate, steps=steps, device=place.device
+        problem=problem, keys=keys, length=config.seq_len, index=row.seed, rate=rate, steps=steps, device=config.device
     )
     path = checkpoints.path_of(folder, case.digest) if (folder := scratch.get_folder()) else None
     training = Trainer(learner, setup, path)
     result = training.run(lambda: report_stage(EVALUATING))
-    row.parameters, row.state_bytes = learner.parameters, learner.count_state(place.seq_len)
+    row.parameters, row.state_bytes = learner.parameters, learner.count_state(config.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
-    shortcut = reach_score if baselines.shortcut is None else baselines.shortcut
-    way = (
-        "all that lies within reach of its keys"
-        if baselines.shortcut is None and reach_score is not None
-        else baselines.way
-    )
+    shortcut, way = baselines.shortcut, baselines.way
+    if shortcut is None and reach_score is not None:
+        shortcut, way = reach_score, "all that lies within reach of its keys"
     row.extra |= {"train.chance": baselines.chance, "train.majority": baselines.majority, "train.shortcut": shortcut}
-    row.extra |= {"train.way": way or None, "train.test_len": place.seq_len}
+    row.extra |= {"train.way": way or None, "train.test_len": config.seq_len}
     _fill_row(row, result, problem)
     samples = _make_curves(result)
     if problem.recipe.model == "sequence" and not attempt.index:
-        samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), place.device)
+        samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), config.device)
     return Record(row, samples)
 
 
 def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
-    """The results as the row's columns."""
-    progress, counts = result.progress, result.counts
-    score = counts.score(problem.metric)
-    row.metric, row.loss, row.steps = METRIC_LABELS[problem.metric], finite_or_none(counts.loss), progress.step
-    if problem.metric != "explained":
-        row.accuracy = (
-            counts.correct_examples / counts.examples
-            if problem.metric == "exact"
-            else counts.correct / max(1, counts.targets)
-        )
+    """Set the columns of the results."""
+    progress, counts, metric = result.progress, result.counts, problem.metric
+    score = counts.score(metric)
+    row.metric, row.loss, row.steps = METRIC_LABELS[metric], finite_or_none(counts.loss), progress.step
+    if metric != "explained":
+        row.accuracy = counts.score("exact" if metric == "exact" else "accuracy")
     row.stop_reason = progress.stopped or "the budget of steps"
     row.extra |= {
         "train.train_s": progress.train_s,
@@ -181,22 +171,15 @@ def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
         "train.score": finite_or_none(score),
         "train.validation": progress.scores[-1][1] if progress.scores else None,
     }
-    if problem.metric in SHARE_METRICS:
-        _, row.extra["train.low"], row.extra["train.high"] = estimate_share(
-            round(score * counts.examples), counts.examples
-        )
-    row.extra |= {
-        f"train.at_{n}": finite_or_none(other_counts.score(problem.metric))
-        for n, other_counts in result.at_length.items()
-    }
-    row.extra |= {
-        f"train.near_{edge}": other_counts.correct / other_counts.targets
-        for edge, other_counts in result.within_distance.items()
-    }
+    if metric in SHARE_METRICS:
+        share = estimate_share(round(score * counts.examples), counts.examples)
+        row.extra["train.low"], row.extra["train.high"] = share.low, share.high
+    row.extra |= {f"train.at_{n}": finite_or_none(other.score(metric)) for n, other in result.at_length.items()}
+    row.extra |= {f"train.near_{edge}": near.correct / near.targets for edge, near in result.within_distance.items()}
 
 
 def _make_curves(result: TrainingResult) -> dict[str, Any]:
-    """By step: the mean loss since the one before, and the score on validation."""
+    """By step of a validation: the mean loss since the previous one, and the score."""
     progress = result.progress
     return {
         "steps": [step for step, _ in progress.scores],
@@ -207,13 +190,13 @@ def _make_curves(result: TrainingResult) -> dict[str, Any]:
 
 @cache
 def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
-    """Computed once in a worker."""
+    """The baselines, computed once in a worker."""
     return problem.baselines(keys, length)
 
 
 def compute_reach_score(problem: Problem, case: Case) -> float | None:
-    """For a task with known distances of answers, the best score of a model with one mechanism's reach: all answers
-    within it, and chance beyond. None if its reach is not bounded or not known."""
+    """The best score of a model with the mechanism's reach: correct within it, and chance beyond. None if the reach is
+    not bounded or not known, or the distances of answers are not."""
     from .reach import compute_lookback, compute_share_within, count_reach
 
     if not problem.windowed or (span := count_reach(case)) is None:
@@ -225,7 +208,7 @@ def compute_reach_score(problem: Problem, case: Case) -> float | None:
 
 
 def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
-    """The run's rows so far of the other attempts: of cases that are otherwise equal."""
+    """The run's rows so far of the other attempts of the same mechanism, task and length."""
     from ...results.shards import list_shards
     from ...results.store import read
 
@@ -245,20 +228,20 @@ def make_group(group: Group, attempt: Attempt) -> Group:
 
 
 def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
-    """The steps of the attempts that are certainly needed."""
+    """The estimated cost of training; zero for attempts that are only needed after failures."""
     from ...bench.planning.cost_estimate import CALLS
 
-    keys, recipe, place = case.keys, problem.recipe, case.group.config
+    keys, recipe, config = case.keys, problem.recipe, case.group.config
     attempt = Attempt(**dict(keys.attempt))
     if attempt.kind in ("beyond", "longer"):
         return Guess(0.0, 0, 0)
-    tokens, width = (keys.batch or recipe.batch) * place.seq_len, recipe.d_model
+    tokens, width = (keys.batch or recipe.batch) * config.seq_len, recipe.d_model
     layers = (keys.layers or recipe.layers) * (2 if recipe.model == "sequence" else 1)
     parameters = layers * 12 * width**2 + width * problem.outputs(keys)
     work = 6 * tokens * parameters
     if not case.group.of_blocks:
         attn = case.create()
-        pairs = attn.growth.cost(place.seq_len, place.seq_len, place.causal)
+        pairs = attn.growth.cost(config.seq_len, config.seq_len, config.causal)
         work += 12 * (keys.batch or recipe.batch) * layers * width * pairs
     step = STEP_OVERHEAD_S * layers + work / best.gemm_flops_per_s / GEMM_EFFICIENCY
     seconds = EVALUATION_FACTOR * (keys.seconds or (keys.steps or recipe.steps) * step)

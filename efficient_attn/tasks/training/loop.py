@@ -1,5 +1,5 @@
-"""The trainer: AdamW, warm-up and cosine decay, clipped gradients; bit-for-bit reproducible on one thread, interrupted
-or not."""
+"""The trainer: AdamW, warm-up and cosine decay, clipped gradients. On one thread results are bit-for-bit reproducible,
+also if training is interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .problem import Batch, LearnKeys, Problem, Split
 WARMUP_SHARE = 0.1  # share of the steps for warm-up
 WEIGHT_DECAY = 0.01
 BETAS = 0.9, 0.98
-MAX_GRADIENT_NORM = 1.0  # largest norm of all gradients together
-MAX_VALIDATIONS = 20  # at validation, at most, evenly over the steps
+MAX_GRADIENT_NORM = 1.0  # of all gradients together
+MAX_VALIDATIONS = 20  # evenly over the steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
-SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}  # separate streams of seeds
+SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """What is trained. index: of the seed; steps: by default those of the keys."""
+    """What is trained. index: of the seed. steps: by default those of the keys."""
 
     problem: Problem
     keys: LearnKeys
@@ -48,7 +48,7 @@ class TrainingSetup:
 
     @property
     def has_time_budget(self) -> bool:
-        """Whether the number of steps follows from a time."""
+        """Whether the keys limit training by seconds instead of steps."""
         return self.steps is None and self.keys.seconds is not None
 
     @property
@@ -60,8 +60,8 @@ class TrainingSetup:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The end of training. marks: on the tests, at the length of training; at: at other lengths; near: for answers at
-    most so far back."""
+    """The result of training. counts: on the tests, at the length of training. at_length: at other lengths.
+    within_distance: for answers at most so many positions back, and more than half as many."""
 
     progress: Progress
     counts: EvaluationCounts
@@ -70,7 +70,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """One model in training. path: of its checkpoint, if there should be one; an existing one is continued."""
+    """Trains one model. path: of its checkpoint, from which training is resumed if it exists; None for none."""
 
     def __init__(self, learner: Learner, setup: TrainingSetup, path: Path | None = None) -> None:
         self.learner, self.setup, self.path = learner, setup, path
@@ -84,10 +84,11 @@ class Trainer:
             return
         self.progress = Progress(self._choose_step_count())
         if setup.has_time_budget:
-            self.save()  # resumed training has as many
+            self.save()  # so that resumed training has the same number of steps
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
-        """Train to the end, and test. at: called before each step. Raises `InvalidResult` if the loss is not finite."""
+        """Train to the end, and test. on_step: called before each step and batch of tests. Raises `InvalidResult` if
+        the loss is not finite."""
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         while progress.step < progress.steps and progress.stopped is None:
@@ -104,27 +105,21 @@ class Trainer:
         return self._test(on_step)
 
     def save(self) -> None:
-        """Write a checkpoint, if there should be one. Raises `CheckpointNotSaved`."""
+        """Write the checkpoint, if there is a path. Raises `CheckpointNotSaved`."""
         if self.path:
             tensors = checkpoint.flatten(self.learner.model, self.optimizer)
             checkpoint.write(self.path, tensors, self.progress, self.setup.description)
         self.saved_at = perf_counter()
 
-    # -- underneath ----------------------------------------------------------------------------------------------------
-
     def _choose_step_count(self) -> int:
-        """The number of steps, determined before the first one: seconds are converted by the time of some steps of a
-        copy of the model."""
+        """The number of steps. Seconds are converted by the measured time of some steps of a copy of the model."""
         setup, seconds = self.setup, self.setup.keys.seconds
         planned = setup.steps or setup.keys.steps or setup.problem.recipe.steps
         if not setup.has_time_budget or seconds is None:
             return planned
         timing_setup = replace(setup, keys=setup.keys.model_copy(update={"seconds": None}), steps=planned)
         timing_learner = replace(self.learner, model=copy.deepcopy(self.learner.model))
-        timing_trainer, times = (
-            Trainer(timing_learner, timing_setup),
-            [],
-        )  # so far from the end rates are low: it does not go astray
+        timing_trainer, times = Trainer(timing_learner, timing_setup), []
         with torch.random.fork_rng(devices=()):
             for step in range(TIMED_STEPS + 1):
                 start = perf_counter()
@@ -189,15 +184,14 @@ class Trainer:
                 edges = 2 ** torch.log2(distance.clamp(min=1)).ceil().to(torch.int64)
                 for edge in edges[distance >= 0].unique().tolist():
                     in_range = (edges == edge) & (distance >= 0)
-                    edge_counts = EvaluationCounts(
-                        int(in_range.sum()), int(is_correct.cpu()[in_range].sum()), 0.0, 0, 0
-                    )
+                    n_correct = int(is_correct.cpu()[in_range].sum())
+                    edge_counts = EvaluationCounts(int(in_range.sum()), n_correct, 0.0, 0, 0)
                     within_distance[edge] = within_distance.get(edge, NO_COUNTS) + edge_counts
         return counts, dict(sorted(within_distance.items()))
 
 
 def compute_rate_factor(step: int, steps: int) -> float:
-    """The share of the learning rate at a step: up in a line, down in half a cosine."""
+    """The learning rate at a step relative to the highest: linear warm-up, then cosine decay."""
     warmup_steps = max(1, int(WARMUP_SHARE * steps))
     if step < warmup_steps:
         return (step + 1) / warmup_steps
@@ -205,7 +199,7 @@ def compute_rate_factor(step: int, steps: int) -> float:
 
 
 def draw(setup: TrainingSetup, split: Split, count: int, step: int, length: int | None = None) -> Batch:
-    """Examples that depend only on the split, the seed (in training), and the step."""
+    """Examples, which depend only on the split, the step, and in training on the seed."""
     train = split == "train"
     seed = [SPLIT_SEEDS[split], setup.index if train else 0, step, length or setup.length]
     generator = np.random.default_rng(seed)
@@ -216,7 +210,7 @@ def draw(setup: TrainingSetup, split: Split, count: int, step: int, length: int 
 
 
 def split_batch(batch: Batch, size: int) -> Iterator[Batch]:
-    """Examples in parts that fit."""
+    """The examples in batches of a size."""
     for first in range(0, len(batch.inputs), size):
         rows = slice(first, first + size)
         yield Batch(*(None if x is None else x[rows] for x in vars(batch).values()))  # type: ignore[arg-type]

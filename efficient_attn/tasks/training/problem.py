@@ -24,9 +24,10 @@ Array = NDArray[Any]
 class Batch:
     """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
     `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the targets shifted by one,
-    ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, how many
-    positions back the last token is that the answer depends on, if known; -1 without a target. hidden: for images, the
-    masked patches, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there is none."""
+    ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, the number
+    of positions from a target back to the last token that its answer depends on, if known; -1 without a target. hidden:
+    for images, the masked patches, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there
+    is none."""
 
     inputs: Array
     targets: Array
@@ -38,10 +39,13 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The default model and its training. model: ``decoder``, a token after each position; ``encoder``, a label of the
-    whole; ``vision``, the same of an image; ``patches``, its masked patches; ``sequence``, an encoder and a decoder.
-    convolution: its width before attention. positions: as in `models.Config`. learning_rates: the grid. steps, batch:
-    of training. solved: the score on validation at which training ends."""
+    """The default model and its training.
+
+    model: ``decoder`` predicts a token after each position, ``encoder`` a label of the whole, ``vision`` that of an
+    image, ``patches`` its masked patches; ``sequence`` is an encoder and a decoder. convolution: its width before
+    attention. positions: as in `models.Config`. learning_rates: the grid. solved: the score on validation at which
+    training ends.
+    """
 
     model: RecipeModel
     layers: int = 1
@@ -58,8 +62,8 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """What scores are compared with. chance: guessing among the classes. majority: the most frequent answer. shortcut:
-    an easy rule that the task allows, which ``way`` describes; None where only a window's reach matters
+    """The scores that models are compared with. chance: of guessing among the classes. majority: of the most frequent
+    answer. shortcut: of an easy rule, which ``way`` describes; None if the score of a limited reach is computed instead
     (`Problem.windowed`)."""
 
     chance: float
@@ -99,12 +103,12 @@ DrawExamples = Callable[[Any, int, int, np.random.Generator, Split], Batch]
 class Problem:
     """The task-specific part of a training task, light to import.
 
-    draw(keys, length, count, generator, split): so many examples of a length. Generated examples are new for each
-    split; given data are split, and not repeated. inputs, outputs: number of tokens and of labels. image: channels,
-    height and width of images. metric: ``accuracy``, the share of correct labels; ``exact``, of whole sequences;
-    ``explained``, of the variance of values; or ``bits``, of a label. baselines(keys, length): computed. check: raises
-    `UsageError` for inconsistent sizes, before anything runs. windowed: whether a limited reach is judged by
-    `Batch.distance`.
+    draw(keys, length, count, generator, split): returns ``count`` examples of a length. Random examples of two splits
+    coincide only by chance; given data is split, and not repeated. inputs, outputs: number of tokens and of labels.
+    image: channels, height and width of images. metric: ``accuracy``, the share of correct labels; ``exact``, of whole
+    sequences; ``explained``, of the variance of values; or ``bits`` of a label. baselines(keys, length): the scores to
+    compare with. check: raises `UsageError` for inconsistent sizes, before anything runs. windowed: whether
+    `Batch.distance` determines the best score of a limited reach.
     """
 
     name: str
@@ -120,6 +124,11 @@ class Problem:
     image: tuple[int, int, int] | None = None
     metric: Literal["accuracy", "exact", "explained", "bits"] = "accuracy"
     windowed: bool = False
+
+
+def guess_uniformly(keys: Any, length: int) -> Baselines:
+    """The baselines of problems whose answers are uniform over ``keys.vocab`` tokens."""
+    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
 
 
 def make_answer_batch(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:

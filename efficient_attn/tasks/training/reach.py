@@ -1,4 +1,4 @@
-"""Reach: how far back a mechanism lets a model see, and how much of a task is within that."""
+"""Reach: how many positions back a model sees with a mechanism, and the share of answers within that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .problem import LearnKeys, Problem
 if TYPE_CHECKING:
     from ...bench.case import Case
 
-EXAMPLES = 2_000
+EXAMPLES = 2_000  # over which the share is counted
 
 
 def count_reach(case: Case) -> int | None:
@@ -26,14 +26,14 @@ def count_reach(case: Case) -> int | None:
 
 
 def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
-    """How many positions before its own a model sees, if a layer sees so many last ones: its inputs have seen as far,
-    and the convolution extends it."""
+    """The number of positions before its own that a model sees, if each layer sees the last ``span`` positions, after a
+    convolution."""
     return layers * (span - 1 + max(0, convolution - 1))
 
 
 @cache
 def compute_share_within(problem: Problem, keys: LearnKeys, length: int, max_distance: int) -> float:
-    """The share of answers that are at most so far back, over many examples."""
+    """The share of answers that are at most so many positions back."""
     batch = problem.draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
     assert batch.distance is not None
     distances = batch.distance[batch.distance >= 0]

@@ -41,12 +41,12 @@ def test_the_same_twice_is_near_one(found: Diagnosis) -> None:
     assert 0.1 < noise.numbers["ratio"] < 10  # other programs run beside the tests
     assert noise.numbers["low"] <= noise.numbers["ratio"] <= noise.numbers["high"]
     assert noise.numbers["floor"] >= MARGIN
-    assert "are not significant here" in noise.said
+    assert "are not significant here" in noise.message
 
 
 def test_lines_and_json_say_the_same(found: Diagnosis) -> None:
     lines, data = found.lines(), json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert all(any(f.said in line for line in lines) for f in found.findings)
+    assert all(any(f.message in line for line in lines) for f in found.findings)
     assert all(any(advice in line for line in lines) for advice in found.advice)
     assert lines[-1].startswith("Ready" if found.healthy else "Not ready")
     assert data["healthy"] is found.healthy
@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "list_gpus", list)
     found = diagnose(quick=True, threads=1, device="cuda")
     assert not found.healthy
-    assert "no CUDA device" in _of(found, "gpu").said
+    assert "no CUDA device" in _of(found, "gpu").message
     assert "noise" not in [f.topic for f in found.findings]
 
 
@@ -79,7 +79,7 @@ def test_noise(noise: AANoise | str, level: str, monkeypatch: pytest.MonkeyPatch
     found = doctor._check_noise("cpu", 1, True)
     assert found.level == level
     if isinstance(noise, str):
-        assert noise in found.said
+        assert noise in found.message
 
 
 def test_the_floor_is_what_eight_rounds_can_tell() -> None:

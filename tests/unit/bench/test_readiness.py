@@ -18,8 +18,8 @@ def _happened(**seen: Any) -> Disturbance:
 
 
 def test_problems_come_first_and_spoil_health() -> None:
-    note = Finding(topic="a", said="x", level="note", advice="perhaps")
-    problem = Finding(topic="b", said="y", level="problem", advice="first do this")
+    note = Finding(topic="a", message="x", level="note", advice="perhaps")
+    problem = Finding(topic="b", message="y", level="problem", advice="first do this")
     assert Diagnosis((note,)).healthy
     assert not Diagnosis((note, problem)).healthy
     assert Diagnosis((note, problem)).advice == ("first do this", "perhaps")
@@ -32,7 +32,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     found = readiness.check_threads(4)
     assert found.level == "problem"
     assert "4 threads exceed the 2.5 cores that may be used: set OMP_NUM_THREADS=2" in (found.advice or "")
-    assert "quota 2.5" in found.said
+    assert "quota 2.5" in found.message
     assert readiness.check_threads(2).level == "ok"
     monkeypatch.setattr(readiness.cgroups, "read_cpu_quota", lambda: Unknown("none"))
     assert readiness.check_threads(8).level == "ok"
@@ -60,14 +60,14 @@ def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, Any] = {"hypervisor": True, "kind": "kvm", "product": Unknown("x"), "container": None}
     monkeypatch.setattr(readiness.machine, "read_virtualisation", lambda: facts)
     assert readiness.check_virtualisation().level == "note"
-    assert "expect steal" in (readiness.check_virtualisation().advice or "")
+    assert "take processor time" in (readiness.check_virtualisation().advice or "")
     facts |= {"hypervisor": False, "kind": "none"}
     assert readiness.check_virtualisation().level == "ok"
 
 
 def test_a_memory_limit_is_reported_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.cgroups, "read_memory_limit", lambda: 24 * 2**30)
-    assert "memory limit 24 GiB" in readiness.check_memory().said
+    assert "memory limit 24 GiB" in readiness.check_memory().message
     monkeypatch.setattr(readiness, "find_available_memory", lambda: 2**28)
     assert readiness.check_memory().level == "problem"
 
@@ -77,13 +77,13 @@ def test_a_memory_limit_is_reported_and_too_little_is_a_problem(monkeypatch: pyt
     [
         ({"others_cores": 0.0}, "ok", None),
         ({"others_cores": 0.9}, "problem", "another program uses 0.9 cores: stop it"),
-        ({"steal_share": 0.1}, "problem", "wait for a quieter moment"),
+        ({"steal_share": 0.1}, "problem", "measure at a time with less other activity"),
     ],
 )
 def test_other_programs(seen: dict[str, float], level: str, advice: str | None) -> None:
     quiet = readiness.check_load(_happened(load=1.5, **seen), 1)
     assert (quiet.level, quiet.advice) == (level, advice)
-    assert quiet.said.endswith(", load 1.50")
+    assert quiet.message.endswith(", load 1.50")
 
 
 # -- at the start of a run -----------------------------------------------------------------------------------------

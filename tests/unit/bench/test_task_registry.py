@@ -14,7 +14,7 @@ from efficient_attn.bench import task_registry
 from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.planning.request import TaskRequest
 from efficient_attn.bench.task import Guess, Keys, Task
-from efficient_attn.bench.task_registry import find_task, find_words, list_tasks, register_task
+from efficient_attn.bench.task_registry import find_task, group_words, list_tasks, register_task
 from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.tasks import TABLE
@@ -41,7 +41,7 @@ def test_every_word_of_a_built_in_task_belongs_to_one_of_them() -> None:
 
 
 def test_words_lead_to_tasks_in_the_tables_order() -> None:
-    found = find_words(["fidelity", "decode", "forward"], TABLE)
+    found = group_words(["fidelity", "decode", "forward"], TABLE)
     assert found == {"speed": ("decode", "forward"), "fidelity": ("fidelity",)}
 
 
@@ -50,7 +50,7 @@ def test_a_plugins_task_joins_the_table() -> None:
     table = list_tasks(TABLE)
     assert list(table) == [*TABLE, "mine"]
     assert find_task(table["mine"]) is mine
-    assert find_words(["that", "forward"], table) == {"speed": ("forward",), "mine": ("that",)}
+    assert group_words(["that", "forward"], table) == {"speed": ("forward",), "mine": ("that",)}
 
 
 def test_an_entry_point_joins_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_an_entry_point_joins_the_table(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_nobody_asks_for_is_not_imported() -> None:
-    assert find_words(["forward"], TABLE | {"broken": "no_such_module:TASK"}) == {"speed": ("forward",)}
+    assert group_words(["forward"], TABLE | {"broken": "no_such_module:TASK"}) == {"speed": ("forward",)}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_what_nobody_asks_for_is_not_imported() -> None:
 )
 def test_what_is_no_task_is_refused_in_one_line(target: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        find_words(["other"], {"other": target})
+        group_words(["other"], {"other": target})
 
 
 def test_an_unknown_word_names_its_place_and_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"mine\.toml: measure\.1: unknown value 'fidelty'; did you mean 'fidelity'"):
-        find_words(["forward", "fidelty"], TABLE, where="mine.toml: measure")
+        group_words(["forward", "fidelty"], TABLE, label="mine.toml: measure")
 
 
 def test_a_name_that_is_taken_is_refused() -> None:

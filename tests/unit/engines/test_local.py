@@ -27,17 +27,17 @@ PROCESSES = tuple(m for m in METHODS if m != "inline")
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
     engine = LocalEngine(method)
-    *things, (pid, torch_was_there) = engine.carry_out(Tells(("a", 2, [3.0])))
+    *things, (pid, torch_was_there) = engine.run(Tells(("a", 2, [3.0])))
     assert things == ["a", 2, [3.0]]
     assert (pid == os.getpid()) == (method == "inline")
-    assert engine.account.starts == (method != "inline")
-    assert engine.account.working_s >= 0
+    assert engine.times.starts == (method != "inline")
+    assert engine.times.working_s >= 0
     if method == "forkserver":
         assert torch_was_there  # the server had imported it
 
 
 def test_each_job_has_a_process_of_its_own() -> None:
-    pids = {list(LocalEngine().carry_out(Tells()))[-1][0] for _ in range(3)}
+    pids = {list(LocalEngine().run(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
     assert not wait_until_gone(pids)
 
@@ -46,7 +46,7 @@ def test_a_fork_works_after_tensor_operations_of_many_threads() -> None:
     multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # here: the server must not have run any itself
     assert multiplied[0, 0] == 600
     for _ in range(2):
-        assert list(LocalEngine().carry_out(Ends("multiply", 60.0))) == ["begun"]
+        assert list(LocalEngine().run(Ends("multiply", 60.0))) == ["begun"]
 
 
 ENDINGS = {
@@ -67,31 +67,31 @@ ENDINGS = {
 def test_every_end_is_reported_with_the_case_the_stage_and_the_reason(how: str) -> None:
     told = []
     with pytest.raises(WorkerDied) as caught:
-        told.extend(LocalEngine().carry_out(Ends(how, 1.5 if how.startswith("hang") else None)))
+        told.extend(LocalEngine().run(Ends(how, 1.5 if how.startswith("hang") else None)))
     status, says = ENDINGS[how]
     death = caught.value
     assert told == ["begun"]  # what came before the end is not lost
     assert (death.case, death.stage, death.status) == (2, 1, status)
-    assert says in death.how
-    assert "\n" not in death.how
+    assert says in death.reason
+    assert "\n" not in death.reason
 
 
 @LINUX
 def test_spawned_workers_are_watched_as_well() -> None:
     with pytest.raises(WorkerDied, match="killed by SIGSEGV, in segfault"):
-        list(LocalEngine("spawn").carry_out(Ends("segfault")))
+        list(LocalEngine("spawn").run(Ends("segfault")))
 
 
 @LINUX
 def test_an_allocation_beyond_the_limit_fails_and_one_within_it_does_not() -> None:
     mib = 2**20
-    (refused,) = LocalEngine().carry_out(Allocates(64 * mib, 80 * mib))
+    (refused,) = LocalEngine().run(Allocates(64 * mib, 80 * mib))
     assert "can't allocate memory" in refused
-    assert list(LocalEngine().carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
+    assert list(LocalEngine().run(Allocates(64 * mib, 48 * mib))) == [48 * mib]
 
 
 def test_a_worker_goes_when_nobody_listens_any_more() -> None:
-    messages = LocalEngine().carry_out(Ends("hang_in_python"))
+    messages = LocalEngine().run(Ends("hang_in_python"))
     assert next(messages) == "begun"
     messages.close()
 
@@ -103,7 +103,7 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
 def test_workers_die_with_their_parent(how: str, method: str) -> None:
     code = (
         "import toy_jobs\nfrom efficient_attn.engines.local import LocalEngine\n"
-        f"for told in LocalEngine({method!r}).carry_out(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
+        f"for told in LocalEngine({method!r}).run(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from efficient_attn.instruments.allocator import STEERING_VARIABLES, describe_settings
+from efficient_attn.instruments.allocator import ALLOCATOR_VARIABLES, describe_settings
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def _faults(*, keep: bool, **variables: str) -> int:
-    clean = {name: value for name, value in os.environ.items() if name not in STEERING_VARIABLES}
+    clean = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(keep=keep)],
         env=clean | variables,
@@ -46,7 +46,7 @@ def test_calls_get_the_pages_of_the_calls_before() -> None:
 
 
 def test_what_the_user_says_of_allocators_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in STEERING_VARIABLES:
+    for name in ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
     assert describe_settings() == {"left alone": "MALLOC_TRIM_THRESHOLD_ set"}

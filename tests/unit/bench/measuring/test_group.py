@@ -147,7 +147,7 @@ def test_what_is_faster_than_the_machine_can_be_has_no_time(monkeypatch: pytest.
     monkeypatch.setattr(plausibility, "MAX_RECHECKS", 0)
     for row in _refuse("full", "linear", rate=1.0):
         assert (row.status, row.latency_ms, row.speedup, row.roofline_share) == ("invalid", None, None, None)
-        assert re.search(r"at least [0-9.e+-]+ GFLOP/s, the highest ceiling is 1e-09 \(an abacus\)", row.reason or "")
+        assert re.search(r"at least [0-9.e+-]+ GFLOP/s, the roofline is 1e-09 \(an abacus\)", row.reason or "")
     assert {row.status for row in _refuse("full", "linear", rate=1e18)} == {"ok"}
 
 
@@ -227,8 +227,8 @@ def test_what_is_not_timed_is_reported_as_soon_as_it_is_known() -> None:
     judged: list[str] = []
 
     class Slow(LocalEngine):
-        def carry_out(self, job: Any) -> Iterator[Any]:
-            for told in super().carry_out(job):
+        def run(self, job: Any) -> Iterator[Any]:
+            for told in super().run(job):
                 judged.append(job.cases[told.case].key)
                 yield told
 

@@ -50,7 +50,7 @@ def test_an_earlier_session_decides() -> None:
 
 def test_where_the_worker_dies_rules_decide() -> None:
     class Dead:
-        def carry_out(self, job: Any) -> Iterator[Any]:
+        def run(self, job: Any) -> Iterator[Any]:
             raise WorkerDied(0, 0, "crashed", "killed by SIGSEGV")
 
     found = kernel_choices.autotune(Dead(), [1], [])  # type: ignore[arg-type]
@@ -61,13 +61,13 @@ def test_where_the_worker_dies_rules_decide() -> None:
 def test_the_doctor_says_by_what_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     off = kernel_choices.check_choices(1)
     assert off.level == "note"
-    assert "EFFICIENT_ATTN_CALIBRATION is off" in off.said
+    assert "EFFICIENT_ATTN_CALIBRATION is off" in off.message
     autotuner.use_tables(
         dict.fromkeys((contest.name for contest in TUNABLES), TimingTable(TABLE.timings, "kept", 0.5, cached=True)), 1
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept = kernel_choices.check_choices(1)
     assert kept.level == "ok"
-    assert f"timed at {len(TUNABLES)} points in" in kept.said
+    assert f"timed at {len(TUNABLES)} points in" in kept.message
     autotuner.use_tables({"products": TimingTable(TABLE.timings, "measured now, not stored: no room", 0.5)}, 1)
-    assert "not stored: no room" in kernel_choices.check_choices(1).said
+    assert "not stored: no room" in kernel_choices.check_choices(1).message

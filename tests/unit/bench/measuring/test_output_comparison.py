@@ -126,7 +126,7 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
             subject.reset(2)
             subject.run(2)
             subject.verify()
-            subject.run.__self__.judged = 0  # pyright: ignore  # gradients again
+            subject.run.__self__.gradients_verified = False  # pyright: ignore
 
     with pytest.raises(InvalidResult, match="gradient"):
         look()

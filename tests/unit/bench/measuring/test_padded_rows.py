@@ -103,10 +103,10 @@ def test_a_shorter_call_is_padded_in_proportion(fill: str) -> None:
 def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place: slice) -> None:
     w = Workload(_case(fill, causal=causal, dtype="float64"))
     rows = select_rows(w.sample, w.mask, place, w.attn.traits.inputs)
-    assert rows.row.start == place.start
+    assert rows.rows.start == place.start
     with torch.no_grad():
         alone = ea.create("full:backend=dense")(*rows.sample[:3], rows.mask)
-    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.row])
+    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.rows])
 
 
 # -- the gate ------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class _Engine:
     def __init__(self, *answers: Roofline | WorkerDied) -> None:
         self.answers, self.jobs = list(answers), list[Any]()
 
-    def carry_out(self, job: Any) -> Iterator[Any]:
+    def run(self, job: Any) -> Iterator[Any]:
         self.jobs.append(job)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, WorkerDied):
@@ -61,7 +61,7 @@ def _explain(
 def test_a_quarter_above_the_ceiling_is_allowed_and_no_more() -> None:
     assert _explain(1e11, 0, 1 / 1.24) is None
     assert _explain(1e11, 0, 1 / 1.26) == (
-        "faster than this machine computes: at least 126 GFLOP/s, the highest ceiling is 100 "
+        "faster than this machine computes: at least 126 GFLOP/s, the roofline is 100 "
         "(torch.mm 512x512x512 float32), and 1.25 times that is allowed"
     )
 
@@ -82,7 +82,7 @@ def test_reading_is_held_against_what_holds_the_bytes(
     reason = _explain(1.0, size, seconds / 1.26, place) or ""
     assert "faster than this machine reads: at least " in reason
     assert f"({holder})" in reason
-    assert f"the highest ceiling is {size / seconds / 1e9:.4g}" in reason
+    assert f"the roofline is {size / seconds / 1e9:.4g}" in reason
 
 
 def test_without_a_ceiling_nothing_is_refused() -> None:

@@ -149,9 +149,9 @@ def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -
 def test_a_step_stands_after_the_whole_context(variant: str) -> None:
     w = _workload(variant, "decode", dtype="float64")
     steps = _steps(w)
-    before, token = steps.taken[:WARMUP_STEPS], steps.taken[WARMUP_STEPS]
+    before, token = steps.token_samples[:WARMUP_STEPS], steps.token_samples[WARMUP_STEPS]
     out = steps.step(token)
-    k, v = (torch.cat([getattr(s, name) for s in (steps.known, *before, token)], 2) for name in ("k", "v"))
+    k, v = (torch.cat([getattr(s, name) for s in (steps.context_sample, *before, token)], 2) for name in ("k", "v"))
     with torch.no_grad():
         wanted = w.case.create(backend="dense")(token.q, k, v, ea.Mask(causal=True))
     assert torch.allclose(out, wanted, atol=1e-10)
@@ -160,12 +160,12 @@ def test_a_step_stands_after_the_whole_context(variant: str) -> None:
 
 def test_a_reset_makes_a_new_context() -> None:
     steps = _steps(_workload(mode="decode"))
-    first = [x.clone() for x in (steps.known.k, steps.taken[0].q)]
+    first = [x.clone() for x in (steps.context_sample.k, steps.token_samples[0].q)]
     steps.run(3)
     assert steps.state.length == 16 + WARMUP_STEPS + 3
     steps.reset(3)
     assert steps.state.length == 16 + WARMUP_STEPS  # the first steps after a new state are not timed
-    assert not torch.equal(steps.known.k, first[0])
+    assert not torch.equal(steps.context_sample.k, first[0])
 
 
 def test_a_pass_of_steps_fits_its_reserve() -> None:
@@ -189,7 +189,7 @@ def test_inputs_of_queries_come_with_the_steps_only() -> None:
     assert w.sample.inputs["gate"].shape == (1, 2, 16)
     assert list_key_inputs(w.attn, w.sample).keys() == {"rate"}
     steps = _steps(w)
-    assert steps.taken[0].inputs["gate"].shape == (1, 2, 1)
+    assert steps.token_samples[0].inputs["gate"].shape == (1, 2, 1)
     steps.run(1)
 
 

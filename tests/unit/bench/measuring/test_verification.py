@@ -163,7 +163,7 @@ def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
 
 @pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
 def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
-    assert verification._fits_pairs(Workload(tiny_suites.case("full", "forward", seq_len=400)), pairs) == length
+    assert verification._find_length(Workload(tiny_suites.case("full", "forward", seq_len=400)), pairs) == length
 
 
 def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
@@ -176,6 +176,6 @@ def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_w
     small = Workload(tiny_suites.case("zz_long", "forward_backward", seq_len=400, batch=4))
     with pytest.raises(InvalidResult, match="gradient"):
         verification._check_small_gradients(small)
-    monkeypatch.setattr(verification, "ONCE_PAIRS", 2 * 400**2 - 1)
+    monkeypatch.setattr(verification, "MAX_GRADIENT_PAIRS", 2 * 400**2 - 1)
     with pytest.raises(ea.UnsupportedError, match="too short"):
         verification._check_small_gradients(small)

@@ -16,7 +16,7 @@ from tiny_suites import load_suite
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.planning import cost_estimate
-from efficient_attn.bench.planning.cost_estimate import HELD, SESSION_S, estimate_case, estimate_cost
+from efficient_attn.bench.planning.cost_estimate import INPUT_COPIES, SESSION_S, estimate_case, estimate_cost
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.task import Guess
 from efficient_attn.contract.shapes import Sample, Shape
@@ -96,10 +96,10 @@ def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.cases.keys() == {case.key for case in cases}
     assert found.wall_s > 10
     places = [case.group.config for case in cases]
-    assert looks == {((p.device, p.dtype, p.threads), True): cost_estimate.QUICK_LOOKS for p in places}
+    assert looks == {((p.device, p.dtype, p.threads), True): cost_estimate.ROUGH_MEASUREMENTS for p in places}
     assert contexts <= {
-        *cost_estimate.PROBES,
-        *(case.shape.m for case in cases if case.shape.m <= max(cost_estimate.PROBES)),
+        *cost_estimate.STATE_LENGTHS,
+        *(case.shape.m for case in cases if case.shape.m <= max(cost_estimate.STATE_LENGTHS)),
     }
 
 
@@ -111,7 +111,7 @@ def test_the_parts_make_the_whole() -> None:
     found = estimate_cost(cases, best=BEST)
     assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
     assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
-    held = HELD * sum(estimate_case(case, BEST).input_bytes for case in cases[2:])
+    held = INPUT_COPIES * sum(estimate_case(case, BEST).input_bytes for case in cases[2:])
     assert found.peak_bytes == held + max(estimate_case(case, BEST).call_bytes for case in cases[2:])
 
 

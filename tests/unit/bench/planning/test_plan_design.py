@@ -92,6 +92,6 @@ def test_what_has_no_such_axis_is_judged_once() -> None:
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_steps_are_causal_whatever_a_design_would_vary(mode: str) -> None:
     text = DESIGN.replace('"forward"', f'"{mode}"').replace(', "half", "packed"', "")
-    with pytest.raises(UsageError, match=f"{mode}: causal by nature, so a design cannot vary causal"):
+    with pytest.raises(UsageError, match=f"{mode}: always causal, so a design cannot vary causal"):
         tiny_suites.plan(text)
     assert set(values_of(tiny_suites.plan(text, axes={"causal": [True]}), "causal")) == {True}

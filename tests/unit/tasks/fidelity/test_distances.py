@@ -138,7 +138,7 @@ def test_a_block_is_drawn_in_every_stretch(n: int) -> None:
     places = distances._draw_row_blocks(n)
     assert sum(place.stop - place.start for place in places) == distances.ALL_ROWS
     for stretch, place in enumerate(places):
-        first, end = (n * at // distances.N_STRETCHES for at in (stretch, stretch + 1))
+        first, end = (n * at // distances.N_SEGMENTS for at in (stretch, stretch + 1))
         assert first <= place.start < place.stop <= end
     assert places == distances._draw_row_blocks(n)
 
@@ -148,7 +148,7 @@ def test_weights_of_drawn_rows_are_those_rows_alone(
     causal: bool, qkv: tuple[Tensor, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distances, "ALL_ROWS", 8)
-    monkeypatch.setattr(distances, "N_STRETCHES", 4)
+    monkeypatch.setattr(distances, "N_SEGMENTS", 4)
     monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 5)
     q, k, v = qkv
     found = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
