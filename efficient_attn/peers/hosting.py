@@ -1,18 +1,19 @@
-"""Run foreign layers: tensors instead of projections, and random numbers from our seeds."""
+"""Run layers of other libraries: given tensors replace their projections, and random numbers come from our seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from ..contract.mechanism import Attention
 from ..errors import UnsupportedError
 
 
 class FixedOutput(nn.Module):
-    """Replaces a projection, and returns a given tensor, whatever it is applied to."""
+    """Replaces a projection: returns the tensor that was set, whatever its input."""
 
     output: Tensor | None = None
 
@@ -21,10 +22,27 @@ class FixedOutput(nn.Module):
         return self.output
 
 
+def make_layer(create: Callable[[], nn.Module], *projections: str) -> nn.Module:
+    """A library's layer in evaluation mode, with a `FixedOutput` for each of these projections.
+
+    The other parameters must be unused: they are on the meta device.
+    """
+    with torch.device("meta"):  # nothing is allocated, and no random number is drawn
+        layer = create()
+    for name in projections:
+        setattr(layer, name, FixedOutput())
+    return layer.eval()
+
+
+def check_value_width(attn: Attention, q: Tensor, v: Tensor) -> None:
+    """Raise `UnsupportedError` for values that are not as wide as keys."""
+    if v.shape[-1] != q.shape[-1]:
+        raise UnsupportedError(f"{attn.label} requires values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
+
+
 @contextmanager
 def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
-    """In this context the layer's `FixedOutput` modules of these names return these tensors; afterwards they hold
-    none."""
+    """Set the outputs of the layer's `FixedOutput` modules, by name, within this context."""
     try:
         for name, tensor in outputs.items():
             getattr(layer, name).output = tensor
@@ -36,10 +54,9 @@ def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
 
 @contextmanager
 def seeded_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Code in this context uses torch's global generator, of the CPU or a CUDA device, with a seed; its state is
-    restored.
+    """Seed torch's global generator of the CPU or of a CUDA device within this context, and restore its state.
 
-    Unlike ``torch.manual_seed``, which seeds every device's generator and could not be undone.
+    ``torch.manual_seed`` would seed the generators of all devices.
     """
     generator = torch.default_generator
     if device is not None and device.type == "cuda":

@@ -13,7 +13,7 @@ import pytest
 
 import efficient_attn as ea
 from efficient_attn.cli import console, summary
-from efficient_attn.peers.catalogue import PEERS
+from efficient_attn.peers import PEERS
 from efficient_attn.registry import catalogue, info
 from efficient_attn.resources import list_model_shapes
 from efficient_attn.results.frames import make_frame

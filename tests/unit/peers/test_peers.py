@@ -6,7 +6,7 @@ import planted
 import pytest
 
 import efficient_attn as ea
-from efficient_attn.peers.catalogue import PEERS
+from efficient_attn.peers import PEERS
 
 
 @pytest.mark.parametrize("plugin", sorted({peer.plugin for peer in PEERS}))
