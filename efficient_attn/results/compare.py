@@ -24,6 +24,7 @@ from .differences import (
 from .exchange import MACHINE_FIELDS, ImportedRun
 from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, t_quantile
 
+CasesByName = Mapping[str, PairedRecord]
 ChangeKind = RatioVerdict | Literal["broken", "fixed"]
 # most important first
 CHANGE_KINDS: tuple[ChangeKind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")
@@ -139,9 +140,11 @@ def compare(
         if base_cases[name].timed and new_cases[name].timed
     ]
     changes = _list_changes(timed, confidence, margin, tolerance)
-    for kind, failed, passed in (("broken", new_cases, base_cases), ("fixed", base_cases, new_cases)):
-        failures = {n: failed[n].failure for n in shared_names if passed[n].ok and not failed[n].ok}
-        changes += [Change(name=name, kind=kind, reason=failure) for name, failure in failures.items()]
+    outcomes: tuple[tuple[ChangeKind, CasesByName, CasesByName], ...]
+    outcomes = ("broken", new_cases, base_cases), ("fixed", base_cases, new_cases)
+    for kind, failed, passed in outcomes:
+        names = [name for name in shared_names if passed[name].ok and not failed[name].ok]
+        changes += [Change(name=name, kind=kind, reason=failed[name].failure) for name in names]
     return Comparison(
         base=base.name,
         new=new.name,

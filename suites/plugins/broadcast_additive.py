@@ -1,10 +1,10 @@
-"""Additive attention by its formula, with N x M x A sums for each head."""
+"""Additive attention computed by its formula, which stores N x M x A sums for each head."""
 
 import efficient_attn as ea
 from efficient_attn.variants.full.additive import Additive
 
 
-@ea.register("broadcast_additive", family="full", sentence="Additive attention that holds every sum of a pair.")
+@ea.register("broadcast_additive", family="full", sentence="Additive attention that stores the sums of all pairs.")
 class BroadcastAdditive(Additive):
     """tanh(W_q q + W_k k) for all pairs at once, then the softmax (no padding; M = N)."""
 

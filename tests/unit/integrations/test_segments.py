@@ -63,7 +63,7 @@ def test_each_segment_is_the_beginning_of_another_document() -> None:
     found = [chr(int(cut_segment(_loaded(), text, 10, i)[0, 0])) for i in range(5)]
     assert sorted(found) == list("abdef")
     assert cut_segment(_loaded(), text, 10, 0).shape == (1, 10)
-    with pytest.raises(UsageError, match="5 documents of 10 tokens, segment 6"):
+    with pytest.raises(UsageError, match="5 documents of 10 tokens; segment 6"):
         cut_segment(_loaded(), text, 10, 5)
     with pytest.raises(UsageError, match="512 positions"):
         cut_segment(_loaded(), text, 513, 0)
