@@ -21,7 +21,7 @@ from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import load_library_file
+from .hosting import load_library_file
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)

@@ -14,8 +14,7 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import check_value_width, seeded_generator
+from .hosting import check_value_width, import_library, seeded_generator
 
 UNSUPPORTED = Traits(cross=False, padding=False, decode=False, grouped=False)
 SELF_SCORE = -5e4  # the library's score of a query's own key

@@ -16,8 +16,7 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import check_value_width, seeded_generator
+from .hosting import check_value_width, import_library, seeded_generator
 
 WIDEST_IN_HALF = 32  # largest width of heads whose gradients in bfloat16 performer-pytorch computes within 4%
 SELF = Traits(normalised=False, cross=False, padding=False, decode=False, grouped=False)

@@ -15,8 +15,7 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import check_value_width, fixed_outputs, make_layer
+from .hosting import check_value_width, fixed_outputs, import_library, make_layer
 
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True

@@ -23,8 +23,7 @@ from ..kernels.dense import masked_softmax, widen
 from ..patterns import Pattern
 from ..registry import register
 from ..variants.sparse.sparse_attention import attend_pattern
-from . import import_library
-from .hosting import check_value_width, fixed_outputs, make_layer
+from .hosting import check_value_width, fixed_outputs, import_library, make_layer
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)

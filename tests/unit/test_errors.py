@@ -1,4 +1,4 @@
-"""The sentence that says no."""
+"""The message for unknown names, and the base classes of errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from efficient_attn.errors import UnsupportedError, UsageError, make_unknown_error
 
 
-def test_the_nearest_choice_is_named_with_the_place() -> None:
+def test_the_nearest_choice_and_the_location_are_named() -> None:
     error = make_unknown_error("mechanism", "ful", ["linear", "full"], where="suite.toml: variant")
     assert isinstance(error, UsageError)
     assert str(error) == "suite.toml: variant: unknown mechanism 'ful'; did you mean 'full'? (choices: full, linear)"
@@ -20,20 +20,20 @@ def test_without_a_near_name_all_choices_are_listed() -> None:
     assert all(name in text for name in many)
 
 
-def test_many_choices_are_not_listed_beside_a_near_one() -> None:
+def test_many_choices_are_not_listed_with_a_near_one() -> None:
     text = str(make_unknown_error("thing", "option12x", [f"option{i}" for i in range(30)]))
     assert "did you mean 'option12'?" in text
     assert "choices" not in text
 
 
-def test_that_there_is_nothing_to_choose_is_said() -> None:
+def test_an_empty_list_of_choices_is_reported() -> None:
     assert str(make_unknown_error("option", "x", [])) == "unknown option 'x' (choices: none)"
 
 
-def test_names_that_are_not_text_are_said_as_text() -> None:
+def test_names_of_other_types_are_formatted_as_text() -> None:
     assert "'7'" in str(make_unknown_error("key", 7, ["a"]))
 
 
 @pytest.mark.parametrize(("kind", "base"), [(UsageError, ValueError), (UnsupportedError, RuntimeError)])
-def test_the_errors_are_ones_that_python_programs_catch(kind: type[Exception], base: type[Exception]) -> None:
+def test_base_classes_of_errors(kind: type[Exception], base: type[Exception]) -> None:
     assert issubclass(kind, base)

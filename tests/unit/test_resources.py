@@ -1,4 +1,4 @@
-"""Where the built-in suites are, in a checkout and in an installed package."""
+"""The folder of built-in suites, in a checkout and in an installed package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package
 
 
-def test_an_installed_package_reads_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_reads_its_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = _package(tmp_path, monkeypatch)
     for folder, name in ((package / "suites", "inside"), (tmp_path / "suites", "outside")):
         folder.mkdir()
@@ -31,14 +31,14 @@ def test_an_installed_package_reads_its_own(tmp_path: Path, monkeypatch: pytest.
     assert resources.list_suite_names() == ["inside"]
 
 
-def test_a_checkout_reads_the_folder_at_its_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_reads_its_top_level_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _package(tmp_path, monkeypatch)
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "outside.toml").touch()
     assert resources.list_suite_names() == ["outside"]
 
 
-def test_every_suite_says_what_it_is_for() -> None:
+def test_every_suite_has_a_description() -> None:
     for name in resources.list_suite_names():
         assert len(resources.describe_suite(name)) > 20, name
 

@@ -1,4 +1,4 @@
-"""Specs: one string for a mechanism and its options."""
+"""Specs: a string for a mechanism with its options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_union_has_one_text_whatever_the_order(parts: list[Spec]) -> None:
 
 
 @given(st.lists(plain, min_size=1, max_size=3), st.sampled_from(["", " (kv_heads=2)", " (cache=cold) (seed=1)"]))
-def test_names_are_listed_for_one_and_of_several_and_of_labels(parts: list[Spec], suffix: str) -> None:
+def test_names_of_specs_unions_and_labels(parts: list[Spec], suffix: str) -> None:
     spec = parse("|".join(map(str, parts)))
     assert spec.names == tuple(part.name for part in parts)
     assert spec.parts == tuple(parts)
@@ -59,7 +59,7 @@ def test_typed_values_and_text_are_one_spec() -> None:
 
 
 @given(specs)
-def test_without_backend_all_else_stays(spec: Spec) -> None:
+def test_without_backend_changes_nothing_else(spec: Spec) -> None:
     bare = spec.without_backend()
     assert (bare.name, bare.options, bare.backend) == (spec.name, spec.options, None)
     assert str(spec).startswith(str(spec.without_backend()))
@@ -69,11 +69,13 @@ def test_a_union_has_no_backend() -> None:
     union = parse("a:x=1|b:y=2")
     assert (union.backend, union.without_backend()) == (None, union)
     for text in ("a:x=1|b:backend=dense", "a:backend=dense|b"):
-        with pytest.raises(UsageError, match=r"only patterns can be joined by '\|', without a backend; .*=dense asks"):
+        with pytest.raises(
+            UsageError, match=r"only patterns can be joined by '\|', without a backend; .*=dense has one"
+        ):
             parse(text)
 
 
-def test_what_is_given_beside_a_spec_joins_it() -> None:
+def test_options_and_backend_are_added_to_a_spec() -> None:
     assert parse("x:a=1").with_options({"b": 2}, "dense") == Spec("x", {"a": "1", "b": 2}, "dense")
     assert parse("x:backend=dense").with_options({}, "dense") == Spec("x", {}, "dense")
     assert parse("a|b").with_options({}) == parse("a|b")
@@ -88,7 +90,7 @@ def test_what_is_given_beside_a_spec_joins_it() -> None:
         ("b|a", {}, "dense", "options of a union belong to its parts"),
     ],
 )
-def test_what_cannot_be_given_is_reported(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
+def test_invalid_additions_are_reported(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(text).with_options(options, backend)
 
@@ -105,7 +107,7 @@ def test_what_cannot_be_given_is_reported(text: str, options: dict[str, int], ba
         ("x", "y", False),
     ],
 )
-def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: bool) -> None:
+def test_a_spec_matches_its_text_and_its_name(spec: str, text: str, answers: bool) -> None:
     assert parse(spec).matches(text) is answers
 
 
@@ -119,12 +121,12 @@ def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: 
         ("x:broken", "blocks", "x:broken:backend=blocks"),
     ],
 )
-def test_a_label_says_the_backend_once(variant: str, backend: str | None, label: str) -> None:
+def test_a_label_contains_the_backend_once(variant: str, backend: str | None, label: str) -> None:
     assert format_label(variant, backend) == label
 
 
 @pytest.mark.parametrize("label", ["", "|", ":", "x:", "x | y (seed=1)", "x:a= | :=y"])
-def test_labels_are_read_without_judging(label: str) -> None:
+def test_labels_are_not_validated(label: str) -> None:
     assert len(list_names(label)) == label.count("|") + 1
 
 
@@ -147,7 +149,7 @@ def test_typed_values_are_written_as_they_are_read(options: dict[str, object], t
     assert str(Spec("x", options)) == text
 
 
-def test_backend_is_apart_and_last() -> None:
+def test_the_backend_is_separate_and_last() -> None:
     spec = Spec.parse(" full:backend=dense:z=1 ")
     assert (spec.name, spec.options, spec.backend) == ("full", {"z": "1"}, "dense")
     assert str(spec) == "full:z=1:backend=dense"
@@ -166,6 +168,6 @@ def test_backend_is_apart_and_last() -> None:
         ("x|", "a mechanism's name is missing"),
     ],
 )
-def test_broken_text_is_reported(text: str, words: str) -> None:
+def test_invalid_text_is_reported(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_union(text)

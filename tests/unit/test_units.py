@@ -1,4 +1,4 @@
-"""Numbers and sizes, read and written."""
+"""Parsing and formatting numbers, sizes and times."""
 
 from __future__ import annotations
 
@@ -36,9 +36,17 @@ def test_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
 def test_empty_cells_are_a_dash(empty: Any) -> None:
-    says = (units.number, units.duration, units.seconds, units.size, units.rate, units.ratio, units.exponent_interval)
-    says += (units.percent, units.integer)
-    assert {say(empty) for say in says} == {units.EMPTY}
+    formatters = (
+        units.number,
+        units.duration,
+        units.seconds,
+        units.size,
+        units.rate,
+        units.ratio,
+        units.exponent_interval,
+    )
+    formatters += (units.percent, units.integer)
+    assert {format_(empty) for format_ in formatters} == {units.EMPTY}
     assert {units.format_value(empty, unit) for unit in get_args(units.Unit)} == {units.EMPTY}
 
 
@@ -69,7 +77,7 @@ def test_units() -> None:
 @pytest.mark.parametrize(
     ("share", "text"), [(0.0312, "3.12%"), (1.0, "100%"), (0.99999, "99.9%"), (1e-4, "0.0100%"), (1.25, "125%")]
 )
-def test_a_share_is_all_only_where_it_is_all(share: float, text: str) -> None:
+def test_a_share_is_100_percent_only_for_all(share: float, text: str) -> None:
     assert units.percent(share) == text
 
 
@@ -85,11 +93,11 @@ def test_a_value_is_written_in_its_unit(unit: Any, value: Any, text: str) -> Non
     assert units.format_value(value, unit) == text
 
 
-def test_every_unit_has_a_writer() -> None:
+def test_every_unit_has_a_formatter() -> None:
     assert set(units.FORMATTERS) == set(get_args(units.Unit))
 
 
-def test_what_is_expected_has_few_digits() -> None:
+def test_estimates_have_few_digits() -> None:
     assert [units.rough_duration(s) for s in (0.2, 59.7, 130.4, 119, 3599, 3900)] == [
         "1 s", "1 min", "2 min 10 s", "2 min", "1 h", "1 h 5 min",
     ]  # fmt: skip
@@ -104,7 +112,7 @@ def test_what_is_expected_has_few_digits() -> None:
         ("1TB", 10**12), ("1000B", 1000), ("1", 1),
     ],
 )  # fmt: skip
-def test_sizes_are_read(text: str, count: int) -> None:
+def test_sizes_are_parsed(text: str, count: int) -> None:
     assert units.parse_size(text) == count
 
 
@@ -115,7 +123,7 @@ def test_sizes_are_read(text: str, count: int) -> None:
         "1e19",
     ],
 )  # fmt: skip
-def test_what_is_no_size_is_said(text: str) -> None:
+def test_invalid_sizes_are_reported(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a size such as 8GB, 512MiB or 2e9$"):
         units.parse_size(text)
 

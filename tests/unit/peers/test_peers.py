@@ -1,4 +1,4 @@
-"""The list of peers: what the plug-ins register, and nothing else."""
+"""The list of peers equals what the plug-ins register."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from efficient_attn.peers import PEERS
 
 
 @pytest.mark.parametrize("plugin", sorted({peer.plugin for peer in PEERS}))
-def test_the_list_has_what_a_plugin_registers(plugin: str) -> None:
+def test_the_list_equals_what_a_plugin_registers(plugin: str) -> None:
     with planted.undone():
         found = ea.load_plugin(plugin)
     assert sorted(peer.name for peer in PEERS if peer.plugin == plugin) == sorted(found)
