@@ -13,7 +13,7 @@ class UsageError(ValueError):
 
 
 class UnsupportedError(RuntimeError):
-    """A feature that a mechanism, backend or device does not support, and the reason. There are no silent fallbacks."""
+    """A feature that a mechanism, backend or device does not support; the message has the reason."""
 
 
 def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:

@@ -25,13 +25,13 @@ class ModelShape:
 
     @property
     def axes(self) -> dict[str, int]:
-        """The axes of a suite that it sets."""
+        """The axes of a suite that this shape sets."""
         values = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def find_suites_folder() -> Path:
-    """Where the built-in suites are: inside the installed package, or at the top of a checkout."""
+    """The folder of built-in suites: inside the installed package, or at the top of a checkout."""
     package = Path(__file__).parent
     installed = package / "suites"
     return installed if installed.is_dir() else package.parent / "suites"
@@ -51,7 +51,7 @@ def describe_suite(name: str) -> str:
 
 @cache
 def list_model_shapes() -> tuple[ModelShape, ...]:
-    """All shapes, as ``suites/data/shapes.toml`` has them."""
+    """All model shapes, from ``suites/data/shapes.toml``."""
     with (find_suites_folder() / "data" / "shapes.toml").open("rb") as file:
         shapes = tomllib.load(file)
     fields = ("heads", "kv_heads", "head_dim", "length", "window", "source")
@@ -62,5 +62,5 @@ def find_model_shape(name: str) -> ModelShape:
     """A model's shape by name. Raises `UsageError` for an unknown name."""
     shapes = {shape.name: shape for shape in list_model_shapes()}
     if name not in shapes:
-        raise make_unknown_error("shape", name, list(shapes))
+        raise make_unknown_error("shape", name, shapes)
     return shapes[name]

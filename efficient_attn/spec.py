@@ -1,7 +1,7 @@
 """Specs: a mechanism's name with its options, written ``performer:n_features=256:kind=positive``.
 
-``a:x=1|b:y=2`` is a union of patterns. `parse` reads the text once, where it enters the package; from there on a `Spec`
-or a `Union` is passed. `list_names` and `format_label` read labels of rows and reports without validating them.
+``a:x=1|b:y=2`` is a union of patterns. `parse` reads a text where it enters the package; all other code receives a
+`Spec` or a `Union`. `list_names` and `format_label` read labels of rows and reports without validating them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _EqualByText:
 
 @dataclass(frozen=True, eq=False)
 class Spec(_EqualByText):
-    """A mechanism's name, its options, and its backend where one was chosen."""
+    """A mechanism's name, its options, and its backend if one was chosen."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Spec(_EqualByText):
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read ``name:option=value:backend=name``; values stay text, the mechanism's signature gives them types."""
+        """Read ``name:option=value:backend=name``; values stay text until `registry.create` converts them."""
         name, *pairs = _split(text)
         options: dict[str, str] = {}
         for pair in pairs:
@@ -53,12 +53,12 @@ class Spec(_EqualByText):
 
     @property
     def parts(self) -> tuple[Spec, ...]:
-        """Itself, as `Union` has several."""
+        """This spec alone; the parts of a `Union`."""
         return (self,)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The mechanism's name, as `Union` has several."""
+        """The mechanism's name alone; the names in a `Union`."""
         return (self.name,)
 
     def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Spec:
@@ -70,11 +70,11 @@ class Spec(_EqualByText):
         return Spec(self.name, {**self.options, **options}, backend or self.backend)
 
     def without_backend(self) -> Spec:
-        """The same mechanism, whatever runs it."""
+        """The spec of the same mechanism without a backend."""
         return replace(self, backend=None)
 
     def matches(self, text: str) -> bool:
-        """Whether a text means this spec: the whole spec, with its options in any order, or its name alone."""
+        """Whether a text is this spec, with its options in any order, or its name."""
         return text == self.name or parse(text) == self
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Union(_EqualByText):
     def __post_init__(self) -> None:
         if with_backend := [part for part in self.parts if part.backend]:
             raise UsageError(
-                f"{self}: only patterns can be joined by '|', without a backend; {with_backend[0]} asks for one"
+                f"{self}: only patterns can be joined by '|', without a backend; {with_backend[0]} has one"
             )
 
     @property
@@ -112,7 +112,7 @@ class Union(_EqualByText):
         return self
 
     def matches(self, text: str) -> bool:
-        """Whether a text means this union, in any order."""
+        """Whether a text is this union, with its parts in any order."""
         return parse(text) == self
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ SpecLike = str | Spec | Union
 
 
 def parse(spec: SpecLike) -> Spec | Union:
-    """Read a spec or a union; what was parsed before is returned unchanged. Raises `UsageError` for other text."""
+    """Read a spec or a union; parsed ones are returned unchanged. Raises `UsageError` for invalid text."""
     if not isinstance(spec, str):
         return spec
     specs = parse_union(spec)
@@ -137,21 +137,21 @@ def parse_union(text: str) -> tuple[Spec, ...]:
 
 
 def list_names(label: str) -> tuple[str, ...]:
-    """The mechanisms' names in a label of a report: a spec, maybe with a distinction, ``gqa (kv_heads=2)``."""
+    """The mechanisms' names in a label of a report: a spec, maybe with differing columns, ``gqa (kv_heads=2)``."""
     return tuple(_split(part)[0].strip() for part in label.partition(" (")[0].split("|"))
 
 
 def format_label(variant: str, backend: str | None) -> str:
-    """A row's variant as a report shows it: with the chosen backend, where the text does not contain it."""
+    """A row's variant in reports: with the chosen backend, if the text does not contain it."""
     has_backend = any(pair.startswith("backend=") for part in variant.split("|") for pair in _split(part)[1:])
     return variant if has_backend or not backend else f"{variant}:backend={backend}"
 
 
 def _split(part: str) -> list[str]:
-    """A name and its ``option=value`` pairs, unread."""
+    """A name and its ``option=value`` pairs, unparsed."""
     return part.strip().split(":")
 
 
 def format_value(value: Any) -> str:
-    """An option's value as a spec's text has it."""
+    """An option's value as text in a spec."""
     return value if isinstance(value, str) else json.dumps(value).replace("null", "none")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from .errors import UsageError
 
-EMPTY = "\u2013"  # how a missing value is shown
+EMPTY = "\u2013"  # for a missing value
 INTERVAL_DASH = "\u2013"  # between the ends of an interval
 MICRO = "\u00b5"
 TIME_UNITS = (("s", 1e3), ("ms", 1.0), (f"{MICRO}s", 1e-3), ("ns", 1e-6))
@@ -45,7 +45,7 @@ def is_present(value: Any) -> bool:
 
 
 def number(value: Any) -> str:
-    """Three significant digits; powers of ten only where zeros would have to be counted."""
+    """Three significant digits, with a power of ten for very large and very small numbers."""
     if not is_present(value):
         return EMPTY
     value = float(value)
@@ -63,7 +63,7 @@ def duration(ms: Any, low: Any = None, high: Any = None) -> str:
 
 
 def seconds(value: Any, low: Any = None, high: Any = None) -> str:
-    """Seconds in the unit that fits, as `duration` writes milliseconds."""
+    """Seconds in a suitable unit, as `duration` formats milliseconds."""
     return duration(*(x * 1e3 if is_present(x) else None for x in (value, low, high)))
 
 
@@ -103,7 +103,7 @@ def rate(value: Any) -> str:
 
 
 def integer(value: Any) -> str:
-    """A count: ``65,536``; a mean of counts as `number` writes it."""
+    """A count: ``65,536``; a mean of counts is formatted by `number`."""
     if not is_present(value) or float(value) != round(float(value)):
         return number(value)
     return f"{int(value):,}"
@@ -134,7 +134,7 @@ def _format_two_decimals(value: float) -> str:
 
 
 def short_length(length: Any) -> str:
-    """A length as on an axis: 512, 1K, 2K, 1M; other lengths are unchanged."""
+    """A length for an axis: 512, 1K, 2K, 1M; other lengths are unchanged."""
     length = int(length)
     for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
         if length >= scale and length % scale == 0:
@@ -156,7 +156,7 @@ FORMATTERS: Mapping[str, Callable[[Any], str]] = {
 
 
 def format_value(value: Any, unit: Unit) -> str:
-    """A value of a column: a number in its unit, text, or a boolean as a word."""
+    """A value of a column: a number in its unit, text, or yes or no for a boolean."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else FORMATTERS[unit](value)

@@ -10,7 +10,7 @@ from .output import print_json
 
 
 def claims(args: Namespace) -> int:
-    """``efficient-attn claims``: verify published claims against rows."""
+    """``efficient-attn claims``: test published claims against measured rows."""
     from ..report.claims import ledger
 
     if args.check:
@@ -19,9 +19,7 @@ def claims(args: Namespace) -> int:
         return _check_files(args)
     if not args.run:
         raise UsageError("claims: needs at least one run's folder, or --check FILE")
-    entries = ledger.load_ledger(
-        [Path(file) for file in args.claims]
-    )  # errors in claim files are reported before runs are read
+    entries = ledger.load_ledger([Path(file) for file in args.claims])  # reports errors before runs are read
     from ..report.claims import claims_text, evidence, verdicts
 
     rows = evidence.read_evidence([Path(run) for run in args.run])
@@ -47,10 +45,7 @@ def _check_files(args: Namespace) -> int:
         for claim in source.claim:
             check_task_columns(claim, columns, file)
     if args.json:
-        hashes_by_file = {
-            file: {claim.id: claim.expected_hash for claim in source.claim} for file, source in sources.items()
-        }
-        print_json(hashes_by_file)
+        print_json({file: {claim.id: claim.expected_hash for claim in s.claim} for file, s in sources.items()})
     else:
         for file, source in sources.items():
             wrong = list_wrong_hashes(source)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..contract.traits import Traits
     from ..patterns import Pattern
     from ..patterns.rasterize import PatternGrid
-    from ..peers.catalogue import Peer
+    from ..peers import Peer
     from ..registry import Info
     from ..resources import ModelShape
     from ..results.rows import Record
@@ -32,23 +32,20 @@ ABILITY_COLUMNS = ("causal", "decode", "exact")  # traits that `list` shows
 ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # for terminals that only support ASCII
 
 
-def _make_console() -> Console:
-    # a pipe has no width: tables are as wide as necessary, so that nothing is cut
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False, markup=False)
-
-
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
 ) -> None:
     """Print a table; columns named in ``right`` are aligned to the right."""
     if title:
         print(title)
+    # a pipe has no width: tables are as wide as necessary, so that nothing is cut
+    width = None if sys.stdout.isatty() else 200
+    console = Console(width=width, highlight=False, emoji=False, markup=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_make_printable(text, sys.stdout) for text in row))
-    console = _make_console()
     console.print(table)
     console.print()
 
@@ -57,14 +54,12 @@ def show_catalogue(
     entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[ModelShape], peers: Sequence[Peer]
 ) -> None:
     """Print the mechanisms, suites, model shapes and peers."""
-    marks = [
-        ["?" if e.able is None else "yes" if word in e.able else units.EMPTY for word in ABILITY_COLUMNS]
-        for e in entries
-    ]
-    rows = [[e.name, e.family, *cells, e.sentence] for e, cells in zip(entries, marks, strict=True)]
-    print_table(
-        "Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABILITY_COLUMNS, ""], rows
-    )
+    rows = []
+    for e in entries:
+        abilities = ["?" if e.able is None else "yes" if x in e.able else units.EMPTY for x in ABILITY_COLUMNS]
+        rows.append([e.name, e.family, *abilities, e.sentence])
+    title = "Mechanisms (exact: a softmax over the visible keys)"
+    print_table(title, ["name", "family", *ABILITY_COLUMNS, ""], rows)
     print_table("Suites (efficient-attn plan SUITE estimates the time)", ["name", ""], [*map(list, suites.items())])
     print_table(
         "Other libraries, with --plugin", ["name", "plug-in", "library"], [[p.name, p.plugin, p.library] for p in peers]
@@ -74,13 +69,13 @@ def show_catalogue(
 
 
 def show_info(info: Info) -> None:
-    """Print what is known of a mechanism."""
+    """Print the description of a mechanism."""
     print(f"{info.spec} ({info.family}): {info.sentence}\n\n{info.doc}\n")
     rows = [
-        ["options", _format_options(info.options)],
+        ["options", ", ".join(f"{name}={value}" for name, value in info.options.items()) or "none"],
         ["backends", f"{', '.join(info.backends)} (runs {info.backend})"],
+        ["growth", f"time {info.growth.time}, memory {info.growth.memory}"],
     ]
-    rows += [["growth", f"time {info.growth.time}, memory {info.growth.memory}"]]
     if info.traits.inputs:
         rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in info.traits.inputs.items())]]
     rows += [["parameters", str(info.parameters)], ["source", info.source]]
@@ -88,23 +83,25 @@ def show_info(info: Info) -> None:
     trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in info.traits.meanings().items()]
     print_table("", ["trait", "claimed", "meaning"], trait_rows)
     if info.pattern is not None:
-        from ..patterns.rasterize import compute_share_grids
-
-        grids = compute_share_grids(
-            info.pattern, directions=info.traits.directions, rows=GRID_ROWS, columns=GRID_COLUMNS
-        )
-        print("\n".join(format_patterns(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
+        grids = _compute_grids(info.pattern, info.traits.directions)
+        print(*format_patterns(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout)), sep="\n")
 
 
 # two of these side by side, with frames, fit into 80 columns; a character is about twice as high as wide
 GRID_ROWS, GRID_COLUMNS = 16, 32
 BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
 PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
-SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # the largest share that each character stands for, except the blank
+SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # the largest share of each character but the blank
+
+
+def _compute_grids(pattern: Pattern, directions: Sequence[bool]) -> list[PatternGrid]:
+    from ..patterns.rasterize import compute_share_grids
+
+    return compute_share_grids(pattern, directions=directions, rows=GRID_ROWS, columns=GRID_COLUMNS)
 
 
 def format_patterns(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
-    """Pattern grids side by side, with the share of pairs that they keep. plain: in ASCII."""
+    """Lines with pattern grids side by side, and the share of pairs that each keeps. plain: in ASCII."""
     blocks = PLAIN_BLOCKS if plain else BLOCKS
     legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHADE_LEGENDS, strict=True))
     lines = [f"pattern: queries down, keys across; share of pairs: {legend}", ""]
@@ -116,8 +113,8 @@ def _frame_grid(grid: PatternGrid, blocks: str, box: str) -> list[str]:
     """One grid with its direction above and its length and share below, all lines of one width."""
     width = grid.allowed_pairs.shape[1]
     left_top, flat, right_top, side, left_bottom, right_bottom = box
-    cells = ["".join(blocks[_choose_shade(share)] for share in line) for line in grid.shares.tolist()]
-    lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{line}{side}" for line in cells)]
+    rows = ["".join(blocks[_choose_shade(share)] for share in row) for row in grid.shares.tolist()]
+    lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{row}{side}" for row in rows)]
     lines.append(f"{left_bottom}{flat * width}{right_bottom}")
     return [
         line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", format_kept_share(grid))
@@ -125,7 +122,7 @@ def _frame_grid(grid: PatternGrid, blocks: str, box: str) -> list[str]:
 
 
 def _choose_shade(share: float) -> int:
-    """Blank for none, full for all, and three shades between; a single pair is a shade already."""
+    """The index of a share's character: blank for 0, full for 1, and three shades between."""
     return sum(share > limit for limit in (0, 0.25, 0.5)) + (share >= 1)
 
 
@@ -158,31 +155,26 @@ def info_as_json(info: Info) -> dict[str, Any]:
 
 def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
     """The length that is drawn, and the share of pairs kept in each direction."""
-    from ..patterns.rasterize import compute_share_grids
-
-    grids = compute_share_grids(pattern, directions=directions, rows=GRID_ROWS, columns=GRID_COLUMNS)
+    grids = _compute_grids(pattern, directions)
     shares = {grid.direction: grid.share for grid in grids}
     return {"length": grids[0].geometry.n, "kept": shares, "exact": all(grid.exact for grid in grids)}
 
 
-def _format_options(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in options.items()) or "none"
-
-
 def show_plan(cases: Sequence[Case]) -> None:
-    """Print the cases of a plan, grouped by configuration."""
-    groups: dict[tuple[str, ...], list[Case]] = {}
+    """Print the cases of a plan, those that differ only in length in one line."""
+    cases_by_columns: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
-        c, p = case.group, case.group.config
-        kv_heads = p.heads if case.kv_heads is None else case.kv_heads
-        heads = f"{p.heads} x {p.head_dim}" if kv_heads == p.heads else f"{p.heads}/{kv_heads} x {p.head_dim}"
-        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, str(case.variant)), []).append(case)
+        group, config = case.group, case.group.config
+        kv_heads = "" if case.kv_heads in (None, config.heads) else f"/{case.kv_heads}"
+        heads = f"{config.heads}{kv_heads} x {config.head_dim}"
+        columns = (group.part, config.mode or group.task, config.device, config.dtype, heads, str(case.variant))
+        cases_by_columns.setdefault(columns, []).append(case)
     rows = []
-    for group_facts, members in groups.items():
-        lengths = sorted({c.group.config.seq_len for c in members})
-        rows.append([*group_facts, " ".join(map(str, lengths)), str(len(members))])
-    columns = ["part", "measures", "device", "dtype", "heads", "variant", "lengths", "cases"]
-    print_table("Plan", columns, rows, right=["cases"])
+    for columns, members in cases_by_columns.items():
+        lengths = sorted({case.group.config.seq_len for case in members})
+        rows.append([*columns, " ".join(map(str, lengths)), str(len(members))])
+    headings = ["part", "measures", "device", "dtype", "heads", "variant", "lengths", "cases"]
+    print_table("Plan", headings, rows, right=["cases"])
     print(f"{len(cases)} cases")
 
 
@@ -202,21 +194,15 @@ def show_cost_estimate(wall_s: float, peak_bytes: int, *, absent: Mapping[str, s
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
-    """A bar with the time left on a terminal; otherwise a line a case. Both go to stderr."""
+    """Show a progress bar on a terminal, otherwise print a line for each case. Both go to stderr."""
     if not sys.stderr.isatty():
-        yield _ProgressLines().print_line
+        yield _make_line_printer()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
+    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
+    columns += (progress.TextColumn("left"), progress.TimeRemainingColumn(), progress.TextColumn("{task.description}"))
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=total)
 
         def update(record: Record, done: int, total: int) -> None:
@@ -225,17 +211,19 @@ def show_progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
         yield update
 
 
-class _ProgressLines:
-    def __init__(self) -> None:
-        self.start = time.monotonic()
+def _make_line_printer() -> Callable[[Record, int, int], None]:
+    """A function that prints a line for each finished case, with the time since this call."""
+    start = time.monotonic()
 
-    def print_line(self, record: Record, done: int, total: int) -> None:
+    def print_line(record: Record, done: int, total: int) -> None:
         row = record.row
         result = units.duration(row.latency_ms) if row.latency_ms else row.status
         reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
-        elapsed = time.monotonic() - self.start
+        elapsed = time.monotonic() - start
         line = f"[{done}/{total}] {elapsed:6.1f} s  {_format_case(record)}: {result}{reason}"
         print(_make_printable(line, sys.stderr), file=sys.stderr, flush=True)
+
+    return print_line
 
 
 def _format_case(record: Record) -> str:
@@ -247,7 +235,7 @@ def _format_case(record: Record) -> str:
 
 
 def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
-    """A table of checks, what to do about failures, and a summary line."""
+    """Print each mechanism's checks as a table, with advice on failures and a summary line."""
     from ..testing import sum_up
 
     for name, results in outcomes.items():

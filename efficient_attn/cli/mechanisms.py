@@ -10,8 +10,8 @@ from .output import print_files, print_json, write_file
 
 
 def list_(args: Namespace) -> int:
-    """``efficient-attn list``: the catalogue."""
-    from ..peers.catalogue import PEERS
+    """``efficient-attn list``: print the catalogue."""
+    from ..peers import PEERS
     from ..registry import catalogue
     from ..resources import describe_suite, list_model_shapes, list_suite_names
 
@@ -42,7 +42,7 @@ def list_(args: Namespace) -> int:
 
 
 def info(args: Namespace) -> int:
-    """``efficient-attn info``: one mechanism."""
+    """``efficient-attn info``: describe a mechanism."""
     from ..registry import info
     from . import console
 
@@ -60,7 +60,7 @@ def info(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
-    """``efficient-attn check``: the conformance tests of a mechanism, or of a plug-in's."""
+    """``efficient-attn check``: run the conformance tests on a mechanism, or on those of a file."""
     from ..registry import load_plugin
     from . import console
 

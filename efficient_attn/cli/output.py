@@ -1,4 +1,4 @@
-"""What verbs write: JSON, files, and the lines that name them."""
+"""Output of verbs: JSON, files, and lines that name files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def print_files(files: Mapping[str, str | Path]) -> None:
 
 
 def write_file(file: Path, content: str | bytes) -> None:
-    """Write a file that was derived from rows, never over a file of somebody else."""
+    """Write a file that was derived from rows. Raises `UsageError` for a file that this package did not write."""
     from ..results import file_marks
 
     file_marks.write_derived(file, content if isinstance(content, bytes) else content.encode())

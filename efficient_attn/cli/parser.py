@@ -1,4 +1,4 @@
-"""The parser: every verb with its options, and errors of one line that name the nearest valid choice."""
+"""The parser of the command line: every verb with its options. Errors are one line with the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line and an abbreviation is an error. options: all that there are, as written."""
+    """An argument parser with errors of one line and without abbreviations. options: all option strings."""
 
     verbs: dict[str, Parser]
 
@@ -69,42 +69,30 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     parser.verbs = subparsers.choices  # type: ignore[assignment]
-    _add_list_options(_add_verb(subparsers, "list", mechanisms.list_, "show every mechanism and suite"))
-    _add_info_options(_add_verb(subparsers, "info", mechanisms.info, "describe a mechanism with its options"))
-    _add_check_options(_add_verb(subparsers, "check", mechanisms.check, "verify that a mechanism satisfies its traits"))
-    _add_doctor_options(
-        _add_verb(subparsers, "doctor", verbs.doctor, "check whether this machine is ready for measurements")
-    )
-    _add_suite_options(
-        _add_verb(subparsers, "plan", verbs.plan, "show the cases of a suite, and estimate their time and memory")
-    )
-    _add_run_options(_add_verb(subparsers, "run", verbs.run, "run a suite and write its page"))
-    _add_report_options(_add_verb(subparsers, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
-    _add_compare_options(_add_verb(subparsers, "compare", verbs.compare, "compare two runs and report regressions"))
-    _add_claims_options(_add_verb(subparsers, "claims", claims.claims, "test published claims against measured runs"))
-    plot.add_options(_add_verb(subparsers, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
-    publish.add_options(
-        _add_verb(subparsers, "publish", publish.publish, "make a site of runs that people can put anywhere")
-    )
-    recommend.add_options(
-        _add_verb(subparsers, "recommend", recommend.recommend, "recommend a mechanism from measured runs")
-    )
-    runs.add_options(_add_verb(subparsers, "runs", runs.runs, "list local runs"), removes=False)
-    text = "remove files that can be generated again: pages, and checkpoints of finished runs"
-    runs.add_options(_add_verb(subparsers, "clean", runs.clean, text), removes=True)
+    for name, call, add_options, text in (
+        ("list", mechanisms.list_, _add_list_options, "show every mechanism and suite"),
+        ("info", mechanisms.info, _add_info_options, "describe a mechanism with its options"),
+        ("check", mechanisms.check, _add_check_options, "verify that a mechanism satisfies its traits"),
+        ("doctor", verbs.doctor, _add_doctor_options, "check whether this machine is ready for measurements"),
+        ("plan", verbs.plan, _add_suite_options, "show the cases of a suite, and estimate their time and memory"),
+        ("run", verbs.run, _add_run_options, "run a suite and write its page"),
+        ("report", verbs.report, _add_report_options, "make a page, a Markdown file and plots of runs"),
+        ("compare", verbs.compare, _add_compare_options, "compare two runs and report regressions"),
+        ("claims", claims.claims, _add_claims_options, "test published claims against measured runs"),
+        ("plot", plot.plot, plot.add_options, "draw a figure for a paper, or write its table in LaTeX"),
+        ("publish", publish.publish, publish.add_options, "write a static site of runs"),
+        ("recommend", recommend.recommend, recommend.add_options, "recommend a mechanism from measured runs"),
+        ("runs", runs.runs, runs.add_runs_options, "list local runs"),
+        ("clean", runs.clean, runs.add_clean_options, "remove generated pages, and checkpoints of finished runs"),
+    ):
+        verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        verb.set_defaults(call=call)
+        verb.add_argument("--json", action="store_true", help="print JSON for programs")
+        verb.add_argument(
+            "--plugin", metavar="FILE", action="append", default=[], help="a .py file or module to import first"
+        )
+        add_options(verb)
     return parser
-
-
-def _add_verb(
-    subparsers: Any, name: str, call: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    verb.set_defaults(call=call)
-    verb.add_argument("--json", action="store_true", help="print JSON for programs")
-    verb.add_argument(
-        "--plugin", metavar="FILE", action="append", default=[], help="a .py file or module to import first"
-    )
-    return verb
 
 
 def _add_list_options(verb: argparse.ArgumentParser) -> None:
@@ -124,15 +112,17 @@ def _add_picture_option(verb: argparse.ArgumentParser, text: str) -> None:
 def _add_check_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME-or-FILE", help="a mechanism, or a .py file that registers some")
     verb.add_argument("--backend", help="check this backend instead of the preferred one")
-    verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where to check (default: cpu)")
+    verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="device (default: cpu)")
     verb.add_argument(
         "--dtype",
         type=values.dtype,
         metavar="DTYPE",
         default="float64",
-        help="of all calls (default: float64, with the others where they matter)",
+        help="dtype of all calls (default: float64; some checks add others)",
     )
-    verb.add_argument("--seed", type=values.seed, default=0, metavar="N", help="draw other sizes and cuts (default: 0)")
+    verb.add_argument(
+        "--seed", type=values.seed, default=0, metavar="N", help="seed of the drawn sizes and inputs (default: 0)"
+    )
 
 
 def _add_doctor_options(verb: argparse.ArgumentParser) -> None:
@@ -146,7 +136,10 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
     verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
     verb.add_argument(
-        "--variant", type=values.list_of(str), metavar="A,B", help="only these mechanisms, or others than the suite's"
+        "--variant",
+        type=values.list_of(str),
+        metavar="A,B",
+        help="only these mechanisms; others than the suite's may be named",
     )
     verb.add_argument("--part", metavar="A,B", help="only these of the suite's parts")
     verb.add_argument(
@@ -176,12 +169,12 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     _add_suite_options(verb)
-    verb.add_argument("--out", metavar="DIR", help="where the results go (default: results/local/SUITE-TIME)")
+    verb.add_argument("--out", metavar="DIR", help="output folder (default: results/local/SUITE-TIME)")
     verb.add_argument("--resume", action="store_true", help="resume a run in its folder")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
     verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
     verb.add_argument("--memory-limit", type=values.size, metavar="SIZE", help="memory limit of a case: 8GB, 512MiB")
-    verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how the processes that measure begin")
+    verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how worker processes are started")
 
 
 def _add_report_options(verb: argparse.ArgumentParser) -> None:
@@ -210,24 +203,30 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
         default="speedup",
         help="compare speedups over the group's baseline (default), or latencies",
     )
-    verb.add_argument("--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases (0.95)")
-    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to overlook (2%%)")
+    verb.add_argument(
+        "--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases together (0.95)"
+    )
+    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to ignore (2%%)")
     verb.add_argument(
         "--tolerance",
         type=values.share,
         default=0.1,
         metavar="X",
-        help="differences within it count as the same; cases that could not show it are blind (10%%)",
+        help="smaller differences count as the same; a case that cannot detect this one is blind (10%%)",
     )
-    verb.add_argument("--drift", type=values.share, default=0.02, metavar="X", help="times' spread over runs (2%%)")
+    verb.add_argument(
+        "--drift", type=values.share, default=0.02, metavar="X", help="standard deviation of a time between runs (2%%)"
+    )
     verb.add_argument("--across-machines", action="store_true", help="compare runs of different machines anyway")
     verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
     verb.add_argument(
-        "--fail-if-blind", action="store_true", help="exit with 3 when a case could not have shown the tolerance"
+        "--fail-if-blind",
+        action="store_true",
+        help="exit with 3 when a case could not detect a difference of the tolerance",
     )
-    verb.add_argument("--all", action="store_true", help="list the cases that stayed the same, too")
+    verb.add_argument("--all", action="store_true", help="also list unchanged cases")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
-    verb.add_argument("--out", metavar="FILE", help="write it to a file instead")
+    verb.add_argument("--out", metavar="FILE", help="write the comparison to a file")
 
 
 def _add_claims_options(verb: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""From mechanisms to pictures of their patterns."""
+"""Pictures of mechanisms' patterns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from ..report.drawing.pattern_image import PatternImage, render_patterns
 from ..report.drawing.style import choose_colour_and_marker, name_mechanism
 from .console import format_kept_share
 
-MAX_CELLS = (
-    256  # largest number of cells a side in a picture of two inches; shorter sequences have one cell for each pair
-)
+MAX_CELLS = 256  # a side, in a picture of two inches; shorter sequences have one cell for each pair
 
 
 def render_portrait(mechanism: Info, file: Path) -> bytes:
-    """One mechanism, in each direction that it supports."""
+    """A picture of one mechanism's pattern, in each direction that it supports."""
     if mechanism.pattern is None:
         raise UsageError(f"info: {mechanism.spec} has no pattern to draw")
     images = [
@@ -30,7 +28,7 @@ def render_portrait(mechanism: Info, file: Path) -> bytes:
 
 
 def render_gallery(names: Sequence[str], file: Path) -> bytes:
-    """Each mechanism that has a pattern, with the options that it has by default; causal only where it must be."""
+    """A picture of all patterns with default options, causal only if the mechanism has no other direction."""
     infos = [mechanism for mechanism in (info(name) for name in names) if mechanism.pattern is not None]
     if not infos:
         raise UsageError(f"list: none of these mechanisms has a pattern to draw: {', '.join(names)}")

@@ -24,40 +24,36 @@ FILTERS = (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
 def add_options(verb: argparse.ArgumentParser) -> None:
     """Options of ``efficient-attn plot``."""
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--figure", choices=FIGURES, required=True, help="what it shows")
+    verb.add_argument("--figure", choices=FIGURES, required=True, help="what the figure shows")
     verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
     verb.add_argument("--out", type=Path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
     verb.add_argument("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
     verb.add_argument(
-        "--only",
-        type=values.list_of(str),
-        action="extend",
-        default=[],
-        metavar="A,B",
-        help="these mechanisms",
+        "--only", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="only these mechanisms"
     )
     verb.add_argument(
         "--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure"
     )
     verb.add_argument("--highlight", action="append", default=[], metavar="SPEC", help="all others are drawn in grey")
     verb.add_argument(
-        "--against",
-        choices=("time", "memory", "state"),
-        default="time",
-        help="of a front (default: time)",
+        "--against", choices=("time", "memory", "state"), default="time", help="cost axis of a front (default: time)"
     )
     verb.add_argument(
         "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
     )
     verb.add_argument(
-        "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first of these"
+        "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first one with rows"
     )
-    verb.add_argument("--causal", action=argparse.BooleanOptionalAction, default=None, help="only such calls")
+    verb.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
+    )
     for name in NAME_FILTERS:
-        verb.add_argument(f"--{name}", metavar="NAME", help=f"only rows of this {name}")
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="only rows of this dtype")
+        verb.add_argument(f"--{name}", metavar="NAME", help=f"only rows with this {name}")
+    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="only rows with this dtype")
     for name in SIZE_FILTERS:
-        verb.add_argument(f"--{name.replace('_', '-')}", type=values.count, metavar="N", help="only such rows")
+        verb.add_argument(
+            f"--{name.replace('_', '-')}", type=values.count, metavar="N", help=f"only rows with this {name}"
+        )
 
 
 def plot(args: Namespace) -> int:
@@ -90,10 +86,10 @@ def plot(args: Namespace) -> int:
 
 
 def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:
-    """The format and the file, which must not contradict each other."""
+    """The format and the file. Raises `UsageError` for a file name with the suffix of another format."""
     suffix = args.out.suffix.lower().removeprefix(".") if args.out else ""
     file_format = args.format or suffix or "pdf"
     if file_format not in FORMATS or (suffix and suffix != file_format):
-        message = f"plot: --out {args.out}: the file name has to end in .{args.format or ', .'.join(FORMATS)}"
-        raise UsageError(message)
+        suffixes = args.format or ", .".join(FORMATS)
+        raise UsageError(f"plot: --out {args.out}: the file name has to end in .{suffixes}")
     return cast("FileFormat", file_format), args.out or Path(f"{args.figure}.{file_format}")

@@ -7,15 +7,14 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
 from .output import print_json
+from .runs import RESULTS, choose_runs
 
 if TYPE_CHECKING:
     from ..report.site.site_data import MechanismDetails
 
-RESULTS = Path("results")  # published runs, the default
 SITE = RESULTS / "site"
-PATTERN_CELLS = 32  # a side of a pattern's picture
+PATTERN_CELLS = 32  # on each side of a pattern's picture
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def publish(args: Namespace) -> int:
     from ..report.site.site_folder import check_site
 
     check_site(args.site)  # before torch is imported
-    runs = [Path(run) for run in args.run] or _find_published()
+    runs = choose_runs("publish", args.run, "*/rows*.jsonl*")
     from ..registry import names
     from ..report.site.build import publish as write
 
@@ -41,13 +40,6 @@ def publish(args: Namespace) -> int:
     return 0
 
 
-def _find_published() -> list[Path]:
-    folders = sorted({file.parent for file in RESULTS.glob("*/rows*.jsonl*")})
-    if not folders:
-        raise UsageError("publish: no runs in results/ here; name some: efficient-attn publish RUN...")
-    return folders
-
-
 def _describe_mechanism(name: str) -> MechanismDetails:
     """A mechanism's description with its default options."""
     from ..patterns.rasterize import compute_share_grids
@@ -57,12 +49,10 @@ def _describe_mechanism(name: str) -> MechanismDetails:
     from .console import format_kept_share
 
     mechanism = info(name)
-    directions = mechanism.traits.directions
-    grids = (
-        compute_share_grids(mechanism.pattern, directions=directions, rows=PATTERN_CELLS, columns=PATTERN_CELLS)
-        if mechanism.pattern
-        else []
-    )
+    grids = []
+    if mechanism.pattern:
+        directions = mechanism.traits.directions
+        grids = compute_share_grids(mechanism.pattern, directions=directions, rows=PATTERN_CELLS, columns=PATTERN_CELLS)
     return MechanismDetails(
         options={key: str(value) for key, value in mechanism.options.items()},
         time=mechanism.growth.time,

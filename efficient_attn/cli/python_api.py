@@ -1,4 +1,4 @@
-"""The command line from Python: run a suite, and use its rows."""
+"""The Python API of runs: run a suite, and read its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..report.answers.recommendation import Recommendation
 
 NOTEBOOK_COLUMNS = ("variant", "mode", "seq_len", "status", "latency_ms", "speedup", "relative_error", "accuracy")
-MAX_NOTEBOOK_ROWS = 30  # rows in a notebook
+MAX_NOTEBOOK_ROWS = 30
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Run:
     def _repr_html_(self) -> str:
         """A table for notebooks: the first rows' most used columns."""
         rows = self.frame
-        columns = [name for name in NOTEBOOK_COLUMNS if name in rows and bool(rows[name].notna().to_numpy().any())]
+        columns = [name for name in NOTEBOOK_COLUMNS if name in rows and rows[name].notna().to_numpy().any()]
         table = rows[columns].head(MAX_NOTEBOOK_ROWS)
         more = f" The first {MAX_NOTEBOOK_ROWS} are shown." if len(rows) > MAX_NOTEBOOK_ROWS else ""
         caption = f"{html.escape(str(self.folder))}: {len(rows)} rows.{more}"
@@ -105,11 +105,10 @@ def run(
     from ..resources import find_model_shape
     from ..tasks import TABLE
 
-    sizes = find_model_shape(shape).axes if shape else {}
-    valid_axes = _check_axes({name: _as_list(value) for name, value in (sizes | axes).items()})
+    axes = (find_model_shape(shape).axes if shape else {}) | axes
     loaded = load_suite(str(suite), TABLE)
     overrides = Overrides(
-        axes=valid_axes,
+        axes=_check_axes({name: _as_list(value) for name, value in axes.items()}),
         shape=shape,
         variants=_as_list(variant),
         tasks=_as_list(task),
@@ -120,8 +119,7 @@ def run(
     )
     cases = make_plan(loaded, overrides)
     folder = Path(out) if out else running.default_folder(loaded.name)
-    overridden = overrides.described
-    outcome = running.run(loaded, cases, folder, resume=resume, overridden=overridden, progress=progress)
+    outcome = running.run(loaded, cases, folder, resume=resume, overridden=overrides.described, progress=progress)
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
     return Run(outcome.folder)
@@ -134,16 +132,13 @@ def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
     from ..bench.planning.suite_schema import AxesTable
     from ..bench.planning.validation import format_problem
 
-    axis_values = (
-        axes | {"dtype": [DTYPE_ALIASES.get(dtype, dtype) for dtype in axes["dtype"]]} if "dtype" in axes else axes
-    )
+    if "dtype" in axes:
+        axes["dtype"] = [DTYPE_ALIASES.get(dtype, dtype) for dtype in axes["dtype"]]
     try:
-        return AxesTable.model_validate(axis_values).model_dump(exclude_none=True)
+        return AxesTable.model_validate(axes).model_dump(exclude_none=True)
     except ValidationError as error:
         raise format_problem("run", error, lambda table: AxesTable.model_fields) from error
 
 
 def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return list(value)
-    return [value]
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,16 +1,14 @@
-"""The verb ``recommend``: the fastest mechanisms that satisfy constraints, from the rows of runs."""
+"""The verb ``recommend``: the fastest mechanisms that satisfy requirements, from the rows of runs."""
 
 from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from pathlib import Path
 
 from ..errors import UsageError
 from . import values
 from .output import print_json
-
-RESULTS = Path("results")  # runs that are read by default
+from .runs import choose_runs
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -22,7 +20,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action=values.OnceAction,
         required=True,
         metavar="N",
-        help="tokens, such as 16384 or 16K",
+        help="tokens: 16384 or 16K",
     )
     verb.add_argument(
         "--mode",
@@ -30,21 +28,28 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         default="forward",
         help="mode; training is forward_backward (default: forward)",
     )
-    verb.add_argument("--causal", action=argparse.BooleanOptionalAction, default=None, help="only such calls")
+    verb.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
+    )
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
-    verb.add_argument("--kv-heads", type=values.count, metavar="N", help="the model's (default: as many as heads)")
-    for name, text in (("heads", "heads"), ("head-dim", "a head's width"), ("batch", "rows"), ("threads", "threads")):
+    verb.add_argument("--kv-heads", type=values.count, metavar="N", help="key-value heads (default: as many as heads)")
+    for name, text in (
+        ("heads", "heads"),
+        ("head-dim", "width of a head"),
+        ("batch", "batch size"),
+        ("threads", "threads"),
+    ):
         verb.add_argument(
             f"--{name}", type=values.count, metavar="N", help=f"{text} (default: the one with most measurements)"
         )
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: as before")
+    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: the one with most measurements")
     verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
     verb.add_argument("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
     for name, kind, unit, text in (
-        ("max-error", values.bound, "X", "of outputs, against exact attention"),
+        ("max-error", values.bound, "X", "largest relative error of outputs against exact attention"),
         ("max-ppl-ratio", values.bound, "X", "largest perplexity relative to the original model: 1.05"),
         ("memory", values.size, "SIZE", "largest peak memory of a call: 2GB"),
-        ("latency", values.milliseconds, "TIME", "the most: 50ms, 800us or 2s"),
+        ("latency", values.milliseconds, "TIME", "largest time of a call: 50ms, 800us or 2s"),
     ):
         verb.add_argument(f"--{name}", type=kind, action=values.OnceAction, metavar=unit, help=text)
     verb.add_argument(
@@ -53,12 +58,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TASK=SHARE",
-        help="of models trained",
+        help="least accuracy of small models trained for a task",
     )
 
 
 def recommend(args: Namespace) -> int:
-    """``efficient-attn recommend``: mechanisms that meet the requirements, from rows."""
+    """``efficient-attn recommend``: the fastest mechanisms that satisfy the requirements."""
     from ..instruments.environment import name_machine
     from ..report.answers import recommendation_text
     from ..report.answers.recommendation import RecommendationData, check_rows
@@ -75,34 +80,21 @@ def recommend(args: Namespace) -> int:
     for name, value in (args.shape.axes if args.shape else {}).items():
         limits[name] = value if limits[name] is None else limits[name]
     requirements = Requirements(**limits, min_accuracy=min_accuracy, latency_ms=args.latency)
-    data = RecommendationData.of(gather(_find_runs(args.run)).rows)
+    runs = choose_runs("recommend", args.run, "*/rows.jsonl*", "local/*/rows.jsonl*")
+    data = RecommendationData.of(gather(runs).rows)
     check_rows(data)
     recommendation = answer(data, requirements, local_machine=name_machine())
+    code = 0 if recommendation.choices else 1
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
-        return 0 if recommendation.choices else 1
+        return code
     from . import console
 
     print(f"{requirements.describe()}\n")
     if recommendation.choices:
-        console.print_table(
-            "",
-            recommendation_text.COLUMNS,
-            recommendation_text.as_rows(recommendation),
-            right=recommendation_text.RIGHT,
-        )
+        rows = recommendation_text.as_rows(recommendation)
+        console.print_table("", recommendation_text.COLUMNS, rows, right=recommendation_text.RIGHT)
     print(*recommendation_text.list_notes(recommendation), sep="\n")
     if not recommendation.choices:
         print("To measure what is missing:", *recommendation_text.list_commands(requirements), sep="\n  ")
-    return 0 if recommendation.choices else 1
-
-
-def _find_runs(named: list[str]) -> list[Path]:
-    """The named runs, or all runs in the folder of results."""
-    if named:
-        return [Path(run) for run in named]
-    folders = sorted({file.parent for file in RESULTS.glob("*/rows.jsonl*")} | {*RESULTS.glob("local/*/")})
-    folders = [run for run in folders if any(run.glob("rows.jsonl*"))]
-    if not folders:
-        raise UsageError("recommend: no runs in results/ here; name some: efficient-attn recommend RUN...")
-    return folders
+    return code

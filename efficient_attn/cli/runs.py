@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import units
+from ..errors import UsageError
 from .output import print_json
 
-LOCAL_RUNS = Path("results/local")
+RESULTS = Path("results")
+LOCAL_RUNS = RESULTS / "local"
 COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
 
 
-def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
-    """Options of ``efficient-attn runs``; removes: those of ``runs --prune`` as well."""
+def add_runs_options(verb: argparse.ArgumentParser) -> None:
+    """Options of ``efficient-attn runs``."""
     verb.add_argument(
         "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
     )
-    if removes:
-        verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+
+
+def add_clean_options(verb: argparse.ArgumentParser) -> None:
+    """Options of ``efficient-attn clean``."""
+    add_runs_options(verb)
+    verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
 
 
 def runs(args: Namespace) -> int:
@@ -29,34 +36,34 @@ def runs(args: Namespace) -> int:
 
     run_folders = list(list_runs(args.folder))
     if args.json:
-        return print_json([run_folder.as_data() for run_folder in run_folders])
+        return print_json([run.as_data() for run in run_folders])
     rows = [
         [
-            str(run_folder.folder),
-            run_folder.suite,
-            run_folder.started[:16].replace("T", " "),
-            "yes" if run_folder.finished else "no: --resume goes on",
-            ", ".join(f"{count} {status}" for status, count in sorted(run_folder.statuses.items())),
-            units.size(run_folder.size),
+            str(run.folder),
+            run.suite,
+            run.started[:16].replace("T", " "),
+            "yes" if run.finished else "no: --resume continues",
+            ", ".join(f"{count} {status}" for status, count in sorted(run.statuses.items())),
+            units.size(run.size),
         ]
-        for run_folder in run_folders
+        for run in run_folders
     ]
     console.print_table("", COLUMNS, rows, right=("size",))
     return 0
 
 
 def clean(args: Namespace) -> int:
-    """Remove what can be generated again: pages, plots, tables, and checkpoints of finished runs."""
+    """``efficient-attn clean``: remove generated pages, plots and tables, and checkpoints of finished runs."""
     from ..report.run_folders import find_removable_files, list_runs, remove_derived_files
 
     removable = {}
-    for run_folder in list_runs(args.folder):
-        paths = find_removable_files(run_folder)
+    for run in list_runs(args.folder):
+        paths = find_removable_files(run)
         freed = sum(path.lstat().st_size for path in paths)
         if paths and not args.dry_run:
-            paths = remove_derived_files(run_folder)
+            paths = remove_derived_files(run)
         if paths:
-            removable[str(run_folder.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
+            removable[str(run.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
     if args.json:
         return print_json({"dry_run": args.dry_run, "runs": removable})
     outcome = "would be removed" if args.dry_run else "removed"
@@ -65,3 +72,13 @@ def clean(args: Namespace) -> int:
     total = units.size(sum(facts["bytes"] for facts in removable.values())) if removable else "nothing"
     print(f"{total} {outcome}; rows are kept, and `efficient-attn report RUN` renders pages again")
     return 0
+
+
+def choose_runs(verb: str, named: Sequence[str], *patterns: str) -> list[Path]:
+    """The named runs, otherwise those in ``results/`` whose row files match a pattern. Raises `UsageError` for none."""
+    if named:
+        return [Path(run) for run in named]
+    folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
+    if not folders:
+        raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
+    return folders

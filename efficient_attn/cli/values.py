@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UsageError, make_unknown_error
-from ..resources import ModelShape, find_model_shape
+from ..resources import find_model_shape
 from ..units import parse_size
+
+T = TypeVar("T")
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -21,27 +23,6 @@ def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
         return [kind(part.strip()) for part in text.split(",")]
 
     return parse
-
-
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """A whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
-def boolean(text: str) -> bool:
-    """``true`` or ``false``."""
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
 
 
 def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
@@ -55,37 +36,74 @@ def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def seconds(text: str) -> float:
-    """A number of seconds above 0."""
-    value = _parse_float(text)
-    if not value or not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
+def _whole_number(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+        return int(text)
+
+    return parse
+
+
+def _number(is_valid: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = _parse_float(text)
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {expected}")
+        return value
+
+    return parse
+
+
+def _quantity(factors: Mapping[str, float], expected: str) -> Callable[[str], float]:
+    """A parser for a positive number with a unit. factors: by unit; no unit may end in an earlier one."""
+
+    def parse(text: str) -> float:
+        unit = next((unit for unit in factors if text.endswith(unit)), "")
+        value = _parse_float(text.removesuffix(unit))
+        if not unit or not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value * factors[unit]
+
+    return parse
+
+
+def _with_argparse_errors(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The same parser, raising the errors whose message argparse prints."""
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+count, seed = _whole_number(1), _whole_number(0)
+seconds = _number(lambda value: 0 < value < math.inf, "of seconds above 0")
+confidence = _number(lambda value: 0 < value < 1, "between 0 and 1, such as 0.95")
+bound = _number(lambda value: 0 <= value < math.inf, "of at least 0")
+milliseconds = _quantity({"ms": 1.0, "us": 1e-3, "s": 1e3}, "a time such as 50ms, 800us or 2s")
+inches = _quantity(  # points are TeX's
+    {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}, "a width such as 3.3in, 8.4cm, 84mm or 240pt"
+)
+size, shape = _with_argparse_errors(parse_size), _with_argparse_errors(find_model_shape)
+
+
+def boolean(text: str) -> bool:
+    """``true`` or ``false``."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def share(text: str) -> float:
     """0.02 for 2%, or 2% itself."""
-    value = _parse_float(text.removesuffix("%"))
-    value = value / 100 if value is not None and text.endswith("%") else value
-    if value is None or not 0 <= value < 1:
+    value = _parse_float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0 and below 1, such as 0.05 or 5%")
     return value
-
-
-def confidence(text: str) -> float:
-    """A number between 0 and 1."""
-    value = _parse_float(text)
-    if value is None or not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.95")
-    return value
-
-
-def size(text: str) -> int:
-    """Bytes, as `parse_size` reads them."""
-    try:
-        return parse_size(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def length(text: str) -> int:
@@ -105,55 +123,18 @@ def dtype(text: str) -> str:
     return one_of("dtype", DTYPES)(DTYPE_ALIASES.get(text, text))
 
 
-def bound(text: str) -> float:
-    """A finite number of at least 0."""
-    value = _parse_float(text)
-    if value is None or not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
-
-
 def task_share(text: str) -> tuple[str, float]:
     """``TASK=SHARE``."""
-    task, mark, value = text.partition("=")
-    if not mark or not task:
+    task, equals, value = text.partition("=")
+    if not equals or not task:
         raise argparse.ArgumentTypeError(f"{text!r} is not TASK=SHARE, such as mqar=.95")
     return task, bound(value)
 
 
-def milliseconds(text: str) -> float:
-    """``50ms``, ``800us`` or ``2s``."""
-    for unit, factor in (("ms", 1.0), ("us", 1e-3), ("s", 1e3)):
-        value = _parse_float(text.removesuffix(unit)) if text.endswith(unit) else None
-        if value is not None and 0 < value < math.inf:
-            return value * factor
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 50ms, 800us or 2s")
-
-
-INCHES_PER_UNIT = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
-
-
-def inches(text: str) -> float:
-    """``3.3in``, ``8.4cm``, ``84mm`` or ``240pt``."""
-    for unit, factor in INCHES_PER_UNIT.items():
-        value = _parse_float(text.removesuffix(unit)) if text.endswith(unit) else None
-        if value is not None and 0 < value < math.inf:
-            return value * factor
-    raise argparse.ArgumentTypeError(f"{text!r} is not a width such as 3.3in, 8.4cm, 84mm or 240pt")
-
-
-def shape(text: str) -> ModelShape:
-    """A model's shape by its name."""
-    try:
-        return find_model_shape(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def key_value(text: str) -> tuple[str, Any]:
     """``KEY=VALUE`` with a TOML value, several values separated by commas, or any other text."""
-    name, mark, value = text.partition("=")
-    if not mark or not name or not value:
+    name, _, value = text.partition("=")
+    if not name or not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     parts = [_parse_toml(part.strip()) for part in value.split(",")] if value[0] not in "['\"" else [_parse_toml(value)]
     return name.strip(), parts if len(parts) > 1 else parts[0]
@@ -161,11 +142,9 @@ def key_value(text: str) -> tuple[str, Any]:
 
 def export(text: str) -> tuple[str, Path]:
     """``FORMAT=FILE``."""
-    name, mark, file = text.partition("=")
-    choices = ("github-action", "pytest-benchmark")
-    if name not in choices:
-        raise argparse.ArgumentTypeError(str(make_unknown_error("format", name, choices)))
-    if not mark or not file:
+    name, _, file = text.partition("=")
+    one_of("format", ("github-action", "pytest-benchmark"))(name)
+    if not file:
         raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}=FILE")
     return name, Path(file)
 
@@ -196,8 +175,9 @@ def _parse_toml(text: str) -> Any:
         return text
 
 
-def _parse_float(text: str) -> float | None:
+def _parse_float(text: str) -> float:
+    """The number; NaN, which no range contains, for other texts."""
     try:
         return float(text)
     except ValueError:
-        return None
+        return math.nan

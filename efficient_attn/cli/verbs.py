@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def doctor(args: Namespace) -> int:
-    """``efficient-attn doctor``: examine the machine."""
+    """``efficient-attn doctor``: check whether the machine is ready for measurements."""
     from ..bench.doctor import diagnose
 
     diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
@@ -44,9 +44,9 @@ def plan(args: Namespace) -> int:
     if args.json:
         from ..bench.case import as_json
 
-        costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in estimate.cases.items()}
-        unknown = {"expected_s": None, "expected_bytes": None}
-        return print_json([as_json(case) | costs.get(case.key, unknown) for case in cases])
+        costs = [estimate.cases.get(case.key, (None, None)) for case in cases]
+        estimates = [{"expected_s": wall_s, "expected_bytes": size} for wall_s, size in costs]
+        return print_json([as_json(case) | known for case, known in zip(cases, estimates, strict=True)])
     from . import console
 
     console.show_plan(cases)
@@ -70,8 +70,8 @@ def _run(args: Namespace) -> int:
 
     loaded = load_suite(
         args.suite, TABLE, load=load_guarded_plugin
-    )  # a typing error is answered before torch is imported
-    # its server imports torch, and all that measures, while this process does
+    )  # reports a misspelled name before torch is imported
+    # the engine's server imports torch and the measuring code while this process does
     LocalEngine(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
@@ -81,7 +81,7 @@ def _run(args: Namespace) -> int:
     if args.resume and folder.is_dir():
         from ..report.write import check_report
 
-        check_report(folder)  # before hours of measuring, not after them
+        check_report(folder)  # now, rather than after hours of measurements
     with console.show_progress(len(cases)) as on_progress:
         try:
             outcome = run(
@@ -118,7 +118,7 @@ def _run(args: Namespace) -> int:
 
 
 def load_guarded_plugin(plugin: str) -> None:
-    """Import a plug-in after the measuring functions were recorded, as importing the run does."""
+    """Import a plug-in, after `bench.run`, whose import records the measuring functions."""
     from ..bench import run  # noqa: F401
     from ..registry import load_plugin
 
@@ -139,17 +139,17 @@ def _read_overrides(args: Namespace) -> Overrides:
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
     axes |= {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    values = {
-        "shape": args.shape and args.shape.name,
-        "tasks": args.task or (),
-        "parts": ()
-        if args.part is None
-        else (args.part,),  # split where part names are known, because they may contain commas
-        "variants": args.variant or (),
-        "seed": args.seed,
-        "quick": args.quick,
-    }
-    return Overrides(axes=axes, keys=keys, flags=flags, **values)
+    return Overrides(
+        axes=axes,
+        keys=keys,
+        flags=flags,
+        shape=args.shape and args.shape.name,
+        tasks=args.task or (),
+        parts=() if args.part is None else (args.part,),  # names may contain commas; split where they are known
+        variants=args.variant or (),
+        seed=args.seed,
+        quick=args.quick,
+    )
 
 
 # -- results -------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Models of other people, with our mechanisms inside."""
+"""Mechanisms inside pretrained models of the transformers library."""

@@ -1,5 +1,5 @@
-"""Trained models contained in packages, used if installed, never downloaded: a name or a folder gives model and
-tokenizer.
+"""Load trained models with their tokenizers: bundled ones from installed packages, or from a folder. Nothing is
+downloaded.
 
 ``smollm2`` is distributed quantized in one file, which takes a minute to read. It is converted once, into a cache
 folder that is either complete or absent, with a checksum of each of its files.
@@ -36,8 +36,7 @@ class LoadedModel:
 def load(name: str, *, attention: str = "efficient_attn:full") -> LoadedModel:
     """A bundled model by its name, or one in a local folder, in evaluation mode and float32.
 
-    Raises `UsageError` with one line for a model that is not installed, a folder without weights or tokenizer, and
-    transformers missing.
+    Raises `UsageError` for a model that is not installed, a folder without weights or tokenizer, and a missing library.
     """
     _check_libraries()
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
@@ -58,7 +57,7 @@ def load(name: str, *, attention: str = "efficient_attn:full") -> LoadedModel:
 
 
 def find_folder(name: str) -> Path:
-    """The folder of a model: a bundled one's by its name, converted now if need be, or one that is there."""
+    """The folder of a model: a bundled one by its name, which is converted if necessary, or an existing one."""
     if name not in BUNDLED_MODELS:
         return check_folder(name)
     source = BUNDLED_MODELS[name].find()
@@ -66,7 +65,7 @@ def find_folder(name: str) -> Path:
 
 
 def find_cache_folder() -> Path:
-    """Where converted models are stored."""
+    """The folder of converted models."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "models"
 
@@ -99,7 +98,7 @@ def convert_gguf(source: Path) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a converted model is there with all of its files as they were written."""
+    """Whether a converted model exists with all of its files unchanged."""
     try:
         checksums = json.loads((folder / CHECKSUMS_FILE).read_text())
         return bool(checksums) and all(_find_digest(folder / name) == digest for name, digest in checksums.items())
@@ -112,14 +111,14 @@ def _write_converted(source: Path, folder: Path) -> None:
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         packages = " and ".join(missing)
-        raise UsageError(f"{source.name} is read by {packages}; run: pip install 'efficient-attn[transformers]'")
+        raise UsageError(f"{source.name} needs {packages}; run: pip install 'efficient-attn[transformers]'")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options = {"gguf_file": source.name, "local_files_only": True}
     quantized = AutoModelForCausalLM.from_pretrained(source.parent, dtype="float32", **options)
     config = quantized.config
-    delattr(config, "quantization_config")  # its weights are plain numbers by now
-    model = type(quantized)(config)  # transformers does not save the one that was read: it still counts as quantised
+    delattr(config, "quantization_config")  # the weights are dequantized
+    model = type(quantized)(config)  # a new one: transformers refuses to save a model that it read as quantized
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source.parent, **options).save_pretrained(folder)

@@ -2,10 +2,9 @@
 
     python -m efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz
 
-After rotary positions, with the model's key-value heads, scaled so that 1 / sqrt(width) remains to be applied. The text
-begins with the same documents as in the suite ``swap``. The file has float16 arrays q ``[layers, heads, length,
-width]``, k and v ``[layers, kv_heads, length, width]``, the layers' numbers, and a sentence about its origin. A
-``.safetensors`` file has the same.
+They are captured after rotary positions, with the model's key-value heads, and scaled for scores q.k / sqrt(width).
+Segments are those of the suite ``swap``. The file (.npz or .safetensors) has float16 arrays q ``[layers, heads, length,
+width]``, k and v ``[layers, kv_heads, length, width]``, the layers' numbers, and a sentence about its origin.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .transformers import listen, register
 
 
 def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:
-    """q, k and v of these layers while the unmodified model reads the tokens ``[1, N]``, in float16.
+    """q, k and v of these layers in float16, from a pass of the unmodified model over the tokens ``[1, N]``.
 
     Raises `UsageError` for a layer that the model does not have, and for values beyond float16.
     """
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: capture q, k and v of a model, and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--layers", default="5,20", help="numbers from 0, with commas")
+    parser.add_argument("--layers", default="5,20", help="comma-separated numbers from 0")
     parser.add_argument("--seq-len", type=int, default=2048)
     parser.add_argument("--text", default="sotu")
     parser.add_argument("--segment", type=int, default=0)

@@ -1,7 +1,7 @@
-"""Questions to a trained model about a text that it read with a mechanism: which of ten answers is the most likely?
+"""Score a trained model's answers to questions about a text that it read with a mechanism.
 
 The text is read once, into states. Each question continues from a copy of them, and if answers are longer than a token,
-each answer from a copy of the question's. No answer sees another one.
+each answer from a copy of the question's states, so that answers do not see each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .haystacks import Haystack, Question
 from .state_cache import StateCache
 from .transformers import register, watch
 
-MAX_STATE_BYTES = 1 << 30  # bytes of states that are copied together, if there is more than one row
+MAX_STATE_BYTES = 1 << 30  # of the copies of states in a batch of several rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class HaystackResult:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTokens:
-    """A question as tokens. begin: the common beginning of all answers, at least the question. ends: the remaining
+    """A question as tokens. prefix: the question, with the common beginning of all answers. suffixes: the remaining
     tokens of each answer, at least one."""
 
     prefix: tuple[int, ...]
@@ -56,13 +56,13 @@ class QuestionTokens:
 
     @classmethod
     def encode(cls, question: Question, tokenizer: Any) -> QuestionTokens:
-        """A question's tokens: what its answers share, and the rest of each."""
+        """Tokenize the question with each of its answers."""
         options = {"add_special_tokens": False, "verbose": False}
         sequences = [tuple(tokenizer(question.text + answer, **options).input_ids) for answer in question.answers]
         n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
         n_prefix = min(
             n_common, min(map(len, sequences)) - 1
-        )  # an answer that is a prefix of another one keeps its last token
+        )  # keeps the last token of an answer that others begin with
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
     @property
@@ -90,9 +90,7 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
         batch_size = max(1, MAX_STATE_BYTES // size)
         scores: dict[int, list[float]] = {}
         for block in _group_by_length([len(entry.prefix) for entry in encoded], batch_size):
-            scores |= dict(
-                zip(block, _score_answers(model, cache, [encoded[i] for i in block], batch_size), strict=True)
-            )
+            scores |= zip(block, _score_answers(model, cache, [encoded[i] for i in block], batch_size), strict=True)
     answers = tuple(
         NeedleAnswer(depth=q.depth, margin=_compute_margin(scores[i], q.right))
         for i, q in enumerate(haystack.questions)
@@ -117,19 +115,17 @@ def _score_answers(
     for row, question in enumerate(questions):
         scores = prefix_log_probs[row][[suffix[0] for suffix in question.suffixes]].double()
         if any(len(suffix) > 1 for suffix in question.suffixes):
-            blocks = [
-                question.suffixes[start : start + batch_size] for start in range(0, len(question.suffixes), batch_size)
-            ]
-            suffix_scores = [
-                _score_suffixes(model, cache.copy_rows([row] * len(suffixes), batch=len(questions)), suffixes)
-                for suffixes in blocks
-            ]
+            suffix_scores = []
+            for start in range(0, len(question.suffixes), batch_size):
+                suffixes = question.suffixes[start : start + batch_size]
+                copies = cache.copy_rows([row] * len(suffixes), batch=len(questions))
+                suffix_scores.append(_score_suffixes(model, copies, suffixes))
             scores = scores + torch.cat(suffix_scores)
         yield scores.tolist()
 
 
 def _score_suffixes(model: Any, cache: StateCache, suffixes: Sequence[Sequence[int]]) -> Tensor:
-    """The log-likelihood of each end's tokens after the first. Short ends are padded on the right."""
+    """The log-likelihood of each suffix's tokens after the first. Short suffixes are padded on the right."""
     width = max(map(len, suffixes))
     tokens = torch.tensor([[*suffix, *[suffix[-1]] * (width - len(suffix))] for suffix in suffixes])
     log_probs = model(tokens[:, :-1], past_key_values=cache, use_cache=True).logits.double().log_softmax(-1)

@@ -17,18 +17,18 @@ from ..errors import UsageError
 from .texts import Text
 
 NeedleFamily = Literal["single", "multi_key", "variables", "words"]
-CountTokens = Callable[[str], int]  # the tokens of a text
+CountTokens = Callable[[str], int]  # the number of tokens in a text
 
-N_NEEDLES = 10  # in a haystack; each has a question
+N_NEEDLES = 10  # in a haystack, each with a question
 N_ANSWERS = 10  # to a question, one of them correct
 QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
-LETTERS_PER_TOKEN = 16  # characters of a document for each token, of which a text uses what fits
+LETTERS_PER_TOKEN = 16  # more characters than any document has for each token
 
 PEOPLE = (
     *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
     *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
 )
-# a sentence for each subject, and its possible endings
+# the beginnings of sentences, with their possible endings
 SUBJECTS = {
     "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
     "the animal in the kitchen is a": "tiger rabbit dolphin monkey turtle camel shark donkey goat whale zebra penguin",
@@ -83,32 +83,26 @@ class Needle:
 
 
 def make_haystack(text: Text, number: int, *, family: NeedleFamily, length: int, count: CountTokens) -> Haystack:
-    """A text of at most ``length`` tokens, including a question and its answer; the same for the same number.
+    """A text of at most ``length`` tokens, including a question and its answer; deterministic.
 
-    It consists of the first sentences of a document, another one for each number, with needles between them at even
-    depths. Raises `UsageError` if the text has too few documents of that length, and for a length that is too short for
+    It consists of the first sentences of the ``number``-th document that is long enough, with needles between them at
+    even depths. Raises `UsageError` if the text has too few such documents, and for a length that is too short for
     needles.
     """
-    n_found = -1
-    for index in text.list_spread_numbers():
-        document = text.documents[index]
-        if len(document) < length:  # a token is a letter at least
-            continue
-        haystack = _fill_document(
-            document[: LETTERS_PER_TOKEN * length], Random(f"{family} {number}"), family, length, count
-        )
-        n_found += haystack is not None
-        if haystack is not None and n_found == number:
-            return haystack
-    raise UsageError(f"{text.label} has {n_found + 1} documents of {length} tokens, haystack {number + 1} is asked for")
+
+    def fill(document: str) -> Haystack | None:
+        beginning = document[: LETTERS_PER_TOKEN * length]
+        return _fill_document(beginning, Random(f"{family} {number}"), family, length, count)
+
+    return text.pick(number, length, fill, "haystack")  # a token has at least one character
 
 
 def _fill_document(
     document: str, rng: Random, family: NeedleFamily, length: int, count: CountTokens
 ) -> Haystack | None:
-    """The haystack of one document; None where that is too short."""
+    """The haystack of one document; None if that is too short."""
     hay = re.split(r"(?<=[.!?])\s+", " ".join(document.split()))
-    needles = FAMILIES[family](rng, {word.lower() for word in re.findall(r"\w+", document)})
+    needles = list(FAMILIES[family](rng, {word.lower() for word in re.findall(r"\w+", document)}))
     slots, inserted = _assign_slots(needles, rng)
     reserved = max(count(QUESTION_PREFIX + n.question + answer) for n in needles for answer in n.answers)
     lengths = range(len(hay) + 1)
@@ -118,8 +112,8 @@ def _fill_document(
     if n_sentences < len(inserted) / 2:
         needed = reserved + count(" ".join(inserted))
         raise UsageError(
-            f"needles {family}: seq_len {length} is too short: needles and a question take {needed} tokens, and there "
-            "has to be text between them"
+            f"needles {family}: seq_len {length} is too short: needles and a question take {needed} tokens, and need "
+            "text between them"
         )
     questions = tuple(
         Question(
@@ -138,11 +132,9 @@ def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int
     free = list(range(sum(len(needle.sentences) for needle in needles)))
     rng.shuffle(free)
     slots = [sorted(free.pop() for _ in needle.sentences) for needle in needles]
-    by_slot = {
-        slot: s
-        for n, needle_slots in zip(needles, slots, strict=True)
-        for slot, s in zip(needle_slots, n.sentences, strict=True)
-    }
+    by_slot: dict[int, str] = {}
+    for needle, needle_slots in zip(needles, slots, strict=True):
+        by_slot |= zip(needle_slots, needle.sentences, strict=True)
     return slots, [by_slot[slot] for slot in sorted(by_slot)]
 
 
@@ -159,16 +151,19 @@ def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
 
 
 def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Each needle is about another subject; wrong answers fit the subject, but are not in the text."""
-    kinds = {kind: [w for w in ends.split() if w.lower() not in document_words] for kind, ends in SUBJECTS.items()}
-    usable = [kind for kind, ends in kinds.items() if len(ends) >= N_ANSWERS]
+    """Needles with different subjects; wrong answers fit the subject, but do not occur in the text."""
+    unused_answers = {
+        subject: [word for word in words.split() if word.lower() not in document_words]
+        for subject, words in SUBJECTS.items()
+    }
+    usable = [subject for subject, words in unused_answers.items() if len(words) >= N_ANSWERS]
     if len(usable) < N_NEEDLES:
-        raise UsageError("needles: this text names too many of the things that needles are about")
-    for kind in rng.sample(usable, N_NEEDLES):
-        answers = rng.sample(kinds[kind], N_ANSWERS)
+        raise UsageError("needles: this text contains too many of the words that needles use as answers")
+    for subject in rng.sample(usable, N_NEEDLES):
+        answers = rng.sample(unused_answers[subject], N_ANSWERS)
         right = rng.randrange(N_ANSWERS)
-        sentence = f"{kind[0].upper()}{kind[1:]} {answers[right]}."
-        yield Needle(sentences=(sentence,), question=kind, answers=_prepend_space(answers), right=right)
+        sentence = f"{subject[0].upper()}{subject[1:]} {answers[right]}."
+        yield Needle(sentences=(sentence,), question=subject, answers=_prepend_space(answers), right=right)
 
 
 def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -216,9 +211,9 @@ def _prepend_space(answers: Sequence[str]) -> tuple[str, ...]:
     return tuple(f" {answer}" for answer in answers)
 
 
-FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], list[Needle]]] = {
-    "single": lambda *arguments: list(_make_single(*arguments)),
-    "multi_key": lambda *arguments: list(_make_multi_key(*arguments)),
-    "variables": lambda *arguments: list(_make_variables(*arguments)),
-    "words": lambda *arguments: list(_make_words(*arguments)),
+FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], Iterator[Needle]]] = {
+    "single": _make_single,
+    "multi_key": _make_multi_key,
+    "variables": _make_variables,
+    "words": _make_words,
 }

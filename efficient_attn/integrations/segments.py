@@ -10,32 +10,26 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from ..errors import UsageError
 from .bundled import LoadedModel
 from .texts import Text
 
-EARLY = 512  # the first positions, of which a window sees all
-POSITIONS_PER_STRETCH = 32  # positions of an encoder's segment that count as a sentence
-POSITIONS_PER_BLOCK = 256  # positions whose probabilities over the vocabulary exist together
+EARLY = 512  # the first positions, all visible in a window of that size
+POSITIONS_PER_PART = 32  # of an encoder's segment; about a sentence
+POSITIONS_PER_BLOCK = 256  # positions whose probabilities over the vocabulary are in memory together
 
 
 def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int) -> Tensor:
-    """The tokens ``[1, length]`` of one segment: the beginning of a document that is long enough, another one for each
-    number.
+    """The tokens ``[1, length]`` of one segment: the beginning of the ``number``-th document that is long enough.
 
     Raises `UsageError` if the model has fewer positions, or the text fewer such documents.
     """
     loaded_model.sizes.check_length(length)
-    n_found = -1
-    for index in text.list_spread_numbers():
-        document = text.documents[index]
-        if len(document) < length:  # a token is a character at least
-            continue
+
+    def tokenize(document: str) -> Tensor | None:
         tokens = loaded_model.tokenizer(document[: 16 * length], return_tensors="pt", verbose=False).input_ids
-        n_found += tokens.shape[1] >= length
-        if n_found == number:
-            return tokens[:, :length]
-    raise UsageError(f"{text.label} has {n_found + 1} documents of {length} tokens, segment {number + 1} is asked for")
+        return tokens[:, :length] if tokens.shape[1] >= length else None
+
+    return text.pick(number, length, tokenize, "segment")  # a token has at least one character
 
 
 def compare_with_own(
@@ -101,20 +95,17 @@ class HiddenMetrics:
 def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> HiddenMetrics:
     """Compare hidden states ``[N, d]`` of a pass with those of the original model."""
     widened, own_widened = rows.double(), own_rows.double()
+    rank_correlation: Any = spearmanr(_compute_similarities(widened), _compute_similarities(own_widened))
     return HiddenMetrics(
         hidden_error=((widened - own_widened).norm() / own_widened.norm()).item(),
         embedding_cosine=torch.cosine_similarity(widened.mean(0), own_widened.mean(0), dim=0).item(),
-        similarity_rank=_correlate_ranks(_compute_similarities(widened), _compute_similarities(own_widened)),
+        similarity_rank=float(rank_correlation.statistic),
     )
 
 
 def _compute_similarities(rows: Tensor) -> list[float]:
-    """The cosines between the means of all stretches, each pair once."""
-    means = torch.stack([part.mean(0) for part in rows.split(POSITIONS_PER_STRETCH)])
-    cosines = torch.nn.functional.normalize(means, dim=1) @ torch.nn.functional.normalize(means, dim=1).mT
+    """The cosines between the means of all parts, each pair once."""
+    means = torch.stack([part.mean(0) for part in rows.split(POSITIONS_PER_PART)])
+    directions = torch.nn.functional.normalize(means, dim=1)
+    cosines = directions @ directions.mT
     return cosines[*torch.triu_indices(len(means), len(means), 1)].tolist()
-
-
-def _correlate_ranks(a: list[float], b: list[float]) -> float:
-    result: Any = spearmanr(a, b)
-    return float(result.statistic)

@@ -1,4 +1,4 @@
-"""One layer swapped, the others unchanged: how sensitive each layer is."""
+"""Sensitivity of single layers: passes with another mechanism in one layer, and the others unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .transformers import register, swapped
 class LayerSwap:
     """A model, a segment of tokens ``[1, N]``, and one of its layers.
 
-    out: the original model's output. before: the output of the preceding layer, from which other passes continue.
+    own_out: the original model's output. previous_out: the preceding layer's output, from which other passes continue.
     """
 
     loaded_model: LoadedModel
@@ -48,7 +48,7 @@ class LayerSwap:
         """The output with a mechanism in the one layer; earlier layers are not computed again."""
         blocks = list_layers(self.loaded_model.model)
         with swapped(self.layer, spec), ExitStack() as stack:
-            for block in blocks[: self.layer]:  # only the last one's output is used
+            for block in blocks[: self.layer]:  # whose outputs are known; only the last one's is used
                 block.forward = lambda *_, **__: self.previous_out
                 stack.callback(delattr, block, "forward")
             return _run_model(self.loaded_model, self.tokens)
@@ -70,7 +70,7 @@ def list_layers(model: Any) -> list[nn.Module]:
 
 
 def _run_model(loaded_model: LoadedModel, tokens: Tensor) -> Tensor:
-    """Logits ``[N, V]``, or an encoder's last hidden rows."""
+    """Logits ``[N, V]``, or an encoder's last hidden states."""
     options = {"use_cache": False} if loaded_model.sizes.kind == "decoder" else {}
     with torch.inference_mode():
         return loaded_model.model(tokens, **options)[0][0]

@@ -1,7 +1,7 @@
-"""Decode states as transformers' cache: only what a mechanism stores of the past.
+"""Decode states of mechanisms as transformers' cache.
 
-``model.generate(..., past_key_values=StateCache(model))``: windows store a ring, linear attention its sums, and so on.
-A layer of the cache returns the new keys and values unchanged, and the mechanism's `step` adds them to its state.
+``model.generate(..., past_key_values=StateCache(model))``: windows store a ring buffer, linear attention its sums. A
+layer of the cache returns new keys and values unchanged, and the mechanism's `step` adds them to its state.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from ..contract.mechanism import Attention
     from .model_masks import ModelMask
 
-LAYER_ATTRIBUTE = (
-    "_efficient_attn_layer"  # by which new keys carry their layer of the cache into the layer of the model
-)
+LAYER_ATTRIBUTE = "_efficient_attn_layer"  # of new keys: the cache layer, for the model layer that receives them
 
 
 class StateLayer(CacheLayerMixin):
@@ -46,7 +44,7 @@ class StateLayer(CacheLayerMixin):
         return keys, value_states
 
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
-        """Outputs of the new positions over all so far. Raises `UnsupportedError` for masks that no step has."""
+        """Outputs of the new positions over all so far. Raises `UnsupportedError` for padded and non-causal masks."""
         if model_mask.mask.pads_keys:
             raise UnsupportedError(
                 f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
@@ -78,7 +76,7 @@ class StateLayer(CacheLayerMixin):
         self.length, self.state = 0, None
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        raise UnsupportedError("a StateCache cannot follow beams: decode greedily or by sampling")
+        raise UnsupportedError("StateCache does not support beam search: decode greedily or by sampling")
 
 
 class StateCache(Cache):
@@ -114,5 +112,5 @@ class StateCache(Cache):
 
 
 def find_state_layer(keys: Tensor) -> StateLayer | None:
-    """The layer of a `StateCache` that these new keys came through."""
+    """The layer of a `StateCache` that returned these new keys, if any."""
     return getattr(keys, LAYER_ATTRIBUTE, None)

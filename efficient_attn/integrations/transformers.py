@@ -34,15 +34,9 @@ from .model_masks import ModelMask, describe_mask
 from .state_cache import find_state_layer
 
 PREFIX = "efficient_attn:"
-OTHERS = (
-    "sdpa",
-    "flash",
-    "flex_attention",
-    "paged",
-    "eager",
-)  # parts of names for which transformers has special cases
+OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names that transformers treats specially
 WINDOWS = (64, 128, 256, 512, 1024)
-# arguments of a model's attention, besides masks, that no mechanism supports here, and their meaning
+# unsupported arguments of a model's attention, with their meaning
 REFUSED = {
     "softcap": "capped scores",
     "s_aux": "learned sinks",
@@ -59,7 +53,7 @@ class Meter:
     seconds: float = 0.0
 
     def check(self, model: Any, spec: str) -> None:
-        """Raise `UsageError` for a model whose layers did not all call the mechanism in a pass."""
+        """Raise `UsageError` for a model if not all of its layers called the mechanism."""
         layers = model.config.get_text_config().num_hidden_layers
         if len(self.calls) < layers:
             raise UsageError(
@@ -68,16 +62,15 @@ class Meter:
             )
 
 
-Listener = Callable[
-    [int, Tensor, Tensor, Tensor], None
-]  # called with a layer's number, and the inputs of its attention
+# called with a layer's number, and the inputs of its attention
+Listener = Callable[[int, Tensor, Tensor, Tensor], None]
 
-PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
+PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # sizes of instances that only check support
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
 _meters: list[Meter] = []
 _listeners: list[Listener] = []
-_layer_specs: dict[int, str] = {}  # layers that have another mechanism for now
+_layer_specs: dict[int, str] = {}  # by layer, while `swapped` is active
 
 
 def register(spec: SpecLike) -> str:
@@ -98,7 +91,7 @@ def register(spec: SpecLike) -> str:
 
 
 def check_serves(attn: Attention) -> None:
-    """Raise `UnsupportedError` for a mechanism that a trained model cannot feed."""
+    """Raise `UnsupportedError` for a mechanism with inputs that a trained model does not provide."""
     sample = attn.sample(Shape(1, 24, attn.kv_heads or 24, 1, 1, 16, 16), generator=torch.Generator())
     for is_missing, requirement in (
         (bool(attn.traits.inputs), f"the inputs {', '.join(attn.traits.inputs)}, which a trained model does not have"),
@@ -106,7 +99,7 @@ def check_serves(attn: Attention) -> None:
         (sample.k is sample.q, "queries as keys"),
     ):
         if is_missing:
-            raise UnsupportedError(f"{attn.label} wants {requirement}")
+            raise UnsupportedError(f"{attn.label} requires {requirement}")
 
 
 def attend(
@@ -132,7 +125,7 @@ def attend(
     spec = _layer_specs.get(layer_index, spec) if _layer_specs and layer_index is not None else spec
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
-            raise UnsupportedError(f"{spec}: {type(module).__name__} wants {feature} ({name})")
+            raise UnsupportedError(f"{spec}: {type(module).__name__} requires {feature} ({name})")
     state = find_state_layer(key)
     model_mask = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
     attn = _get_instance(spec, module, query, key, value)
@@ -156,7 +149,7 @@ def attend(
 
 @contextmanager
 def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
-    """Run another mechanism in one layer of a model, whose attention has to be one of ours."""
+    """Run another mechanism in one layer of a model that runs one of our mechanisms, within this context."""
     register(spec)
     _layer_specs[layer] = str(rename_backend(parse(spec)))
     try:
@@ -167,8 +160,7 @@ def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
-    """Call a function with the inputs of attention in each layer: q, k and v after positions, scaled for 1 /
-    sqrt(D)."""
+    """Call a function with each layer's number and its q, k and v, after positions and scaled for 1 / sqrt(D)."""
     _listeners.append(listener)
     try:
         yield
@@ -178,7 +170,7 @@ def listen(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[Meter]:
-    """Count the calls that go through our mechanisms, and their seconds on the CPU's clock."""
+    """Count the calls of mechanisms, and their CPU wall time, within this context."""
     meter = Meter()
     _meters.append(meter)
     try:
@@ -196,13 +188,13 @@ def _read_mask(
     causal: bool | None,
     window: int | None,
 ) -> ModelMask:
-    """The mask of a layer. If it is None, as for some models, the layer defines whether it is causal."""
+    """The mask of a layer. If a model passes None, the layer defines whether it is causal."""
     if isinstance(attention_mask, ModelMask):
         return attention_mask
     if attention_mask is not None:
         raise UnsupportedError(
             f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}; give the model "
-            "one of padding, [B, positions], or its own attention"
+            "a padding mask, [B, positions], or use its own attention"
         )
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
@@ -241,7 +233,7 @@ def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Te
 
 
 def _restrict_to_window(attn: Attention, model_mask: ModelMask) -> Attention:
-    """The mechanism restricted to the model's window, if it has one, however short the sequence is so far."""
+    """The mechanism restricted to the model's window, if it has one, also for sequences that are shorter."""
     reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
     fits = reach is not None and not reach.prefix and model_mask.mask.causal and reach.back < (model_mask.window or 0)
     if model_mask.window is None or fits:
@@ -258,7 +250,7 @@ def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
 
 def _register_defaults() -> None:
     for spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
-        with suppress(UnsupportedError):  # some require more than a model's layers provide
+        with suppress(UnsupportedError):  # mechanisms whose inputs models do not provide
             register(spec)
 
 

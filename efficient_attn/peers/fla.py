@@ -1,8 +1,8 @@
-"""flash-linear-attention's operations in plain torch, which its package fla-core contains in addition to its kernels.
+"""flash-linear-attention's operations in plain torch, from its package fla-core.
 
-The kernels are Triton, for GPUs; these forms define what they compute, and are the library's implementation on a CPU.
-Their files only need torch and einops. Importing them by name would import all operations, and so Triton; the files are
-run directly instead.
+Its kernels are written in Triton, for GPUs; the plain forms define what they compute, and are its only implementation
+for CPUs. Their files only need torch and einops, but importing them as modules would import all operations, and so
+Triton: they are executed directly instead.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import load_library_file
+from .hosting import load_library_file
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
 def _load_operations(peer: str, operation: str) -> ModuleType:
-    """The plain torch forms of an operation. Not stored on an instance, because functions of such a file cannot be
-    pickled."""
+    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled."""
     return load_library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
 
 
@@ -51,7 +50,7 @@ class PeerSimpleGLA(Attention):
         if chunk_size < 1:
             raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
         self.form, self.chunk_size = form, chunk_size
-        _load_operations("peer_simple_gla", "simple_gla")  # so that a missing library is reported here
+        _load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
 
     @property
     def traits(self) -> Traits:
@@ -79,14 +78,14 @@ class PeerSimpleGLA(Attention):
         batch, heads, n, _ = q.shape
         operations = _load_operations("peer_simple_gla", "simple_gla")
         gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
-        arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # its layout, [B, N, H, D], as views
+        arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # views in its layout, [B, N, H, D]
         if self.form == "chunk":
             out, _ = operations.naive_chunk_simple_gla(*arguments, chunk_size=self.chunk_size)
         elif self.form == "recurrent":
             out, _ = operations.naive_recurrent_simple_gla(*arguments, output_final_state=False)
         else:
             out, _ = operations.naive_parallel_simple_gla(*arguments)
-        return out.transpose(1, 2).to(q.dtype)  # two of them return float32
+        return out.transpose(1, 2).to(q.dtype)  # two of the forms return float32
 
 
 def _log_decays(heads: int, device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ from ..patterns import Geometry, Pattern
 from ..registry import register
 from ..variants.sparse.sparse_attention import attend_pattern
 
-BLOCK = 128  # queries and keys a block, as create_block_mask has them by default
+BLOCK = 128  # queries and keys of a block, the default of create_block_mask
 
 
 class _FlexPeer(Attention):
@@ -55,7 +55,7 @@ class _FlexPeer(Attention):
         n, m = q.shape[2], k.shape[2]
         if min(n, m) < BLOCK:
             raise UnsupportedError(
-                f"{self.label}: torch's kernel for CPUs gets rows wrong in sequences of less than a block, {BLOCK}"
+                f"{self.label}: torch's CPU kernel computes wrong rows in sequences shorter than a block, {BLOCK}"
             )
         blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])

@@ -1,6 +1,8 @@
-"""Hashed attention as people have it: reformer-pytorch."""
+"""Hashed attention of the package reformer-pytorch."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,9 +14,9 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import seeded_generator
+from .hosting import check_value_width, import_library, seeded_generator
 
+UNSUPPORTED = Traits(cross=False, padding=False, decode=False, grouped=False)
 SELF_SCORE = -5e4  # the library's score of a query's own key
 
 
@@ -23,10 +25,10 @@ class PeerReformer(Attention):
     """reformer-pytorch's LSHAttention: positions sorted by hash, chunks that see themselves and the previous chunk.
 
     Queries are the keys: k must equal q, and is normalized as key. The chunks of all rounds form one ring, so that a
-    round's first chunk sees the last of the previous round. A pair counts as often as it is found in all rounds; chunks
-    see across buckets. A query's own key has a score of -50000, which leaves it no weight unless a query sees nothing
-    else. The library draws its rotations in each call, one draw for all rows and heads; here always from ``seed``, so
-    that equal calls agree. Chunks depend on all positions, so that a causal row depends on later ones. N must be a
+    round's first chunk sees the last of the previous round. A pair counts once for each round in which it matches;
+    chunks see across buckets. A query's own key has a score of -50000, and so no weight unless the query sees no other.
+    The library draws its rotations in each call, one draw for all rows and heads; here each call uses ``seed``,
+    so that equal calls agree. Chunks depend on all positions, so that a causal row depends on later ones. N must be a
     multiple of ``2 bucket_size``; there are N / bucket_size buckets.
     """
 
@@ -48,15 +50,7 @@ class PeerReformer(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(
-            strictly_causal=False,
-            cross=False,
-            padding=False,
-            decode=False,
-            grouped=False,
-            positional=True,
-            mixes_queries=True,
-        )
+        return replace(UNSUPPORTED, strictly_causal=False, positional=True, mixes_queries=True)
 
     @property
     def growth(self) -> Growth:
@@ -84,13 +78,12 @@ class PeerReformer(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
-        if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
+        check_value_width(self, q, v)
         self._check_inputs(q, k, mask)
         if mask.causal and q.dtype.itemsize < 4 and self.n_hashes > 1:
             raise UnsupportedError(
-                f"{self.label}: in {q.dtype} logarithms near {SELF_SCORE:g} lose the number of rounds, so that causal "
-                f"queries which see only themselves come out {self.n_hashes} times too large and more"
+                f"{self.label}: in {q.dtype} logarithms near {SELF_SCORE:g} lose the number of rounds, so that outputs "
+                f"of causal queries that see only themselves come out {self.n_hashes} times too large and more"
             )
         with seeded_generator(int(self.draw), q.device):
             out, _, _ = self._lsh[mask.causal](k.reshape(-1, n, width), v.reshape(-1, n, width))
@@ -102,10 +95,9 @@ class PeerReformer(Attention):
         rows, keys = widen(k), torch.nn.functional.normalize(widen(k), dim=-1)
         i = torch.arange(q.shape[2], device=q.device)
         scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
-        # a round's weights, and the rounds weighted by their sums of exponentials: together one softmax over all
-        # found pairs. Round by round, because float32 resolves a logarithm near -50000 to 0.002 only: if a query sees
-        # nothing
-        # but itself its weights add up to 1 only as nearly as that, in the library's arithmetic and so in this
+        # One softmax over all matching pairs, computed as the library does: a softmax per round, and rounds weighted by
+        # their sums of exponentials. float32 resolves a logarithm near -50000 only to 0.002, so that the weights of
+        # a query that sees only itself add up to 1 with that error, in the library and here.
         allowed = counts > 0
         if mask.causal:
             allowed = allowed & (i[:, None] >= i)
@@ -135,7 +127,7 @@ class PeerReformer(Attention):
         if n % (2 * self.bucket_size):
             raise UnsupportedError(f"{self.label}: N must be a multiple of {2 * self.bucket_size}, not {n}")
         if q.data_ptr() == k.data_ptr() and q.stride() == k.stride():
-            return  # the same numbers; looking at them would be in the time
+            return  # the same tensor; comparing values would add to the measured time
         equal, query_valid = (q == k).all(-1), mask.query_valid(n)
         if not (equal if query_valid is None else equal | ~query_valid[:, None]).all():
             raise UnsupportedError(f"{self.label} shares queries and keys: k must equal q")

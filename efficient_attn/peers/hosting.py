@@ -1,18 +1,59 @@
-"""Run foreign layers: tensors instead of projections, and random numbers from our seeds."""
+"""Import and run layers of other libraries: given tensors replace projections, and random numbers use our seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import UnsupportedError
+from ..contract.mechanism import Attention
+from ..errors import UnsupportedError, UsageError
+
+
+def import_library(peer: str, package: str, module: str) -> Any:
+    """A module of a peer's library. Raises `UsageError` with the installation command if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise _make_missing_error(peer, package) from error
+
+
+@cache
+def load_library_file(peer: str, package: str, file: str) -> ModuleType:
+    """Execute a file of a peer's library, such as ``fla/ops/simple_gla/naive.py``, without importing its package.
+
+    For files that can be used where their package cannot be imported, for example without a GPU compiler. Raises
+    `UsageError` with the installation command if the file, or one of its imports, is missing.
+    """
+    top, _, relative_path = file.partition("/")
+    package_spec = importlib.util.find_spec(top)  # finding a top-level package runs none of its code
+    folders = (package_spec and package_spec.submodule_search_locations) or ()
+    path = next((path for folder in folders if (path := Path(folder, relative_path)).is_file()), None)
+    spec = path and importlib.util.spec_from_file_location(file.removesuffix(".py").replace("/", "."), path)
+    if not spec or not spec.loader:
+        raise _make_missing_error(peer, package)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise _make_missing_error(peer, package) from error
+    return module
+
+
+def _make_missing_error(peer: str, package: str) -> UsageError:
+    return UsageError(f"{peer} needs the package {package}: pip install 'efficient-attn[peers]'")
 
 
 class FixedOutput(nn.Module):
-    """Replaces a projection, and returns a given tensor, whatever it is applied to."""
+    """Replaces a projection: returns the tensor that was set, whatever its input."""
 
     output: Tensor | None = None
 
@@ -21,10 +62,27 @@ class FixedOutput(nn.Module):
         return self.output
 
 
+def make_layer(create: Callable[[], nn.Module], *projections: str) -> nn.Module:
+    """A library's layer in evaluation mode, with a `FixedOutput` for each of these projections.
+
+    The other parameters must be unused: they are on the meta device.
+    """
+    with torch.device("meta"):  # nothing is allocated, and no random number is drawn
+        layer = create()
+    for name in projections:
+        setattr(layer, name, FixedOutput())
+    return layer.eval()
+
+
+def check_value_width(attn: Attention, q: Tensor, v: Tensor) -> None:
+    """Raise `UnsupportedError` for values that are not as wide as keys."""
+    if v.shape[-1] != q.shape[-1]:
+        raise UnsupportedError(f"{attn.label} requires values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
+
+
 @contextmanager
 def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
-    """In this context the layer's `FixedOutput` modules of these names return these tensors; afterwards they hold
-    none."""
+    """Set the outputs of the layer's `FixedOutput` modules, by name, within this context."""
     try:
         for name, tensor in outputs.items():
             getattr(layer, name).output = tensor
@@ -36,10 +94,9 @@ def fixed_outputs(layer: nn.Module, **outputs: Tensor) -> Iterator[None]:
 
 @contextmanager
 def seeded_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Code in this context uses torch's global generator, of the CPU or a CUDA device, with a seed; its state is
-    restored.
+    """Seed torch's global generator of the CPU or of a CUDA device within this context, and restore its state.
 
-    Unlike ``torch.manual_seed``, which seeds every device's generator and could not be undone.
+    ``torch.manual_seed`` would seed the generators of all devices.
     """
     generator = torch.default_generator
     if device is not None and device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Linear attention as people have it: linear-attention-transformer and performer-pytorch."""
+"""Linear attention of the packages linear-attention-transformer and performer-pytorch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import seeded_generator
+from .hosting import check_value_width, import_library, seeded_generator
 
-WIDEST_IN_HALF = 32  # heads with which performer-pytorch's gradients are within 4% in bfloat16, as they should be
+WIDEST_IN_HALF = 32  # largest width of heads whose gradients in bfloat16 performer-pytorch computes within 4%
 SELF = Traits(normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
@@ -31,8 +30,8 @@ class PeerLinearTransformer(Attention):
     Not causal: softmax_D(q) / sqrt(D) times the sum of softmax_N(k) v, with weights that sum to 1 / sqrt(D) instead of
     1. Causal: phi(q) = softmax_D(q) / sqrt(D) and phi(k) = exp(k), divided by their sum or by 0.001 if that is larger.
     Keys are summed by buckets of ``bucket_size``: at 1, which its models pass, each position has its own D x D sum, and
-    all are written to memory; above 1 (the default of its function is 64) a query does not see its own bucket at all,
-    which is another mechanism, and N must be a multiple.
+    all are written to memory; above 1 (its function's default is 64) a query does not see its own bucket, which is
+    another mechanism, and N must be a multiple.
     """
 
     backends = ("library", "dense")
@@ -68,13 +67,11 @@ class PeerLinearTransformer(Attention):
         return (weights / weights.sum(-1, keepdim=True).clamp(min=1e-3) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        n, width = q.shape[2:]
-        if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
+        check_value_width(self, q, v)
         if not mask.causal:
             return self._bidirectional(q, k, v)
-        if n % self.bucket_size:
-            raise UnsupportedError(f"{self.label}: N must be a multiple of {self.bucket_size}, not {n}")
+        if q.shape[2] % self.bucket_size:
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {self.bucket_size}, not {q.shape[2]}")
         return self._causal(q, k, v, bucket_size=self.bucket_size)
 
 
@@ -83,7 +80,7 @@ class PeerPerformer(Attention):
     """performer-pytorch's FastAttention: FAVOR+ with positive orthogonal features, the default of its models.
 
     phi(q) = exp(w.q - |q|^2 / 2 - max) + 0.0001, with q and k divided by D^(1/4) first, and divided by
-    sqrt(n_features). The maximum is a query's own, and for keys that of all keys and features of a head, including
+    sqrt(n_features). A query has its own maximum; keys have one over all keys and features of a head, including
     later keys: with the added constant, a causal row depends slightly on the future. Its gradient ignores the maxima.
     Causal, 0.000001 is added to every sum of features. Without its CUDA kernel the causal form writes a sum of
     n_features x E for each position to memory. The features are drawn once, from ``seed``; the library's models draw
@@ -101,12 +98,12 @@ class PeerPerformer(Attention):
             raise UsageError("peer_performer: needs dims with head_dim, from which its features are drawn")
         self.n_features = n_features
         attention_class = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
-        # the causal one prints that its CUDA kernel is absent
+        # the causal class prints that its CUDA kernel is missing
         with seeded_generator(seed), redirect_stdout(io.StringIO()):
             self._attention = {
                 causal: attention_class(dims.head_dim, n_features, causal=causal) for causal in (False, True)
             }
-        # ours, and passed in each call, so that state dicts and .to() affect what the library uses
+        # passed to the library in each call, so that state dicts and .to() apply
         self.register_buffer("projection", self._attention[False].projection_matrix)
 
     @property
@@ -118,13 +115,11 @@ class PeerPerformer(Attention):
         return Growth("O(N)", "O(N F D), F features, when causal, else O(N F)", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        return (n + m) * self.n_features  # as much again for the features as for their sums
+        return (n + m) * self.n_features  # half for the features, half for their sums
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, keys = self._compute_features(q, (-1,)), self._compute_features(k, (-1, -2))
-        weights = rows @ keys.mT
-        if mask.causal:
-            weights = weights.tril()
+        weights = (rows @ keys.mT).tril() if mask.causal else rows @ keys.mT
         total = weights.sum(-1, keepdim=True)
         if mask.causal:
             total = total + 1e-6 * rows.sum(-1, keepdim=True)
@@ -143,8 +138,8 @@ class PeerPerformer(Attention):
         training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         if q.dtype == torch.bfloat16 and training and q.shape[-1] > WIDEST_IN_HALF:
             raise UnsupportedError(
-                f"{self.label}: exponents that bfloat16 rounds put the library's gradients off by 4% and more at "
-                f"D > {WIDEST_IN_HALF}; it runs under torch.no_grad()"
+                f"{self.label}: rounded exponents in bfloat16 put the library's gradients off by 4% and more at "
+                f"D > {WIDEST_IN_HALF}; call it under torch.no_grad()"
             )
         attention = self._attention[mask.causal]
         attention.projection_matrix = self.projection

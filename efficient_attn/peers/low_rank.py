@@ -1,8 +1,9 @@
-"""Low-rank attention as people have it: the package linformer, and transformers' Nystromformer."""
+"""Low-rank attention of the packages linformer and transformers (Nystromformer)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +15,11 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import import_library
-from .hosting import FixedOutput, fixed_outputs
+from .hosting import check_value_width, fixed_outputs, import_library, make_layer
 
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
 )
-
-
-def _check_value_width(attn: Attention, q: Tensor, v: Tensor) -> None:
-    if v.shape[-1] != q.shape[-1]:
-        raise UnsupportedError(f"{attn.label} requires values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
 
 
 @register("peer_linformer", family="low_rank")
@@ -72,7 +67,7 @@ class PeerLinformer(Attention):
         return ((widen(q) @ keys.mT * q.shape[-1] ** -0.5).softmax(-1) @ values).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        _check_value_width(self, q, v)
+        check_value_width(self, q, v)
         self._check_length(k)
         batch, heads, n, width = q.shape
         layer = self._get_layer(heads, width)
@@ -89,17 +84,11 @@ class PeerLinformer(Attention):
             raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, cached."""
+        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
-            with torch.device("meta"):  # its parameters are not used: nothing is allocated, no number is drawn
-                layer = self._layer_class(heads * width, self.max_len, k=self.rank, heads=heads)
-            layer.to_q, layer.to_k, layer.to_v, layer.to_out = (
-                FixedOutput(),
-                FixedOutput(),
-                FixedOutput(),
-                nn.Identity(),
-            )
-            self._layers[heads, width] = layer.eval()
+            create = partial(self._layer_class, heads * width, self.max_len, k=self.rank, heads=heads)
+            layer = self._layers[heads, width] = make_layer(create, "to_q", "to_k", "to_v")
+            layer.to_out = nn.Identity()
         return self._layers[heads, width]
 
 
@@ -138,47 +127,41 @@ class PeerNystromformer(Attention):
         inverse = 6 * 4 * landmarks**3 / 2 / (self.dims.head_dim or 64)
         return (n + m) * landmarks + inverse + n * landmarks**2 / 2 / (self.dims.head_dim or 64)
 
-    def why_not_at(self, n: int) -> str | None:
-        """Why the library does not support this length; None if it does."""
+    def _check_length(self, n: int) -> None:
         if n % self.n_landmarks or n == 0:
-            return f"N must be a multiple of {self.n_landmarks}, not {n}"
-        return None
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {self.n_landmarks}, not {n}")
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        if reason := self.why_not_at(q.shape[2]):
-            raise UnsupportedError(f"{self.label}: {reason}")
+        self._check_length(q.shape[2])
         rows, keys, values = widen(q) * q.shape[-1] ** -0.25, widen(k) * q.shape[-1] ** -0.25, widen(v)
         if q.shape[2] == self.n_landmarks:
             return ((rows @ keys.mT).softmax(-1) @ values).to(q.dtype)
-        few_rows, few_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))
-        to_few, among, from_few = ((rows, few_keys), (few_rows, few_keys), (few_rows, keys))
-        first, middle, last = ((a @ b.mT).softmax(-1) for a, b in (to_few, among, from_few))
+        mean_rows, mean_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))
+        factors = (rows, mean_keys), (mean_rows, mean_keys), (mean_rows, keys)
+        first, middle, last = ((a @ b.mT).softmax(-1) for a, b in factors)
         return (first @ _approximate_inverse(middle) @ (last @ values)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        _check_value_width(self, q, v)
+        check_value_width(self, q, v)
         batch, heads, n, width = q.shape
-        if reason := self.why_not_at(n):
-            raise UnsupportedError(f"{self.label}: {reason}")
+        self._check_length(n)
         if q.element_size() < 4:
             raise UnsupportedError(f"{self.label}: the library's inverse cannot multiply {q.dtype}")
         layer = self._get_layer(heads, width)
-        setattr(layer, "seq_len", n)  # noqa: B010  (as its configuration would say; not a tensor)
+        setattr(layer, "seq_len", n)  # noqa: B010  (normally from its configuration; not a tensor)
         hidden = q.new_zeros(()).expand(batch, n, heads * width)
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # views, which the layer's own view leaves as they are
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # views of the shape that the layer requests
         with fixed_outputs(layer, query=q, key=k, value=v):
             (out,) = layer(hidden)
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, cached."""
+        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
-            with torch.device("meta"):  # its parameters are not used: nothing is allocated, no number is drawn
-                layer = self._layer_class(self._config_class(**sizes))
-            layer.query, layer.key, layer.value = FixedOutput(), FixedOutput(), FixedOutput()
-            layer.conv_kernel_size = None  # the layer reads it; its configuration accepts numbers only
-            self._layers[heads, width] = layer.eval()  # no dropout
+            create = partial(self._layer_class, self._config_class(**sizes))
+            layer = self._layers[heads, width] = make_layer(create, "query", "key", "value")
+            setattr(layer, "conv_kernel_size", None)  # noqa: B010  (no convolution; its configuration requires a number)
         return self._layers[heads, width]
 
 

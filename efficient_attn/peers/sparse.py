@@ -1,10 +1,11 @@
-"""Sparse attention as people have it: local-attention's windows, transformers' Longformer and BigBird."""
+"""Sparse attention of the packages local-attention and transformers (Longformer and BigBird)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,7 @@ from ..kernels.dense import masked_softmax, widen
 from ..patterns import Pattern
 from ..registry import register
 from ..variants.sparse.sparse_attention import attend_pattern
-from . import import_library
-from .hosting import FixedOutput, fixed_outputs
+from .hosting import check_value_width, fixed_outputs, import_library, make_layer
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
@@ -54,7 +54,7 @@ class PeerLocalAttention(_PatternPeer):
             raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
         attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
-        self._attention = {  # in a dict, so that none of its modules becomes a submodule of ours
+        self._attention = {  # in a dict, so that they are not registered as submodules
             causal: attention_class(
                 window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False
             )
@@ -115,8 +115,7 @@ class PeerLongformer(_PatternPeer):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
-        if v.shape[-1] != width:
-            raise UnsupportedError(f"{self.label} requires values as wide as keys, got {v.shape[-1]} and {width}")
+        check_value_width(self, q, v)
         if q.dtype == torch.float64:
             raise UnsupportedError(f"{self.label}: its softmax is float32 whatever the inputs, so float64 is refused")
         if padding := -n % (2 * self.window):
@@ -124,7 +123,7 @@ class PeerLongformer(_PatternPeer):
         n_global = min(self.n_global, n)
         position = torch.arange(n + padding, device=q.device).expand(batch, -1)
         is_padding, is_global = position >= n, position < n_global
-        # views [N, B, H, D], which the layer's own view(N, B, H, D) leaves as they are; it divides queries in place
+        # views [N, B, H, D], as the layer's own view(N, B, H, D) returns them; it divides queries in place
         q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))
         projections = {"query": q.clone(), "key": k, "value": v}
         if n_global:
@@ -137,16 +136,12 @@ class PeerLongformer(_PatternPeer):
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for so many heads, cached."""
+        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
             config = self._config_class(attention_window=[2 * self.window], **sizes)
-            with torch.device("meta"):  # the projections are not used: nothing is allocated, no number is drawn
-                layer = self._layer_class(config, layer_id=0)
-            for name in ("query", "key", "value"):
-                setattr(layer, name, FixedOutput())
-                setattr(layer, f"{name}_global", FixedOutput())
-            self._layers[heads, width] = layer.eval()  # no dropout
+            projections = "query", "key", "value", "query_global", "key_global", "value_global"
+            self._layers[heads, width] = make_layer(partial(self._layer_class, config, layer_id=0), *projections)
         return self._layers[heads, width]
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
@@ -171,7 +166,7 @@ class PeerBigBird(Attention):
     as in training; in evaluation the library draws none, and counts block 0 ``1 + n_random`` times. They come from the
     first 1024 positions at N = 1024, 3072 and 4096, elsewhere from the first ``5 + 2 n_random`` blocks. At N = 1024 the
     last block, which is global, may be drawn too: it then counts twice in the softmax, and in our reference, which uses
-    the library's counts of blocks and nothing else.
+    the library's counts of blocks.
 
     Every call also writes the weights into an N x N matrix for each head, to return them: time and memory are O(N^2).
     With ``return_weights=False`` that matrix is on the meta device, where it costs nothing; everything else is the
@@ -188,7 +183,7 @@ class PeerBigBird(Attention):
         self.n_random, self.block_size, self.return_weights = n_random, block_size, return_weights
         model = import_library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
         config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
-        with torch.device("meta"):  # its projections are never called: nothing is allocated, no number is drawn
+        with torch.device("meta"):  # its projections are unused: nothing is allocated, and no random number is drawn
             layer = model.BigBirdBlockSparseAttention(config)
         # stored as functions, not as a submodule: eval() must not affect the layer, which draws only in training mode
         self._attend = layer.train().bigbird_block_sparse_attention
@@ -204,13 +199,6 @@ class PeerBigBird(Attention):
             return Growth("O(N^2): it returns the weights", "O(N^2): it returns the weights", self.pairs)
         return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
 
-    def why_not_at(self, n: int) -> str | None:
-        """Why the library cannot take this length; None when it can."""
-        b, r = self.block_size, self.n_random
-        if n % b or n <= (5 + 2 * r) * b:
-            return f"N must be a multiple of {b} and more than {(5 + 2 * r) * b}, not {n}"
-        return None
-
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         blocks = self.block_counts(q.shape[1], q.shape[2]).to(q.device)
         counts = blocks.repeat_interleave(self.block_size, 1).repeat_interleave(self.block_size, 2)
@@ -219,24 +207,25 @@ class PeerBigBird(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
-        if reason := self.why_not_at(n):
-            raise UnsupportedError(f"{self.label}: {reason}")
         b, r = self.block_size, self.n_random
+        if n % b or n <= (5 + 2 * r) * b:
+            message = f"N must be a multiple of {b} and more than {(5 + 2 * r) * b}, not {n}"
+            raise UnsupportedError(f"{self.label}: {message}")
         blocked, band, rows, keys = self._make_masks(q.new_ones(batch, n), b)
         masks, sizes = (band, rows, keys, blocked, blocked), (heads, r, width, b, b, batch, n, n)
-        plan_options = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its own forward pass calls it
+        plan_options = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its forward method does
         with _preserve_numpy_state(), nullcontext() if self.return_weights else _MetaWeights():
             try:
                 out, _ = self._attend(q, k, v, *masks, *sizes, seed=self.seed % 2**32, **plan_options)
-            except ValueError as error:  # its old plans know too few blocks for many random ones
+            except ValueError as error:  # in plans of older versions, with many random blocks
                 raise UnsupportedError(f"{self.label}: the library cannot draw its blocks at N={n}: {error}") from error
         return out.transpose(1, 2)
 
     @torch.no_grad()
     def block_counts(self, heads: int, n: int) -> Tensor:
-        """``[H, N/b, N/b]``: how often the queries of a block count the keys of another, asked of the library.
+        """``[H, N/b, N/b]``: how often the library counts the keys of a block for the queries of another.
 
-        Where all scores are equal and values name their block, an output row is the share of each block in its weight.
+        With equal scores and one-hot values that encode the block, an output row is the share of each block.
         """
         equal_scores, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
         one_hot_values = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
@@ -247,7 +236,7 @@ class PeerBigBird(Attention):
         return (share * total[:, None]).round()
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        """Pairs as often as they count, which is once but for what the class says of N = 1024."""
+        """Pairs with their multiplicity, which is 1 except for N = 1024 (see the class)."""
         blocks = n // self.block_size
         visible_blocks = 2 * blocks + 2 * (4 + self.n_random) + max(blocks - 4, 0) * (5 + self.n_random)
         return min(visible_blocks * self.block_size**2, n * m)
@@ -257,7 +246,7 @@ class PeerBigBird(Attention):
 
 
 class _MetaWeights(TorchFunctionMode):
-    """Puts what is made by ``torch.zeros``, which in BigBird's function is the matrix of weights alone, on meta."""
+    """Creates the results of ``torch.zeros`` on the meta device. BigBird's function calls it only for the weights."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.zeros else {}))
@@ -265,7 +254,7 @@ class _MetaWeights(TorchFunctionMode):
 
 @contextmanager
 def _preserve_numpy_state() -> Iterator[None]:
-    """What runs inside seeds numpy's global generator; it is put back as it was."""
+    """Restore the state of numpy's global generator after this context, in which the library seeds it."""
     state = np.random.get_state()
     try:
         yield

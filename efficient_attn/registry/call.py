@@ -29,12 +29,11 @@ def attention(
     backend: str | None = None,
     **options: Any,
 ) -> Tensor:
-    """Compute attention with a mechanism by name, like ``scaled_dot_product_attention``.
+    """Compute attention with a mechanism by its spec, like ``scaled_dot_product_attention``.
 
     q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``. Causal attention is aligned bottom-right, and ``cu_seqlens`` packs
     sequences into one row (see `Mask`). Raises `UnsupportedError` for mechanisms with learned parameters, which have to
-    be created and trained, and for dropout if the mechanism does not support it, and `UsageError` for unknown names and
-    options.
+    be created and trained, and for unsupported dropout; `UsageError` for unknown names and options.
     """
     if mask is not None and (is_causal or cu_seqlens is not None):
         raise UsageError(f"attention: give either {'is_causal' if is_causal else 'cu_seqlens'} or a mask")
@@ -63,6 +62,6 @@ def _create(
 ) -> Attention:
     attn = create(variant, dims=dims, seed=seed, backend=backend, **dict(options))
     attn.dropout = dropout
-    if any(True for _ in attn.parameters()):
+    if next(attn.parameters(), None) is not None:
         raise UnsupportedError(f"{attn.label} has learned parameters: create it with ea.create and train it")
     return attn.to(device)

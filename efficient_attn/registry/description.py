@@ -1,4 +1,4 @@
-"""The description of a mechanism, from an instance."""
+"""Descriptions of mechanisms, from instances."""
 
 from __future__ import annotations
 
@@ -42,15 +42,21 @@ class Info:
 def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
     """Describe a mechanism with its options, from an instance.
 
-    Without dims, for 1024 positions and heads of width 64, with eight heads where their number is needed.
+    Default dims: 1024 positions and heads of width 64, and eight heads for mechanisms that require their number.
     """
+    from ..contract.shapes import Dims
     from ..patterns import Pattern
 
     spec = parse(variant)
-    attn = _create_for_description(spec, dims)
+    try:
+        attn = create(spec, dims=dims or Dims(head_dim=64, max_len=1024))
+    except UsageError:
+        if dims is not None:
+            raise
+        attn = create(spec, dims=Dims(heads=8, head_dim=64, max_len=1024))
     pattern, cls = getattr(attn, "pattern", None), type(attn)
-    is_union = isinstance(spec, Union)
-    entry = Entry("union", "", "sparse", "A union of patterns.") if is_union else entry_of(spec.name)
+    union_entry = Entry("union", "", "sparse", "A union of patterns.")
+    entry = union_entry if isinstance(spec, Union) else entry_of(spec.name)
     return Info(
         name=entry.name,
         family=entry.family,
@@ -71,14 +77,3 @@ def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
 def effective_options(attn: Attention) -> dict[str, Any]:
     """All options of an instance, defaults included."""
     return dict(attn.origin.options)
-
-
-def _create_for_description(spec: SpecLike, dims: Dims | None) -> Attention:
-    from ..contract.shapes import Dims
-
-    try:
-        return create(spec, dims=dims or Dims(head_dim=64, max_len=1024))
-    except UsageError:
-        if dims is not None:
-            raise
-        return create(spec, dims=Dims(heads=8, head_dim=64, max_len=1024))

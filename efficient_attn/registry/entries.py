@@ -1,4 +1,4 @@
-"""The known mechanisms: the catalogue, those of plug-ins, and those of other packages' entry points."""
+"""The registered mechanisms: of the catalogue, of plug-ins, and of other packages' entry points."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
 
     def add_entry(cls: A) -> A:
         target = f"{cls.__module__}:{cls.__qualname__}"
-        if name in _collect_entries() and _collect_entries()[name].target != target:
-            raise UsageError(f"register: the name {name!r} is already used by {_collect_entries()[name].target}")
+        existing = _collect_entries().get(name)
+        if existing and existing.target != target:
+            raise UsageError(f"register: the name {name!r} is already used by {existing.target}")
         if not name.replace("_", "").isalnum() or not name[0].isalpha():
             raise UsageError(f"register: a name is letters, digits and underscores, not {name!r}")
         first_line = (inspect.getdoc(cls) or "").partition("\n")[0]
@@ -53,7 +54,7 @@ def names(*, family: str | None = None) -> list[str]:
 
 
 def catalogue(*, family: str | None = None) -> list[Entry]:
-    """Every mechanism's entry, without imports."""
+    """The entries of all mechanisms, or of one family, without importing their modules."""
     if family is not None and family not in FAMILIES:
         raise make_unknown_error("family", family, FAMILIES)
     return [e for e in _collect_entries().values() if family in (None, e.family)]
@@ -68,7 +69,7 @@ def entry_of(name: str) -> Entry:
 
 
 def class_of(name: str) -> type[Attention]:
-    """The class of a name, imported. Raises `UsageError` for an unknown name or a failing entry point."""
+    """Import the class of a mechanism. Raises `UsageError` for an unknown name or a failing entry point."""
     entry = entry_of(name)
     if name in _registrations:
         return _registrations[name][1]
@@ -107,9 +108,6 @@ def plugins() -> tuple[str, ...]:
     return tuple(_loaded_plugins)
 
 
-# -- underneath --------------------------------------------------------------------------------------------------
-
-
 def _collect_entries() -> dict[str, Entry]:
     entries = {e.name: e for e in CATALOGUE}
     for name, point in _find_entry_points().items():
@@ -125,7 +123,7 @@ def _find_entry_points() -> dict[str, EntryPoint]:
 
 
 def _import_file(path: Path) -> Any:
-    name = f"efficient_attn_plugin_{path.stem}_{zlib.crc32(bytes(path)):08x}"  # files of one name in two folders differ
+    name = f"efficient_attn_plugin_{path.stem}_{zlib.crc32(bytes(path)):08x}"  # unique for each path
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"--plugin {path}: not a Python file")

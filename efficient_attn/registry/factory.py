@@ -1,4 +1,4 @@
-"""Create an instance from a spec: options are those of the constructor's signature, converted to its types."""
+"""Create instances from specs. Options are the parameters of the constructor, converted to their annotated types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..contract.mechanism import Attention
     from ..contract.shapes import Dims
 
-RESERVED = ("dims", "seed", "backend")  # parameters of `create` for every mechanism, used or not
+RESERVED = ("dims", "seed", "backend")  # parameters of `create`, which are not options
 
 
 def create(
@@ -22,8 +22,8 @@ def create(
     """Create a mechanism from its spec, with options in the spec, as keywords, or both.
 
     ``create("sliding_window:window=256")``, ``create("sliding_window", window=256)``; ``a:x=1|b:y=2`` is a union of
-    patterns. dims: the known sizes of the tensors. seed: of everything random. backend: one of the mechanism's;
-    ``dense`` is always the reference implementation. Raises `UsageError` for unknown names, options or values, and
+    patterns. dims: the known sizes of the tensors. seed: of all random numbers. backend: one of the mechanism's;
+    ``dense`` is the reference implementation. Raises `UsageError` for unknown names, options or values, and
     `UnsupportedError` for a backend that is not available.
     """
     from ..contract.shapes import Dims
@@ -35,7 +35,7 @@ def create(
 
 
 def rename_backend(spec: Spec | Union) -> Spec | Union:
-    """The spec with the present name of its backend. Imports the mechanism if a backend is named."""
+    """The spec with the present name of its backend. Imports the mechanism if the spec names a backend."""
     if isinstance(spec, Union) or spec.backend is None:
         return spec
     return Spec(spec.name, spec.options, class_of(spec.name).renamed.get(spec.backend, spec.backend))
@@ -81,8 +81,10 @@ def _list_parameters(cls: type[Attention]) -> list[inspect.Parameter]:
 
 
 def convert_option(cls: type, name: str, option: str, value: Any) -> Any:
-    """The value converted to the annotation's type; text is parsed, other values have to fit strictly. name: of the
-    class in messages. Raises `UsageError` for a value that does not fit."""
+    """The value converted to the type of the constructor's parameter: text is parsed, other values are only validated.
+
+    name: of the mechanism in messages. Raises `UsageError` for an invalid value.
+    """
     from typing import get_type_hints
 
     from pydantic import TypeAdapter, ValidationError

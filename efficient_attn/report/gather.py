@@ -159,9 +159,7 @@ def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | No
     for name, record, baseline in zip(groups, records, baselines, strict=True):
         row = record.row
         if row.variant == baseline and row.kv_heads is not None:
-            heads_by_group[name] = max(
-                heads_by_group.get(name, (False, 0)), (frames.is_baseline_record(row), row.kv_heads)
-            )
+            heads_by_group[name] = max(heads_by_group.get(name, (False, 0)), (row.is_baseline, row.kv_heads))
     return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from .rows import NO_FAILURE, Status
 
 CHECKPOINT_FOLDER = "checkpoints"
-_FILE_NAME = re.compile(r"\.?([0-9a-f]{12})\.safetensors(\.[0-9a-f]+\.tmp)?")  # the latter where a writer was killed
+_FILE_NAME = re.compile(
+    r"\.?([0-9a-f]{12})\.safetensors(\.[0-9a-f]+\.tmp)?"
+)  # the suffix of files whose writer was killed
 
 
 def path_of(folder: Path, digest: str) -> Path:
@@ -24,14 +26,14 @@ def digest_of(case_key: str) -> str:
 
 
 def is_resumable(status: Status) -> bool:
-    """Whether a case with this status would continue from its checkpoint when run again. Invalid ones would not."""
+    """Whether a case with this status continues from its checkpoint when it is run again."""
     return status not in (*NO_FAILURE, "invalid")
 
 
 def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | None = None) -> None:
-    """Remove the checkpoints in a run's folder, except those with the digests ``kept``, or only that of ``digest``.
+    """Remove the checkpoints in a run's folder, except those of ``kept_digests``, or only that of ``digest``.
 
-    An empty folder is removed too. Other files stay, and so do files that cannot be removed.
+    An empty folder is removed too. Other files, and files that cannot be removed, are kept.
     """
     checkpoint_folder = folder / CHECKPOINT_FOLDER
     if checkpoint_folder.is_symlink() or not checkpoint_folder.is_dir():
@@ -41,4 +43,4 @@ def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | Non
             match = _FILE_NAME.fullmatch(path.name)
             if match and match[1] not in kept_digests and digest in (None, match[1]):
                 path.unlink(missing_ok=True)
-        checkpoint_folder.rmdir()  # refused where anything is left
+        checkpoint_folder.rmdir()  # raises where files are left

@@ -1,5 +1,5 @@
-"""Compare two runs case by case: faster, slower, the same, inconclusive or broken, and which differences can be ruled
-out.
+"""Compare two runs case by case: which cases are faster, slower, the same, inconclusive, broken or fixed, and which
+differences can be ruled out.
 
 Ratios are time in BASE / time in NEW: above 1 NEW is faster. Verdicts have a family-wise confidence.
 """
@@ -24,18 +24,13 @@ from .differences import (
 from .exchange import MACHINE_FIELDS, ImportedRun
 from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, t_quantile
 
+CasesByName = Mapping[str, PairedRecord]
 ChangeKind = RatioVerdict | Literal["broken", "fixed"]
-CHANGE_KINDS: tuple[ChangeKind, ...] = (
-    "broken",
-    "slower",
-    "faster",
-    "fixed",
-    "inconclusive",
-    "same",
-)  # most important first
+# most important first
+CHANGE_KINDS: tuple[ChangeKind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
-TOLERANCE = 0.1  # differences within it count as the same; cases that could not show it are blind
-DETECTION_POWER = 0.95  # of the differences that a case could show, it shows so many
+TOLERANCE = 0.1  # smaller differences count as the same; cases that cannot detect this one are blind
+DETECTION_POWER = 0.95  # the probability of detecting a difference of the smallest detectable size
 SINGLE_ROUND_REASON = "a single round gives no interval"
 
 
@@ -44,8 +39,9 @@ class Change:
     """The result of one case. by: what was compared, the speedup over the group's baseline or the latency.
 
     base_speedup, new_speedup: over the same baseline, if there is one. least: the smallest detectable difference (0.07:
-    7%), or None. slower_by_at_most: of this case. blind: no difference was detected, and one of the tolerance could
-    have been missed. base_bytes, new_bytes: peak memory, where it differs by more than the margin.
+    7%), or None. slower_by_at_most: the largest slowdown that is not ruled out. blind: no difference was detected, and
+    one of the tolerance could have been missed. base_bytes, new_bytes: peak memory, if it differs by more than the
+    margin.
     """
 
     name: str
@@ -68,10 +64,8 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of two runs. unlike: differences between their machines, as text.
-
-    itself: whether both are the same measurements.
-    """
+    """The comparison of two runs. unlike: differences between their machines, as text. itself: whether both are the
+    same measurements. failing: cases that are not ok in either run."""
 
     base: str
     new: str
@@ -107,8 +101,8 @@ class Comparison:
     def slower_by_at_most(self) -> float | None:
         """The largest slowdown that is not ruled out, over all cases that are not blind; None if all are.
 
-        With ``confidence``, without a correction for their number: the bound is the largest of all, so that it only
-        fails if the bound of the slowest case does.
+        At the level ``confidence``, without a correction for their number: the largest bound is wrong only if that of
+        the slowest case is.
         """
         return max((c.slower_by_at_most for c in self.changes if c.slower_by_at_most is not None), default=None)
 
@@ -133,11 +127,9 @@ def compare(
         raise UsageError(
             f"--tolerance {tolerance:g} is below --margin {margin:g}: differences below the margin are ignored"
         )
-    machine_differences = list_machine_differences(base, new)
-    if machine_differences and not across_machines:
-        raise UsageError(
-            f"different machines: {'; '.join(machine_differences)}; add --across-machines to compare anyway"
-        )
+    differences = list_machine_differences(base, new)
+    if differences and not across_machines:
+        raise UsageError(f"different machines: {'; '.join(differences)}; add --across-machines to compare anyway")
     base_cases, new_cases = pair_with_baselines(base.records), pair_with_baselines(new.records)
     shared_names = [name for name in base_cases if name in new_cases]
     if not shared_names:
@@ -148,16 +140,11 @@ def compare(
         if base_cases[name].timed and new_cases[name].timed
     ]
     changes = _list_changes(timed, confidence, margin, tolerance)
-    changes += [
-        Change(name=n, kind="broken", reason=new_cases[n].failure)
-        for n in shared_names
-        if base_cases[n].ok and not new_cases[n].ok
-    ]
-    changes += [
-        Change(name=n, kind="fixed", reason=base_cases[n].failure)
-        for n in shared_names
-        if new_cases[n].ok and not base_cases[n].ok
-    ]
+    outcomes: tuple[tuple[ChangeKind, CasesByName, CasesByName], ...]
+    outcomes = ("broken", new_cases, base_cases), ("fixed", base_cases, new_cases)
+    for kind, failed, passed in outcomes:
+        names = [name for name in shared_names if passed[name].ok and not failed[name].ok]
+        changes += [Change(name=name, kind=kind, reason=failed[name].failure) for name in names]
     return Comparison(
         base=base.name,
         new=new.name,
@@ -166,7 +153,7 @@ def compare(
         margin=margin,
         tolerance=tolerance,
         drift=drift,
-        unlike=machine_differences,
+        unlike=differences,
         itself=len(shared_names) == len(base_cases) == len(new_cases)
         and all(base_cases[n].record == new_cases[n].record for n in shared_names),
         changes=tuple(changes),
@@ -180,16 +167,16 @@ def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, 
     """What differs between any sessions of the two runs; a missing value counts as ``unknown``."""
     differences = []
     for name in MACHINE_FIELDS:
-        texts = [sorted({str(_read_field(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
+        texts = [sorted({_read_text(e, name) for e in run.environments or [{}]}) for run in (base, new)]
         if len({value for side in texts for value in side}) > 1 or not (base.environments and new.environments):
             base_text, new_text = (" and ".join(side) for side in texts)
             differences.append(f"{name.replace('_', ' ')} {base_text} in {base.name}, {new_text} in {new.name}")
     return tuple(differences)
 
 
-def _read_field(environment: Mapping[str, Any], name: str) -> Any:
+def _read_text(environment: Mapping[str, Any], name: str) -> str:
     value = environment.get(name)
-    return "unknown" if value is None else value
+    return "unknown" if value is None else str(value)
 
 
 # -- verdicts ------------------------------------------------------------------------------------------------------
@@ -209,21 +196,15 @@ class _TimedCase:
 
 def _measure_case(name: str, old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> _TimedCase:
     quantity, mean = measure_difference(old, new, by, drift)
-    return _TimedCase(
-        name,
-        old,
-        new,
-        quantity,
-        mean,
-        describe_disturbance(old, new, quantity) if mean.degrees else SINGLE_ROUND_REASON,
-    )
+    invalid_reason = describe_disturbance(old, new, quantity) if mean.degrees else SINGLE_ROUND_REASON
+    return _TimedCase(name, old, new, quantity, mean, invalid_reason)
 
 
 def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float, tolerance: float) -> list[Change]:
     """The verdicts, with a family-wise confidence.
 
-    A difference is reported at the risk that Holm's procedure assigns to it; all other cases are judged by the interval
-    at the risk that each would have if none were reported.
+    Cases whose difference exceeds the margin get the interval at the risk that Holm's procedure assigns to them, all
+    others at the risk divided by the number of cases.
     """
     valid_cases = [case for case in timed if case.invalid_reason is None]
     count = max(1, len(valid_cases))
@@ -272,4 +253,5 @@ def _classify(
 
 
 def _clipped_exp(x: float) -> float:
-    return math.exp(max(-700.0, min(700.0, x)))  # two rounds with extreme values may overflow
+    """exp(x) without overflow, which two rounds with extreme values would cause."""
+    return math.exp(max(-700.0, min(700.0, x)))

@@ -16,8 +16,8 @@ def compress_rows(folder: Path) -> list[Path]:
     """Compress a run's row files and return them. Plain files are removed once the compressed ones were read back, and
     so are checkpoints: a compressed run is not resumed.
 
-    Raises `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file with
-    other contents.
+    Raises `UsageError` for a run that is being written, for damaged rows, and for a compressed file with other
+    contents.
     """
     check_no_links(folder)
     lock = FolderLock(folder)
@@ -31,7 +31,7 @@ def compress_rows(folder: Path) -> list[Path]:
 
 
 def check_undamaged(folder: Path) -> None:
-    """`UsageError` for damaged rows: once they are compressed they cannot be repaired."""
+    """Raise `UsageError` for damaged rows, which could not be repaired once they are compressed."""
     for path in list_shards(folder):
         for _, line in scan_lines(path):
             if isinstance(line, Damage):
@@ -43,7 +43,7 @@ def _compress_shard(path: Path) -> Path:
         return path
     compressed, data = path.with_name(path.name + COMPRESSED_SUFFIX), path.read_bytes()
     if not compressed.exists():
-        durable.replace(compressed, gzip.compress(data, mtime=0))  # the same bytes for the same rows, whenever
+        durable.replace(compressed, gzip.compress(data, mtime=0))  # the same bytes at any time
     if gzip.decompress(compressed.read_bytes()) != data:
         raise UsageError(f"{compressed}: contains other rows than {path.name}; keep one of the two")
     path.unlink()

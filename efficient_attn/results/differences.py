@@ -1,4 +1,4 @@
-"""How much two runs differ in one case: the logarithm of a ratio, with the error that it has.
+"""The difference of two runs in one case: the logarithm of a ratio, with its standard error.
 
 Ratios are time in BASE / time in NEW: above 1 NEW is faster.
 """
@@ -18,10 +18,9 @@ from .stats import Mean, estimate_mean
 
 Quantity = Literal["speedup", "latency"]
 EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estimated
-MAX_DISTURBED_SHARE = 0.5  # largest share of disturbed rounds in either run; above it times are not compared
-MAX_DISTURBED_DIFFERENCE = (
-    0.25  # largest difference between the runs' shares of disturbed rounds; above it times are not compared
-)
+# times are not compared above this share of disturbed rounds in either run, or this difference between the shares
+MAX_DISTURBED_SHARE = 0.5
+MAX_DISTURBED_DIFFERENCE = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,23 +48,21 @@ class PairedRecord:
 
 
 def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
-    """Cases by name. Only what one session measured in one group was interleaved.
+    """Cases by name, each with the baseline that the same session measured in its group.
 
-    The baseline is the row whose speedup over itself is exactly 1: it is what samples were paired with, whereas the
-    suite file only names a variant, and each part may name another.
+    The baseline is the row with a speedup of exactly 1, with which samples were paired; the suite only names a variant,
+    and each part may name another.
     """
     latest_records = select_latest(records)
     baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
     for record in latest_records.values():
-        row = record.row
-        if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
-            baselines[name_group(record), row.run_id].append(record)
+        if record.row.status == "ok" and record.row.is_baseline:
+            baselines[name_group(record), record.row.run_id].append(record)
     pairs = {}
     for name, record in latest_records.items():
         candidates = baselines[name_group(record), record.row.run_id]
-        pairs[name] = PairedRecord(
-            record, candidates[0] if len(candidates) == 1 and candidates[0] is not record else None
-        )
+        has_baseline = len(candidates) == 1 and candidates[0] is not record
+        pairs[name] = PairedRecord(record, candidates[0] if has_baseline else None)
     return pairs
 
 
@@ -79,13 +76,14 @@ def pair_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] |
 
 def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> tuple[Quantity, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
-    if by == "speedup" and _share_baseline(old, new):
-        relative = subtract_means(_estimate_log_speedup(old), _estimate_log_speedup(new))
+    if by == "speedup" and old.baseline and new.baseline and _share_baseline(old, new):
+        relative = subtract_means(
+            estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
+        )
         if relative.degrees:
             return "speedup", relative
-    estimate = (
-        estimate_mean_log if list_round_values(old.record) and list_round_values(new.record) else _estimate_from_summary
-    )
+    have_rounds = list_round_values(old.record) and list_round_values(new.record)
+    estimate = estimate_mean_log if have_rounds else _estimate_from_summary
     return "latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift)
 
 
@@ -104,9 +102,8 @@ def subtract_means(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
         return Mean(difference, math.inf, 0)
     variance = a.error**2 + b.error**2 + 2 * drift**2
     spread = a.error**4 / a.degrees + b.error**4 / b.degrees
-    return Mean(
-        difference, math.sqrt(variance), int(min(variance**2 / spread, EXACT_DEGREES)) if spread else EXACT_DEGREES
-    )
+    degrees = int(min(variance**2 / spread, EXACT_DEGREES)) if spread else EXACT_DEGREES
+    return Mean(difference, math.sqrt(variance), degrees)
 
 
 def estimate_mean_log(record: Record) -> Mean:
@@ -123,21 +120,13 @@ def _estimate_from_summary(record: Record) -> Mean:
     return Mean(math.log(mean), error, max(0, rounds - 1))
 
 
-def _estimate_log_speedup(pair: PairedRecord) -> Mean:
-    """The mean of log(variant / baseline) over the rounds that both have."""
-    assert pair.baseline is not None
-    return estimate_log_ratio(pair.record, pair.baseline)
-
-
 def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
-    """The mean of log(one / other) over common rounds, measured by one session in one group."""
-    rounds, other_rounds = list_rounds(numerator), list_rounds(denominator)
-    shared = [key for key in rounds if key in other_rounds]
+    """The mean of log(numerator / denominator) over common rounds, measured by one session in one group."""
+    top, bottom = list_rounds(numerator), list_rounds(denominator)
+    shared = [key for key in top if key in bottom]
     if not shared:
         return Mean(0.0, math.inf, 0)
-    return estimate_mean(
-        [math.log(rounds[key] / other_rounds[key]) for key in shared], [process for process, _ in shared]
-    )
+    return estimate_mean([math.log(top[key] / bottom[key]) for key in shared], [process for process, _ in shared])
 
 
 def list_rounds(record: Record) -> dict[tuple[int, int], float]:
@@ -150,13 +139,13 @@ def list_rounds(record: Record) -> dict[tuple[int, int], float]:
     return rounds
 
 
-# -- what spoils it ------------------------------------------------------------------------------------------------
+# -- disturbances --------------------------------------------------------------------------------------------------
 
 
 def describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> str | None:
     """Why the times of a case, or of its baseline, cannot be compared; None if they can.
 
-    Other programs do not slow all mechanisms alike, so that pairing does not cancel it.
+    Other programs do not slow all mechanisms equally, so that pairing does not cancel the disturbance.
     """
     reason = _describe_disturbed_rounds(old.record.row, new.record.row)
     if reason is None and by == "speedup" and old.baseline and new.baseline:
@@ -167,9 +156,7 @@ def describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> 
 
 def _describe_disturbed_rounds(before: Row, after: Row) -> str | None:
     (a, total_a), (b, total_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
-    if (
-        max(a / total_a, b / total_b) <= MAX_DISTURBED_SHARE
-        and abs(a / total_a - b / total_b) <= MAX_DISTURBED_DIFFERENCE
-    ):
+    share_a, share_b = a / total_a, b / total_b
+    if max(share_a, share_b) <= MAX_DISTURBED_SHARE and abs(share_a - share_b) <= MAX_DISTURBED_DIFFERENCE:
         return None
     return f"disturbed: {a} of {total_a} rounds in base, {b} of {total_b} in new"

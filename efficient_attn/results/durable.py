@@ -1,6 +1,6 @@
 """Files that survive a crash: when these functions return, the data are on the disk, complete.
 
-Existing names are never written through: the folder may belong to somebody else, and a link in it may lead anywhere.
+Links are never followed: in a folder that others can write to, they may lead anywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def open_to_append(path: Path) -> int:
 
 
 def append(file: int, data: bytes) -> None:
-    """Append the data and sync. On an error none of it stays, so that a file of lines remains valid."""
+    """Append the data and sync. An error removes what was written, so that a file of lines remains valid."""
     size = os.fstat(file).st_size
     try:
         _write(file, data)
@@ -44,9 +44,8 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
 
     A link is replaced by the file; its target is unchanged. sync: False for files that can be generated again.
     """
-    temporary = path.with_name(
-        f".{path.name}.{secrets.token_hex(8)}.tmp"
-    )  # a random name, which nobody can have prepared
+    # a random name, which nobody can have prepared
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     file = os.open(temporary, _CREATE, 0o644)
     try:
         try:
@@ -74,7 +73,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above it, each entered in its parent for good."""
+    """Create the folder and its parents, and sync the folders that contain new ones."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:

@@ -1,4 +1,4 @@
-"""Main effects: the effect of each factor on a value, from a few points at which all factors vary."""
+"""Main effects: the effect of each factor on a value, from few points at which all factors vary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .stats import Estimate, t_quantile
 
-Levels = Mapping[str, Sequence[Any]]  # each factor with the values that it has, the lowest first
+Levels = Mapping[str, Sequence[Any]]  # the values of each factor, the lowest first
 DesignPoint = Mapping[str, Any]
 
 
@@ -22,7 +22,7 @@ class EffectStep(NamedTuple):
     high: Any
 
     def share(self, value: Any) -> float:
-        """The share of the step that a value has taken: 0 at its low end, 1 at its high end, logarithmic in between."""
+        """The position of a value in the step: 0 at its low end, 1 at its high end, logarithmic in between."""
         if is_number(self.high):
             return math.log(value / self.low) / math.log(self.high / self.low)
         return float(value == self.high)
@@ -34,7 +34,7 @@ def is_number(value: Any) -> bool:
 
 
 def list_steps(levels: Levels) -> list[EffectStep]:
-    """The steps of all factors that vary: one for a numeric factor, one for each further level of a categorical one."""
+    """The steps of all factors: one for a numeric factor, one for each further level of a categorical factor."""
     steps: list[EffectStep] = []
     for factor, values in levels.items():
         low, *higher = values
@@ -43,7 +43,7 @@ def list_steps(levels: Levels) -> list[EffectStep]:
 
 
 def build_design_matrix(points: Sequence[DesignPoint], steps: Sequence[EffectStep]) -> np.ndarray:
-    """A row a point: 1, then its share of each step."""
+    """A row for each point: 1, then its position in each step."""
     return np.array([[1.0, *(step.share(point[step.factor]) for step in steps)] for point in points])
 
 

@@ -1,4 +1,4 @@
-"""Runs from and to files of other tools: pytest-benchmark's JSON, github-action-benchmark's list."""
+"""Import and export runs: JSON of pytest-benchmark and github-action-benchmark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ from typing import Any
 
 from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
-from .shards import is_shard
-from .shards import strip_digest as stem_of
+from .shards import is_shard, strip_digest
 from .stats import median
 from .store import read, read_sessions
 
-UNMEASURED_STATUSES = ("skipped", "interrupted")  # statuses without information about the case, which are ignored
-MACHINE_FIELDS = (
-    "machine",
-    "torch",
-    "threads_default",
-)  # parts of the environment that two runs have to share to be compared
+UNMEASURED_STATUSES = ("skipped", "interrupted")  # of cases that did not run; their records are ignored
+MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of the environment; equal in comparable runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +43,12 @@ def read_run(path: Path) -> ImportedRun:
 
 
 def record_stem(record: Record) -> str:
-    """The readable part of a case's key: it stays when the code changes, and so names the same case in two runs."""
-    return stem_of(record.row.case_key)
+    """A case's key without the digest of its sources: the same case has the same stem in two runs."""
+    return strip_digest(record.row.case_key)
 
 
 def name_group(record: Record) -> str:
-    """The part of a key that all variants of a group share: everything but the mechanism and its key-value heads."""
+    """The stem without the mechanism and its key-value heads, which all cases of a group share."""
     prefix, _, suffix = record_stem(record).rpartition(f"/{record.row.variant}/")
     return f"{prefix}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', suffix, count=1)}"
 
@@ -102,7 +97,8 @@ def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
 
 
 def _read_environment(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Our environment if we wrote the file, else the processor, because a CI runner's host name is meaningless."""
+    """The exported environment if this package wrote the file, otherwise the processor (a CI runner's host name is
+    meaningless)."""
     cpu = info.get("cpu") or {}
     name = cpu.get("brand_raw") or info.get("machine") or "unknown"
     return dict(info.get("efficient_attn") or {"machine": f"{name} x{cpu.get('count', '?')}".replace(" ", "-")})
@@ -169,7 +165,7 @@ def _compute_stats(data: list[float], iterations: int) -> dict[str, Any]:
 
 
 def to_github_action(folder: Path) -> list[dict[str, Any]]:
-    """A run as github-action-benchmark's tool ``customSmallerIsBetter`` reads it: a time a case."""
+    """A run in the format of github-action-benchmark's tool ``customSmallerIsBetter``: one time for each case."""
     return [_make_entry(record) for record in _list_timed(read_run(folder))]
 
 

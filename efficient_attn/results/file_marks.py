@@ -11,7 +11,7 @@ from . import durable
 from .shards import list_shards
 from .store import is_run_file_name
 
-MARK = "Made by efficient-attn"  # in every file that we write and may replace
+MARK = "Made by efficient-attn"  # in every file that may be replaced
 
 # how files without the mark, or from earlier versions, are recognized
 KNOWN_FORMATS = (
@@ -23,21 +23,20 @@ KNOWN_FORMATS = (
 
 
 def add_mark(text: str, form: str) -> str:
-    """A text, Markdown or JSON object with the mark in it, where it disturbs least."""
+    """A text, a Markdown text or a JSON object with the mark at its end."""
     if form == "json":
         return text.rstrip().removesuffix("}").rstrip() + f',\n  "note": "{MARK}"\n}}\n'
     return f"{text}\n<!-- {MARK} -->\n" if form == "markdown" else f"{text}\n{MARK}\n"
 
 
 def is_marked(path: Path) -> bool:
-    """Whether a file contains our mark."""
+    """Whether a file contains the mark."""
     return MARK.encode() in path.read_bytes()
 
 
 def is_generated(path: Path) -> bool:
-    """Whether we wrote a file, by its mark or its format."""
-    data = path.read_bytes()
-    return MARK.encode() in data or any(form.match(data) for form in KNOWN_FORMATS)
+    """Whether this package wrote a file, by its mark or its format."""
+    return is_marked(path) or any(form.match(path.read_bytes()) for form in KNOWN_FORMATS)
 
 
 def is_run_file(path: Path) -> bool:
@@ -46,7 +45,7 @@ def is_run_file(path: Path) -> bool:
 
 
 def check_writable(path: Path) -> None:
-    """`UsageError` unless the file is absent or ours to replace."""
+    """Raise `UsageError` unless the file does not exist or was written by this package."""
     if is_run_file(path):
         raise UsageError(f"{path}: one of a run's own files, which are never overwritten; name another file")
     try:
@@ -61,13 +60,13 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """`UsageError` where files for this folder would land in another one."""
+    """Raise `UsageError` for a link, through which files would be written to another folder."""
     if path.is_symlink():
         raise UsageError(f"{path}: a link; nothing is written through links; move it away, or choose another folder")
 
 
 def write_derived(path: Path, data: bytes) -> None:
-    """Write a file that can be generated again, if `check_free` allows it. Raises `UsageError` otherwise."""
+    """Write a file that can be generated again, if `check_writable` allows it. Raises `UsageError` otherwise."""
     try:
         check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)

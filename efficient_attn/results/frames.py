@@ -1,4 +1,4 @@
-"""Rows as one pandas DataFrame, with older rows completed from their run."""
+"""Rows as one pandas DataFrame; missing baselines of older rows are taken from their run."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd
 
 
 def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
-    """A run's records from `store.read`, each with the baseline of its part if the run has one.
+    """A run's records from `store.read`, with the baseline of their part, if known.
 
-    Rows contain it from schema 5 on. In older ones it is the variant that was paired with itself in their part, else
-    the suite's, if the part has it.
+    Rows contain it from schema 5 on. In older ones it is the variant of their part that was paired with itself,
+    otherwise the suite's baseline, if the part contains it.
     """
     records = read(run, on_damage=on_damage)
     rows_without_baseline = [record.row for record in records if record.row.baseline is None]
-    baseline_by_part = {record.row.part: record.row.variant for record in records if is_baseline_record(record.row)}
+    baseline_by_part = {record.row.part: record.row.variant for record in records if record.row.is_baseline}
     if any(row.part not in baseline_by_part for row in rows_without_baseline):
         suite = find_suite_baseline(find_rows_path(run).parent)
         suite_baselines = {
@@ -54,13 +54,8 @@ def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_d
     return records
 
 
-def is_baseline_record(row: Row) -> bool:
-    """Whether a row was paired with itself: its part's baseline."""
-    return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
-
-
 def find_suite_baseline(folder: Path) -> str | None:
-    """The baseline of the suite that a run's description names; None, with a warning, where it cannot be read."""
+    """The baseline of a run's suite, from run.json; None, with a warning, if that cannot be read."""
     try:
         suites = [session.get("suite") or {} for session in read_sessions(folder)]
     except UsageError as error:
@@ -70,7 +65,7 @@ def find_suite_baseline(folder: Path) -> str | None:
 
 
 class DamagedDescription(UserWarning):
-    """A run's run.json that cannot be read. Its rows can."""
+    """A run.json that cannot be read, of a run whose rows can."""
 
 
 def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -86,12 +81,12 @@ def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
 
 
 def name_column(row: Row, name: str) -> str:
-    """The full name of a task's column; a name that several tasks share contains a dot already."""
+    """The full name of a task's column; a name that several tasks share already contains a dot."""
     return name if "." in name else f"{row.task}.{name}"
 
 
 def _make_column(values: Sequence[Value]) -> pd.Series:
-    """A column of the type that all its values have; of any type where they have several, or none."""
+    """A column with the dtype of its values, or ``object`` if they have several types or none."""
     types = {_value_type(value) for value in values if value is not None}
     if types == {int, float}:
         types = {float}

@@ -1,4 +1,4 @@
-"""One writer for each folder: a lock of the operating system, which ends with its process."""
+"""One writer for each folder: a lock of the operating system, which is released when its process ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HOLDER_FILE = "lock.json"  # the owner, in a separate file, because on Windows a
 
 
 class FolderLock:
-    """Held from creation to `release`. Its files may remain; without the lock they have no effect."""
+    """An exclusive lock from creation to `release`. Its files may remain, and have no effect."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `UsageError` naming the holder when the folder is in use, `OSError` when it cannot be locked."""
-        # never a soft lock, which is a file's mere presence and outlives its process
+        # no soft lock, which is the existence of a file, and so outlives its process
         self._lock = FileLock(folder / LOCK_FILE, thread_local=False, fallback_to_soft=False)
         try:
             self._lock.acquire(blocking=False)
@@ -36,7 +36,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._lock.release()
 
 
@@ -48,7 +48,7 @@ def _write_holder(folder: Path) -> None:
 
 
 def _read_holder(folder: Path) -> str:
-    """The owner of the lock according to its file, which it may be about to write."""
+    """The owner of the lock from its file, which it may not have written yet."""
     try:
         holder = json.loads((folder / HOLDER_FILE).read_text(encoding="utf-8"))
         return f"process {holder['pid']} on host {holder['host']} since {holder['since']}"

@@ -1,7 +1,7 @@
 """Names for machines of runs that are older than machine identities, from their ``run.json``.
 
-A present name ends in a digest of the identity, ``AMD-Zen4-2c-24GiB#6b1f0c``. Before, it was the processor's own name,
-which different designs shared.
+A present name ends in a digest of the identity, ``AMD-Zen4-2c-24GiB#6b1f0c``. Before, it was the processor's model
+name, which different designs shared.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TOPOLOGY_FIELDS = ("sockets", "physical_cores", "threads_per_core", "cache_bytes
 
 
 def rename_machine(session: dict[str, Any]) -> dict[str, Any]:
-    """The session, with a name for its environment's ``machine`` that distinguishes it from others; unchanged if it has
-    one, or if its environment is not sufficient."""
+    """The session with an unambiguous ``machine`` in its environment; unchanged if it has one, or if the environment is
+    not sufficient."""
     environment = _as_dict(session.get("environment"))
     topology, machine = _as_dict(environment.get("topology")), environment.get("machine")
     if "identity" in environment or not topology or not isinstance(machine, str):
@@ -44,7 +44,7 @@ def find_machine_names(sessions: Iterable[dict[str, Any]]) -> dict[tuple[Any, An
 
 
 def _make_name(facts: Mapping[str, Any]) -> str | None:
-    """``AMD-Zen5-2c-24GiB`` where the facts leave but one design; None where they do not."""
+    """``AMD-Zen5-2c-24GiB`` if the facts identify the design, else None."""
     cache = _as_dict(facts["cache_bytes"]).get("L1d")
     design = next((name for size, name in DESIGN_BY_L1D.items() if size == cache), None)
     is_zen = facts["cpu_capability"] == "AVX512" and str(facts["cpu"]).startswith("AMD") and facts["memory_gib"]

@@ -9,16 +9,8 @@ from typing import Any
 
 OVERRIDES_KEY = "trial"  # of a session in run.json: its overrides, as on the command line; empty for none
 # options that do not change what is measured
-IGNORED_FLAGS = (
-    "--out",
-    "--plugin",
-    "--timeout",
-    "--memory-limit",
-    "--start-method",
-    "--json",
-    "--resume",
-    "--retry-failed",
-)
+IGNORED_FLAGS = ("--out", "--plugin", "--timeout", "--memory-limit", "--start-method")
+IGNORED_FLAGS += ("--json", "--resume", "--retry-failed")
 
 
 def list_overrides(session: Mapping[str, Any]) -> tuple[str, ...]:
@@ -37,7 +29,7 @@ def gather_overrides(sessions: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _read_options(words: list[str]) -> Iterable[str]:
-    """The options with their values, without those that change nothing."""
+    """The options with their values, without the ignored ones."""
     starts = [index for index, word in enumerate(words) if word.startswith("--")]
     for start, end in pairwise([*starts, len(words)]):
         flag, _, value = words[start].partition("=")

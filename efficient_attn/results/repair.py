@@ -1,4 +1,4 @@
-"""Repair a run before it is resumed: damaged lines move to their own file, good ones stay byte for byte."""
+"""Repair a run before it is resumed: damaged lines are moved to their own file, intact ones are unchanged."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ QUARANTINE_FILE = "quarantine.jsonl"
 
 
 def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
-    """The good records of a folder's shards in order, and a description of each damaged line that was moved.
+    """The intact records of a folder's shards in order, and a description of each damaged line that was moved.
 
-    All shards are read before one is changed: records of a newer version stop it, and nothing is altered. Damage is
-    stored in the quarantine before it is cut out, so that a crash in between loses nothing.
+    All shards are read before one is changed, because records of a newer version raise `UsageError`. Damaged lines are
+    stored in the quarantine before they are removed, so that a crash in between loses nothing.
     """
     lines_by_path = {path: list(scan_lines(path)) for path in paths}
     damages = [content for lines in lines_by_path.values() for _, content in lines if isinstance(content, Damage)]
@@ -44,7 +44,7 @@ def _format_damage(damage: Damage) -> str:
 
 
 def _remove_damage(path: Path, lines: Sequence[tuple[bytes, Record | Damage]]) -> None:
-    """Keep the good lines: a truncated end is cut off in place, anything else is written to a new file."""
+    """Keep the intact lines: a truncated end is cut off in place; otherwise the file is replaced."""
     intact = [data for data, content in lines if isinstance(content, Record)]
     if all(content.torn for _, content in lines if isinstance(content, Damage)):
         durable.truncate(path, sum(map(len, intact)))

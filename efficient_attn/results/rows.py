@@ -22,7 +22,7 @@ Value: TypeAlias = float | int | str | bool | None  # added by a task
 
 @dataclass(kw_only=True)
 class Row:
-    """One case's result. Columns that do not apply are None. Times are in ms, sizes in bytes, rates per second.
+    """The result of one case. Columns that do not apply are None. Times are in ms, sizes in bytes, rates per second.
 
     variant: the mechanism with its given options; options: all its options, defaults included, as JSON. seq_len: N, or
     the context when decoding; kv_len: M. mode: forward, forward_backward, prefill, decode or train; None for tasks that
@@ -31,14 +31,14 @@ class Row:
     existed before the call, with the output and without the inputs. relative_error: against exact softmax;
     oracle_error: against the mechanism's reference (ratios of Frobenius norms). clamped_rows: rows whose sum of weights
     was moved away from zero before the division; None where that cannot happen. saved_bytes: kept for the backward
-    pass; workspace_bytes: the rest of the peak; retained_bytes: still held after the call, its result. stop_reason: why
-    measuring ended (half_width, rounds or budget). cache: warm or cold. rounds, processes: the numbers measured.
+    pass; workspace_bytes: the rest of the peak; retained_bytes: still allocated after the call. stop_reason: why
+    sampling ended (half_width, rounds or budget). cache: warm or cold. rounds, processes: the numbers measured.
     contaminated: rounds disturbed by something else on the machine. energy_j: joules per call, where the device counts
     them. bytes_moved: the least that any implementation must read and write per call; when decoding, what a step reads
     of the state. read_from: where these bytes are, ``memory`` or the name of a cache; bandwidth_share: the least time
     to read them from there, divided by the measured time. Up to schema 6 it was always relative to memory, and above 1
     where a cache held them. memory_budget_bytes: for decode states, if one was set; longest_context: the most positions
-    whose state fits it; None beside a budget if the state does not grow. backend: the requested one, if any;
+    whose state fits it; None with a budget if the state does not grow. backend: the requested one, if any;
     backend_used: the one that ran. part: of the suite. baseline: the variant that the group is compared with, if known.
     gate_len: the length at which the result was verified against the reference. fill: how much of a batch is not
     padding (full, half, drawn or packed); seq_len is the longest possible row. choices: the implementations that the
@@ -125,66 +125,38 @@ class Row:
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
 
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it was paired with itself, and so is the baseline of its group."""
+        return self.speedup == self.speedup_low == self.speedup_high == 1
+
 
 COLUMNS = tuple(f.name for f in fields(Row))
 TEXT_COLUMNS = tuple(f.name for f in fields(Row) if str(f.type).startswith(("str", "Status")))
 _RECORD_KEYS = {*COLUMNS, "samples"}
 
 
-def _migrate_to_2(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 added columns for measuring in several processes; before, everything was timed warm."""
-    added = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
-    cache = None if body.get("mode") is None else "warm"
-    return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
+_ADDED_IN_2 = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
+_ADDED_IN_4 = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
+# for each schema, the values of the columns that it added in a record of the preceding one
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    2: lambda body: {**dict.fromkeys(_ADDED_IN_2), "cache": None if body.get("mode") is None else "warm"},
+    3: lambda body: {"clamped_rows": None},
+    4: lambda body: dict.fromkeys(_ADDED_IN_4),
+    5: lambda body: {"part": _find_part(str(body.get("case_key") or "")), "baseline": None, "extra": {}},
+    6: lambda body: {"gate_len": None, "read_from": None, "fill": "full"},
+    7: lambda body: {"choices": None},
+    8: lambda body: {"budget": None},
+}
 
 
-def _migrate_to_3(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 3 counts rows whose weights nearly cancel; before, no mechanism had weights of both signs."""
-    return body | {"clamped_rows": None, "schema": 3}
-
-
-def _migrate_to_4(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 4 added columns for decoding; before, the bytes moved were in the samples only."""
-    added = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
-    return body | dict.fromkeys(added) | {"schema": 4}
-
-
-def _migrate_to_5(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 5 added the part of the suite, which was in the key only, the baseline, and values of tasks."""
-    part = str(body.get("case_key") or "").split("/")[1:2]
-    return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
-
-
-def _migrate_to_6(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 6 added the fill of a batch, the length of verification, and the memory level that bytes are read from."""
-    return body | {"gate_len": None, "read_from": None, "fill": "full", "schema": 6}
-
-
-def _migrate_to_7(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 7 added the selected kernels; before, there were none."""
-    return body | {"choices": None, "schema": 7}
-
-
-def _migrate_to_8(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 8 added the budget that a mechanism was fitted to; before, there was none."""
-    return body | {"budget": None, "schema": 8}
-
-
-# from each older schema to the next
-MIGRATION_STEPS = (
-    _migrate_to_2,
-    _migrate_to_3,
-    _migrate_to_4,
-    _migrate_to_5,
-    _migrate_to_6,
-    _migrate_to_7,
-    _migrate_to_8,
-)
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(MIGRATION_STEPS, start=1))
+def _find_part(case_key: str) -> str | None:
+    """The part of the suite in a case's key, where rows of schemas before 5 have it."""
+    return next(iter(case_key.split("/")[1:2]), None)
 
 
 class NewerSchemaError(ValueError):
-    """A record of a later version: it is valid, and must not be changed here."""
+    """A record of a later version: it is valid, and must not be changed."""
 
 
 @dataclass
@@ -257,18 +229,17 @@ def _check_extra(extra: Any) -> None:
 
 
 def _migrate(body: Any) -> dict[str, Any]:
-    """A record's members as this version has them."""
+    """A record's keys and values in the present schema."""
     schema = body.get("schema") if isinstance(body, dict) else None
     if type(schema) is not int:
         raise ValueError("no schema: not a record")
     if schema > SCHEMA_VERSION:
         message = f"schema {schema} is newer than this version reads ({SCHEMA_VERSION})"
         raise NewerSchemaError(f"{message}; upgrade efficient-attn")
-    while schema < SCHEMA_VERSION:
-        if schema not in MIGRATIONS:
-            raise ValueError(f"unknown schema {schema}")
-        body = MIGRATIONS[schema](body)
-        schema = body["schema"]
+    if schema < 1:
+        raise ValueError(f"unknown schema {schema}")
+    for newer in range(schema + 1, SCHEMA_VERSION + 1):
+        body = body | MIGRATIONS[newer](body) | {"schema": newer}
     return body
 
 

@@ -14,7 +14,7 @@ def sanitize_line(text: str) -> str:
     surrogates, which cannot be encoded."""
     if text.isprintable():
         return text
-    # of the characters that are not printable only other spaces are kept
+    # the only unprintable characters that are kept are other spaces
     return "".join(c for c in _SPACE.sub(" ", text) if c.isprintable() or unicodedata.category(c) == "Zs")
 
 
@@ -24,7 +24,7 @@ def sanitize_lines(text: str) -> str:
 
 
 def sanitize_json(value: Any) -> Any:
-    """A value of JSON with all its texts, keys too, as `clean_lines` leaves them."""
+    """A value of JSON with all its texts, keys too, as `sanitize_lines` returns them."""
     if isinstance(value, str):
         return sanitize_lines(value)
     if isinstance(value, dict):

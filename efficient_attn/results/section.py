@@ -1,5 +1,4 @@
-"""A section of the report as data: a task's description of its rows, stored in run.json so that any reader can render
-it."""
+"""A section of the report as data: a task describes how its rows are shown, and run.json stores the description."""
 
 from __future__ import annotations
 
@@ -66,10 +65,9 @@ class Section:
             values = _select_fields(cls, data)
             values["columns"] = tuple(_read_column(item) for item in _read_list(values.get("columns", ())))
             values["sentences"] = tuple(_read_text(item) for item in _read_list(values.get("sentences", ())))
-            values |= {name: _read_text(values[name]) for name in ("name", "task", "title", "layout") if name in values}
-            values |= {
-                name: _read_text(values[name]) for name in ("x", "y", "suite", "part") if values.get(name) is not None
-            }
+            required = [name for name in ("name", "task", "title", "layout") if name in values]
+            optional = [name for name in ("x", "y", "suite", "part") if values.get(name) is not None]
+            values |= {name: _read_text(values[name]) for name in required + optional}
             return cls(**values | {"kind": _read_choice(PlotKind, values.get("kind"), "line")})
         except TypeError as error:
             raise ValueError(str(error)) from error

@@ -1,4 +1,4 @@
-"""A run's rows on disk: files with one record a line, read line by line, with damaged lines separated.
+"""Files of a run's rows, one record a line: list them, and read records and damaged lines.
 
 Published runs are compressed (``rows.jsonl.gz``): read in the same way, never written to.
 """
@@ -22,7 +22,7 @@ ROWS_FILE_PATTERN = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
 class DamagedRecord(UserWarning):
-    """A line of a run's rows that cannot be read, or not trusted, and was left out."""
+    """A line of a run's rows that is damaged, and was left out."""
 
 
 @dataclass(frozen=True)

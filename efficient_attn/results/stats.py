@@ -45,18 +45,18 @@ class Mean(NamedTuple):
     @property
     def p_value(self) -> float:
         """The two-sided p-value of the mean against 0."""
-        if self.degrees < 1:
+        if self.degrees < 1 or self.value == self.error == 0:
             return 1.0
         if self.error == 0:
-            return 1.0 if self.value == 0 else 0.0
+            return 0.0
         return 2 * t_cdf(-abs(self.value) / self.error, self.degrees)
 
 
 def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
     """The mean of one value for each round, and its error. groups: the process that measured each round.
 
-    The load of neighbors comes and goes over seconds, so that rounds of one process are more similar than rounds of
-    different ones. Where the data show that, the error is that of the processes' means, with their degrees of freedom.
+    Load by other programs changes over seconds, so that rounds of one process are more similar than rounds of different
+    ones. If the data show that, the error is that of the processes' means, with their degrees of freedom.
     """
     x = np.asarray(values, dtype=float)
     n, center = len(x), float(x.mean())
@@ -79,7 +79,7 @@ def estimate_geometric_mean(
     Disturbances multiply a time, hence logarithms. Raises ValueError for no values, or values that are not positive.
     """
     if not len(values) or min(values) <= 0:
-        raise ValueError("typical: needs positive values")
+        raise ValueError("estimate_geometric_mean: needs positive values")
     mean = estimate_mean([math.log(v) for v in values], groups)
     interval = mean.interval(confidence) or (None, None)
     return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in interval))
@@ -92,9 +92,9 @@ def estimate_paired_ratio(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """The ratio top / bottom of two series measured in the same rounds, with its interval.
+    """The ratio of two series measured in the same rounds, with its interval.
 
-    Pairing cancels what slowed a whole round. Rounds that only one series has are ignored.
+    Pairing cancels disturbances of a whole round. Rounds that only one series has are ignored.
     """
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return estimate_geometric_mean(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
@@ -123,14 +123,15 @@ def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estima
     share, shrink = hits / count, 1 + z * z / count
     middle = (share + z * z / (2 * count)) / shrink
     half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / shrink
-    return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))  # but for rounding
+    # without rounding errors the interval contains the share, and lies in [0, 1]
+    return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
 
 
 def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:
-    """The risk at which Holm's procedure tests each of several claims for a family-wise error rate of ``risk``.
+    """The risk at which Holm's procedure tests each of several hypotheses for a family-wise error rate of ``risk``.
 
-    The smallest p-value is compared with risk / m, the next with risk / (m - 1), until one is not below its own; that
-    one and all after it are tested at risk / m, and their intervals hold simultaneously.
+    The smallest p-value is compared with risk / m, the next with risk / (m - 1), until one exceeds its limit; that one
+    and all larger ones are tested at risk / m, so that their intervals are valid simultaneously.
     """
     count = len(p_values)
     adjusted = [risk / max(1, count)] * count
@@ -145,7 +146,7 @@ def estimate_exponent(lengths: Sequence[float], values: Sequence[float], *, conf
     """The slope of log(values) over log(lengths): 1 for linear growth, 2 for quadratic. Least squares, t-interval."""
     x, y = np.log(np.asarray(lengths, dtype=float)), np.log(np.asarray(values, dtype=float))
     if len(x) < 2 or np.ptp(x) == 0:
-        raise ValueError("exponent: needs at least two different lengths")
+        raise ValueError("estimate_exponent: needs at least two different lengths")
     dx = x - x.mean()
     slope = float((dx * y).sum() / (dx**2).sum())
     if len(x) < 3:
@@ -157,7 +158,7 @@ def estimate_exponent(lengths: Sequence[float], values: Sequence[float], *, conf
 
 
 def median(values: Sequence[float]) -> float:
-    """The median, of an even number of values the upper one: a value that was really measured."""
+    """The median; of an even number of values the upper one, so that it is a measured value."""
     return statistics.median_high(values)
 
 

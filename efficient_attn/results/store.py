@@ -1,8 +1,8 @@
 """A run's folder: rows as JSON lines, written durably, and the environment.
 
-``run.json`` describes what ran, where and how; ``rows*.jsonl`` contain one record a line. A record is never
-overwritten: a later one of the same case supersedes it, and only damage is ever removed (see `repair`). A published
-run, with compressed rows, is read only.
+``run.json`` describes the sessions: suite, command and environment; ``rows*.jsonl`` contain one record a line. Records
+are never overwritten: a later one of the same case supersedes earlier ones, and only damaged lines are removed (see
+`repair`). A published run, with compressed rows, is read only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ..errors import UsageError
@@ -56,7 +55,7 @@ class RunWriter:
         try:
             durable.make_folder(folder)
             check_no_links(folder)
-            if not (folder / LOCK_FILE).exists():  # other folders get nothing, not even a lock
+            if not (folder / LOCK_FILE).exists():  # checked first, because locking writes to the folder
                 _check_run_folder(folder, resume)
             self._lock = FolderLock(folder)
             try:
@@ -76,7 +75,7 @@ class RunWriter:
         return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
-        """Append the record; it is on the disk when this returns. Raises `StoreError` if it cannot be written."""
+        """Append the record, and sync it to the disk. Raises `StoreError` if it cannot be written."""
         line = record.to_line().encode()
         with self._storing():
             durable.append(self._file, line)
@@ -104,13 +103,11 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _mark_done(self, record: Record) -> None:
-        """A case counts as done by its latest record, whatever its sources were before."""
+        """Store the status of a case's latest record, whose digest may differ from that of earlier ones."""
         key = record.row.case_key
         self.statuses.pop(self._keys.get(strip_digest(key), key), None)
         self._keys[strip_digest(key)] = key
@@ -121,9 +118,8 @@ class RunWriter:
         try:
             yield
         except OSError as error:
-            message = f"{self.folder}: {error.strerror or error}"
             remedy = "what was written so far is saved; free some space and continue with --resume"
-            raise StoreError(f"{message}; {remedy}") from error
+            raise StoreError(f"{self.folder}: {error.strerror or error}; {remedy}") from error
 
 
 def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
@@ -158,7 +154,7 @@ def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
 
 
 def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
-    """As they were written."""
+    """The sessions without new names of machines."""
     path = folder / RUN_FILE
     if not path.is_file():
         return []
@@ -169,7 +165,7 @@ def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
 
 
 def find_rows_path(run: Path) -> Path:
-    """Where a run's rows begin. Raises `UsageError` if the folder has none."""
+    """A run's first row file. Raises `UsageError` if the folder has none."""
     shard_paths = list_shards(run)
     if not shard_paths:
         raise UsageError(f"{run}: no run here (no {ROWS_FILE})")
@@ -177,18 +173,17 @@ def find_rows_path(run: Path) -> Path:
 
 
 def is_run_file_name(path: Path) -> bool:
-    """Whether a file has the name of one that a run lives on."""
-    return path.name in (RUN_FILE, QUARANTINE_FILE, LOCK_FILE, HOLDER_FILE) or bool(
-        ROWS_FILE_PATTERN.fullmatch(path.name)
-    )
+    """Whether a file has the name of one of a run's own files."""
+    own_names = (RUN_FILE, QUARANTINE_FILE, LOCK_FILE, HOLDER_FILE)
+    return path.name in own_names or ROWS_FILE_PATTERN.fullmatch(path.name) is not None
 
 
 def check_no_links(folder: Path) -> None:
     """Raise `UsageError` if a run's own file is a link to somewhere else."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and is_run_file_name(path):
-            reason = "a link; nothing is written through links"
-            raise UsageError(f"{path}: {reason}; put the file itself there, or choose another folder")
+            remedy = "put the file itself there, or choose another folder"
+            raise UsageError(f"{path}: a link; nothing is written through links; {remedy}")
 
 
 def _check_run_folder(folder: Path, resume: bool) -> None:

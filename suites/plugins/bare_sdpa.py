@@ -1,4 +1,4 @@
-"""torch's own call without any checks, to measure the overhead of ours."""
+"""torch's scaled_dot_product_attention without our checks, to measure their overhead."""
 
 import torch.nn.functional as F
 

@@ -1,4 +1,4 @@
-"""torch's own grouped attention over our cache, as baseline for folding groups into query rows."""
+"""torch's grouped attention over our cache, the baseline for folding groups into query rows."""
 
 import torch.nn.functional as F
 

@@ -1,4 +1,4 @@
-"""Two real runs that many tests look at, and the command in an empty folder."""
+"""Two real runs shared by tests, and the command in an empty folder."""
 
 from __future__ import annotations
 

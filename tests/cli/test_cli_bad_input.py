@@ -1,4 +1,4 @@
-"""Bad input: exit code 2 and one line that names the place and the nearest valid choice; nothing is written over."""
+"""Invalid input: exit code 2 and one line with the location and the nearest valid choice; no file is overwritten."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("line", "says"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("line", "message"), WRONG.values(), ids=WRONG)
 def test_bad_input_gets_one_line_and_exit_code_2(
-    line: str, says: tuple[str, ...], command: Any, tmp_path: Path
+    line: str, message: tuple[str, ...], command: Any, tmp_path: Path
 ) -> None:
     _files(tmp_path)
     before = _contents(tmp_path)
@@ -135,6 +135,6 @@ def test_bad_input_gets_one_line_and_exit_code_2(
     assert done.out == ""
     assert done.err.count("\n") == 1, done.err
     assert done.err.startswith("efficient-attn")
-    for piece in says:
+    for piece in message:
         assert piece in done.err
     assert _contents(tmp_path) == before

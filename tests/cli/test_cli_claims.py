@@ -1,4 +1,4 @@
-"""claims through the real command: over the published runs, and over files with mistakes."""
+"""The verb claims: published runs, and invalid claim files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ DECIDED = ("reproduced", "contradicted")
 def test_the_published_runs_decide_many_claims(command: Command) -> None:
     done = command("claims", *RUNS, "--json")
     assert (done.code, done.err) == (0, "")
-    told = [claim for claim in json.loads(done.out) if claim["counts"]]
-    found = Counter(claim["verdict"] for claim in told)
-    assert len(told) >= 60
-    assert sum(claim["measured"] is not None for claim in told) >= 35
+    counted = [claim for claim in json.loads(done.out) if claim["counts"]]
+    found = Counter(claim["verdict"] for claim in counted)
+    assert len(counted) >= 60
+    assert sum(claim["measured"] is not None for claim in counted) >= 35
     assert found["reproduced"] >= 20
     assert found["contradicted"] >= 10
-    assert all(claim["measured"]["machine"] for claim in told if claim["verdict"] in DECIDED)
+    assert all(claim["measured"]["machine"] for claim in counted if claim["verdict"] in DECIDED)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run and a right ledger beside it."""
+    """A run, and a valid ledger next to it."""
     write_run(tmp_path / "run", pair(5.0))
     write(tmp_path / "mine.toml")
     return tmp_path
@@ -61,21 +61,21 @@ def test_a_check_prints_the_hash_to_put_in(folder: Path, command: Command) -> No
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
         ('value = "speedup", at_least = 0', "the rule can never fail"),
         ('value = "swap.los", at_least = 2', "unknown column 'swap.los'; did you mean 'swap.loss'?"),
     ],
 )
-def test_mistakes_end_with_2_and_one_line(rule: str, told: str, folder: Path, command: Command) -> None:
+def test_mistakes_end_with_2_and_one_line(rule: str, message: str, folder: Path, command: Command) -> None:
     write(folder / "wrong.toml", rule, hash="")
     done = command("claims", "--check", "wrong.toml")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert told in done.err
+    assert message in done.err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ((), "needs at least one run's folder"),
         (("run", "--check", "mine.toml"), "leave out RUN"),
@@ -83,10 +83,10 @@ def test_mistakes_end_with_2_and_one_line(rule: str, told: str, folder: Path, co
         (("run", "--claims", "none.toml"), "none.toml: No such file"),
     ],
 )
-def test_bad_usage_ends_with_2(words: tuple[str, ...], told: str, folder: Path, command: Command) -> None:
-    done = command("claims", *words)
+def test_bad_usage_ends_with_2(arguments: tuple[str, ...], message: str, folder: Path, command: Command) -> None:
+    done = command("claims", *arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert told in done.err
+    assert message in done.err
 
 
 def test_rows_of_a_newer_version_are_refused(folder: Path, command: Command) -> None:

@@ -1,4 +1,4 @@
-"""compare and report --export through the real command: exit codes, forms, files."""
+"""The verbs compare and report --export: exit codes, formats and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("new", "regressed"), [("same", False), ("slow", True), ("broken", True)])
-def test_a_regression_fails_only_when_asked(new: str, regressed: bool, runs: Path, command: Command) -> None:
+def test_fail_on_regression_exits_with_1(new: str, regressed: bool, runs: Path, command: Command) -> None:
     done = command("compare", "base", new)
     assert (done.code, done.err) == (0, "")
     assert command("compare", "base", new, "--fail-on-regression").code == int(regressed)
@@ -65,14 +65,14 @@ LOUD = ["compare", "base", "loud"]
         (["compare", "base", "slow", "--fail-if-blind", "--fail-on-regression", "--tolerance", "2%"], 1),
     ],
 )
-def test_blindness_fails_only_when_asked(arguments: list[str], code: int, runs: Path, command: Command) -> None:
+def test_fail_if_blind_exits_with_3(arguments: list[str], code: int, runs: Path, command: Command) -> None:
     done = command(*arguments)
     assert (done.code, done.err) == (code, "")
     if code == 3:
         assert "could not have shown a difference of" in done.out
 
 
-def test_a_run_with_itself_says_what_it_can_rule_out(runs: Path, command: Command) -> None:
+def test_comparing_a_run_with_itself_reports_what_it_rules_out(runs: Path, command: Command) -> None:
     done = command("compare", "base", "base")
     assert "A run compared with itself" in done.out
     assert re.search(r"3 same\nNo case became slower by more than \d\.\d% \(at 95%\)\.\n$", done.out)
@@ -95,7 +95,7 @@ def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
     assert f"| `{LINEAR}` | 2.00x slower" in (runs / "deep/comment.md").read_text()
 
 
-def test_unlike_machines_are_refused_in_one_line(runs: Path, command: Command) -> None:
+def test_different_machines_are_refused_in_one_line(runs: Path, command: Command) -> None:
     done = command("compare", "base", "alien")
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
@@ -112,8 +112,8 @@ def test_exports_are_written_and_compared_like_runs(flags: list[str], runs: Path
         written = [f"--export=pytest-benchmark={name}.json", f"--export=github-action=for/{name}.json"]
         done = command("report", name, *written, *flags)
         assert (done.code, done.err) == (0, "")
-        told = json.loads(done.out) if flags else dict(line.split(": ") for line in done.out.splitlines())
-        assert told == {"pytest-benchmark": f"{name}.json", "github-action": f"for/{name}.json"}
+        output = json.loads(done.out) if flags else dict(line.split(": ") for line in done.out.splitlines())
+        assert output == {"pytest-benchmark": f"{name}.json", "github-action": f"for/{name}.json"}
     assert {"rows.jsonl", "run.json"} <= {p.name for p in (runs / "base").iterdir()}
     assert not (runs / "base" / "report.html").exists()
     assert {e["unit"] for e in json.loads((runs / "for/base.json").read_text())} == {"ms"}
@@ -139,6 +139,6 @@ def test_a_run_that_is_no_run_and_one_that_shares_nothing(runs: Path, command: C
 
 
 @pytest.mark.usefixtures("runs")
-def test_comparing_answers_at_once(tmp_path: Path) -> None:
-    """What would make it wait: libraries that take long to import."""
+def test_compare_imports_nothing_heavy(tmp_path: Path) -> None:
+    """Libraries that take long to import."""
     assert loaded("compare", "base", "slow", cwd=tmp_path).isdisjoint({"torch", "pandas", "matplotlib", "scipy.stats"})

@@ -1,4 +1,4 @@
-"""A suite with a design, run as a program would: few points, padded and packed rows, and their effects on the page."""
+"""A suite with an experimental design: its points, padded and packed rows, and main effects on the page."""
 
 from __future__ import annotations
 

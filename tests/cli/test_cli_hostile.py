@@ -1,4 +1,4 @@
-"""200 hostile texts as names, options, reasons and places of rows, through every command that tells of runs.
+"""200 hostile texts in names, options, reasons and folders of rows, in the output of every command.
 
 The pages in a browser: tests/browser/test_site.py and test_page.py.
 """
@@ -18,7 +18,7 @@ import pytest
 from shell import Done, run
 
 NAME = hostile.FOLDER
-TOLD = (
+PRINTING = (
     *(("runs",), ("runs", "--json")),
     *(("claims",), ("claims", "--json")),
     *(("compare",), ("compare", "--all", "--format", "markdown"), ("compare", "--json")),
@@ -34,44 +34,44 @@ WRITTEN = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run, and all that commands write of it beside it."""
-    folder = tmp_path_factory.mktemp("evil") / "inside"
+    """The run, with the files that commands write next to it."""
+    folder = tmp_path_factory.mktemp("hostile") / "inside"
     hostile.write_run(folder)
     before = {*folder.parent.rglob("*")}
     for verb, *options in WRITTEN:
-        done = tell(folder, verb, *options)
+        done = run_verb(folder, verb, *options)
         assert (done.code, done.err) == (0, ""), (verb, options)
     made = {path.relative_to(folder).parts[0] for path in {*folder.parent.rglob("*")} - before}
     assert made == {NAME, *(it[-1].partition("=")[2] or it[-1] for it in WRITTEN[1:])}, "nothing outside"
     return folder
 
 
-def tell(folder: Path, verb: str, *options: str) -> Done:
+def run_verb(folder: Path, verb: str, *options: str) -> Done:
     given = {"compare": (NAME, NAME), "runs": (".",)}
     return run(verb, *given.get(verb, (NAME,)), *options, cwd=folder)
 
 
 def is_shown(text: str) -> bool:
-    """Whether a terminal shows a text and does nothing else: no control characters, nothing that turns it round."""
+    """Whether a terminal only displays a text: no control characters, no changes of direction."""
     return all(line.isprintable() for line in text.split("\n"))
 
 
-@pytest.mark.parametrize("asked", TOLD, ids=" ".join)
-def test_a_terminal_only_shows_it(folder: Path, asked: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_terminal_output_contains_only_printable_text(folder: Path, arguments: tuple[str, ...]) -> None:
     before = {*folder.parent.rglob("*")}
-    done = tell(folder, *asked)
+    done = run_verb(folder, *arguments)
     assert done.code == 0
     assert done.out
     assert is_shown(done.out + done.err)
-    if "--json" in asked:
+    if "--json" in arguments:
         json.loads(done.out)
-    if "markdown" in asked:
+    if "markdown" in arguments:
         check_markdown(done.out)
     assert {*folder.parent.rglob("*")} == before
 
 
 def check_markdown(text: str) -> None:
-    """No markup but our own: tags are escaped, and so is what could begin a link, but for pictures beside the page."""
+    """Only our own markup: tags are escaped, and links other than those to our pictures."""
     plain = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     plain = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", plain)  # code: as many backticks as it began with
     assert re.findall(r"<(?!!--|br>|/?details>|/?summary>)[a-zA-Z/!?]", plain) == []
@@ -79,7 +79,7 @@ def check_markdown(text: str) -> None:
     assert {link for link in links if not link.startswith(("plots/", "#"))} <= {"rows.csv", "report.html"}
 
 
-def test_the_markdown_page_has_no_markup_of_theirs(folder: Path) -> None:
+def test_the_markdown_page_escapes_markup(folder: Path) -> None:
     text = (folder / NAME / "report.md").read_text()
     check_markdown(text)
     assert is_shown(text)
@@ -107,14 +107,14 @@ class Page(HTMLParser):
         self.handlers |= {name for name, _ in attrs if name.startswith("on")}
 
 
-def test_the_page_has_one_script_and_asks_for_nothing(folder: Path) -> None:
+def test_the_page_has_one_script_and_no_external_resources(folder: Path) -> None:
     found = Page((folder / NAME / "report.html").read_text())
     assert found.scripts == 1
     assert found.handlers == set()
     assert {link for link in found.links if not link.startswith("#")} <= {"rows.csv", "report.md", "data:,"}
 
 
-def test_pictures_are_pictures(folder: Path) -> None:
+def test_pictures_contain_no_scripts_or_links(folder: Path) -> None:
     drawn = [*folder.glob("*.svg"), *(folder / NAME / "plots").glob("*.svg")]
     assert len(drawn) > 5
     for path in drawn:
@@ -126,7 +126,7 @@ def test_pictures_are_pictures(folder: Path) -> None:
         assert all(link.startswith("#") for link in links)
 
 
-def test_latex_carries_nothing_out(folder: Path) -> None:
+def test_latex_contains_only_known_commands(folder: Path) -> None:
     ours = {"begin", "end", "centering", "small", "caption", "label", "toprule", "midrule", "bottomrule", "scriptsize"}
     for path in folder.glob("*.tex"):
         text = path.read_text()

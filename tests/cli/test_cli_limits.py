@@ -1,4 +1,4 @@
-"""What a case is allowed to take; trying again what took too much."""
+"""Time limits of cases, and repeating cases that exceeded them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import efficient_attn as ea
 OPTIONS = ("run", "tiny.toml", "--plugin", "mine.py", "--variant", "zz_waits", "--out", "out")
 
 
-def test_what_takes_too_long_is_stopped_and_tried_again_when_asked(tmp_path: Path, command: Command) -> None:
+def test_a_timeout_stops_a_case_and_retry_failed_repeats_it(tmp_path: Path, command: Command) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "mine.py").write_text(WAITS)
     (tmp_path / "hold").touch()

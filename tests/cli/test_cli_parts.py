@@ -1,4 +1,4 @@
-"""The command line's own parts: values, being stopped, warnings, and what `run` is told."""
+"""Parts of the command line: option values, signals, warnings and estimates."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in WRONG.items() for text in texts])
-def test_what_does_not_fit_is_named(kind: Any, text: str) -> None:
+def test_invalid_values_are_named(kind: Any, text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as error:
         kind(text)
     assert (text.partition("=")[0] or "''") in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_what_fits_is_read() -> None:
+def test_valid_values_are_parsed() -> None:
     assert values.seconds("1.5") == 1.5
     assert values.share("0") == 0
     assert values.confidence("0.99") == 0.99
@@ -71,14 +71,14 @@ def test_run_and_plan_take_all_axes() -> None:
 # -- being stopped -------------------------------------------------------------------------------------------------
 
 
-def test_a_polite_kill_is_an_interrupt_within_and_nothing_after() -> None:
+def test_sigterm_interrupts_only_within_the_context() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), interruptible_by_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_other_threads_leave_signals_alone() -> None:
+def test_other_threads_install_no_signal_handler() -> None:
     seen: list[Any] = []
 
     def work() -> None:
@@ -100,7 +100,7 @@ def test_other_threads_leave_signals_alone() -> None:
         (Terminated(), "go on", 143, "efficient-attn: terminated; go on\n"),
     ],
 )
-def test_each_way_to_be_stopped_has_its_word_and_code(
+def test_each_signal_has_its_message_and_exit_code(
     stop: KeyboardInterrupt, what_now: str, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report_stop(stop, what_now) == code
@@ -110,7 +110,7 @@ def test_each_way_to_be_stopped_has_its_word_and_code(
 # -- warnings ------------------------------------------------------------------------------------------------------
 
 
-def test_our_warnings_are_one_line_and_others_stay_as_they_are(
+def test_package_warnings_are_one_line_and_others_unchanged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from efficient_attn.results.shards import DamagedRecord
@@ -148,12 +148,12 @@ def test_our_warnings_are_one_line_and_others_stay_as_they_are(
         (3900, 2**30, "about 1 h 5 min, peak memory about 1.0 GiB"),
     ],
 )
-def test_expectations_are_round(wall_s: float, peak: float, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimates_are_rounded(wall_s: float, peak: float, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     console.show_cost_estimate(wall_s, int(peak))
     assert capsys.readouterr().out == line + "\n"
 
 
-def test_what_cannot_be_known_is_not_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_absent_devices_are_not_estimated(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_cost_estimate(0.0, 0, absent={"cuda": "no CUDA device"})
     assert capsys.readouterr().out == "cuda: not estimated (no CUDA device)\n"
     console.show_cost_estimate(59.7, 2**20, absent={"cuda": "no CUDA device"})
@@ -161,13 +161,13 @@ def test_what_cannot_be_known_is_not_estimated(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == said
 
 
-def test_what_compare_does_by_default_is_the_same_here_and_there() -> None:
-    """The parser imports nothing heavy, so that it states the numbers once more."""
+def test_the_parser_has_the_defaults_of_compare() -> None:
+    """The parser repeats the defaults, because it imports nothing heavy."""
     parsed = vars(make_parser().parse_args(["compare", "a", "b"]))
     defaults = {
         name: p.default for name, p in inspect.signature(compare).parameters.items() if p.kind == p.KEYWORD_ONLY
     }
     assert {name: parsed[name] for name in defaults} == defaults
-    with pytest.raises(argparse.ArgumentTypeError) as told:
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
         values.export("nothing=x")
-    assert all(name in str(told.value) and values.export(f"{name}=x") for name in EXPORTS)
+    assert all(name in str(caught.value) and values.export(f"{name}=x") for name in EXPORTS)

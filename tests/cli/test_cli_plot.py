@@ -1,4 +1,4 @@
-"""plot through the real command: files for a paper, and what cannot be drawn in one line."""
+"""The verb plot: figures and tables, and invalid requests."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "fig" / "speed.pdf"
-    asked = ("--figure", "speed", "--label", "linear=Ours", "--highlight", "linear", "--width", "84mm")
-    done = command("plot", RESULTS / "quickstart_zen4", *asked, "--out", out, "--json")
+    arguments = ("--figure", "speed", "--label", "linear=Ours", "--highlight", "linear", "--width", "84mm")
+    done = command("plot", RESULTS / "quickstart_zen4", *arguments, "--out", out, "--json")
     assert (done.code, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert told["file"] == str(out)
+    output = json.loads(done.out)
+    assert output["file"] == str(out)
     assert out.read_bytes().startswith(b"%PDF")
-    assert "machine AMD-Zen4" in told["place"]
-    assert "Ours 0.7" in told["caption"]
-    done = command("plot", RESULTS / "quickstart_zen4", *asked, "--out", tmp_path / "speed.tex")
+    assert "machine AMD-Zen4" in output["place"]
+    assert "Ours 0.7" in output["caption"]
+    done = command("plot", RESULTS / "quickstart_zen4", *arguments, "--out", tmp_path / "speed.tex")
     assert done.code == 0
     assert done.out.startswith("table: ")
     assert r"\textbf{Ours}" in (tmp_path / "speed.tex").read_text()
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("arguments", "message"),
     [
         (["--figure", "sped"], "did you mean 'speed'"),
         (["--figure", "speed", "--width", "3"], "is not a width such as 3.3in"),
@@ -43,19 +43,19 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
         (["--figure", "speed", "--only", "full"], "--only names only mechanisms that are always shown: full"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(asked: list[str], says: str, command: Command, tmp_path: Path) -> None:
+def test_invalid_requests_end_in_one_line(arguments: list[str], message: str, command: Command, tmp_path: Path) -> None:
     before = {*tmp_path.rglob("*")}
-    done = command("plot", RESULTS / "quickstart_zen4", *asked)
+    done = command("plot", RESULTS / "quickstart_zen4", *arguments)
     assert done.code == 2
-    assert says in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
     assert {*tmp_path.rglob("*")} == before
 
 
-def test_nobody_elses_file_is_written_over(command: Command, tmp_path: Path) -> None:
-    theirs = tmp_path / "speed.pdf"
-    theirs.write_text("mine")
-    done = command("plot", RESULTS / "quickstart_zen4", "--figure", "speed", "--out", theirs)
+def test_foreign_files_are_not_overwritten(command: Command, tmp_path: Path) -> None:
+    foreign = tmp_path / "speed.pdf"
+    foreign.write_text("mine")
+    done = command("plot", RESULTS / "quickstart_zen4", "--figure", "speed", "--out", foreign)
     assert done.code == 2
     assert "not written by efficient-attn" in done.err
-    assert theirs.read_text() == "mine"
+    assert foreign.read_text() == "mine"

@@ -1,4 +1,4 @@
-"""A mechanism of one's own, from a file, a module, or another package's entry point."""
+"""Mechanisms from a file, a module, or another package's entry point."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WAYS: dict[str, Any] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
-def test_it_is_listed_and_described(way: str, command: Any, tmp_path: Path) -> None:
+def test_a_plugin_is_listed_and_described(way: str, command: Any, tmp_path: Path) -> None:
     flags, variables = WAYS[way](tmp_path)
     if way == "entry point":  # that is all it takes: no torch yet
         listed = json.loads(command("list", "--json", *flags, **variables).out)
@@ -66,7 +66,7 @@ def test_it_is_listed_and_described(way: str, command: Any, tmp_path: Path) -> N
     assert json.loads(described.out)["options"] == {"reach": 3}, described.err
 
 
-def test_it_runs_beside_the_suites_own(command: Any, tmp_path: Path) -> None:
+def test_a_plugin_runs_with_the_suites_mechanisms(command: Any, tmp_path: Path) -> None:
     flags, variables = WAYS["entry point"](tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY)
     options = ("--seq-len", "8", "--variant", "full,zz_mine:reach=2", "--out", "out", "--json")
@@ -77,7 +77,7 @@ def test_it_runs_beside_the_suites_own(command: Any, tmp_path: Path) -> None:
     assert "zz_mine:reach=2" in (tmp_path / found["page"]).read_text()
 
 
-def test_an_entry_point_that_fails_is_named_and_breaks_nothing_else(command: Any, tmp_path: Path) -> None:
+def test_a_failing_entry_point_is_named_and_affects_nothing_else(command: Any, tmp_path: Path) -> None:
     _, variables = _installed(tmp_path, "raise ValueError('not today')\n")
     assert command("list", **variables).code == 0
     done = command("info", "zz_mine", **variables)
@@ -86,7 +86,7 @@ def test_an_entry_point_that_fails_is_named_and_breaks_nothing_else(command: Any
     assert "zz_mine: the entry point zz_module:Mine failed: ValueError: not today" in done.err
 
 
-def test_a_name_that_is_taken_is_refused(command: Any, tmp_path: Path) -> None:
+def test_a_registered_name_is_refused(command: Any, tmp_path: Path) -> None:
     (tmp_path / "my_attn.py").write_text(MECHANISM.replace("zz_mine", "linear"))
     done = command("list", "--plugin", "my_attn.py")
     assert done.code == 2
@@ -102,7 +102,7 @@ def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> No
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("named_by", ["the command", "the suite"])
-def test_statistics_that_a_plugin_replaces_are_put_back(named_by: str, tmp_path: Path) -> None:
+def test_statistics_replaced_by_a_plugin_are_restored(named_by: str, tmp_path: Path) -> None:
     flags = ("--plugin", "mine.py") if named_by == "the command" else ()
     (tmp_path / "tiny.toml").write_text(TINY if flags else f'plugins = ["mine.py"]\n{TINY}')
     (tmp_path / "mine.py").write_text("from efficient_attn.results import stats\nstats.median = lambda values: 1e-9\n")

@@ -1,4 +1,4 @@
-"""The verb publish, as people call it."""
+"""The verb publish."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def here(tmp_path: Path) -> Path:
 def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path, command: Command) -> None:
     done = command("publish", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["site"] == "results/site"
-    assert told["runs"] == 2
+    output = json.loads(done.out)
+    assert output["site"] == "results/site"
+    assert output["runs"] == 2
     site = here / "results" / "site"
-    assert told["bytes"] < 5_000_000
+    assert output["bytes"] < 5_000_000
     assert "time grows" in next(site.glob("m/linear-????????.html")).read_text().lower()
     reformer = next(site.glob("m/reformer-????????.html")).read_text()
     assert "<dt>Limits</dt><dd>no strict causality, " in reformer
@@ -33,11 +33,11 @@ def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path,
     (site / "CNAME").write_text("example.org")
     stopped = command("publish")
     assert (stopped.code, stopped.out) == (2, "")
-    told = "results/site: holds CNAME, not written by efficient-attn; move it away, or choose another --site"
-    assert stopped.err == f"efficient-attn: {told}\n"
+    message = "results/site: holds CNAME, not written by efficient-attn; move it away, or choose another --site"
+    assert stopped.err == f"efficient-attn: {message}\n"
 
 
-def test_nothing_to_publish_is_one_line(tmp_path: Path, command: Command) -> None:
+def test_publishing_without_runs_ends_in_one_line(tmp_path: Path, command: Command) -> None:
     done = command("publish")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "no runs in results/ here" in done.err

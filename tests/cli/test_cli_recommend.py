@@ -1,4 +1,4 @@
-"""recommend through the real command: over published rows, and with what cannot be asked."""
+"""The verb recommend: published rows, and invalid requirements."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_it_recommends_from_published_rows(command: Command) -> None:
-    asked = ("--seq-len", "16K", "--mode", "decode", "--kv-heads", "2", "--max-error", ".1", "--machine", "Zen5")
-    done = command("recommend", RESULTS / "decode", *asked, "--json")
+    arguments = ("--seq-len", "16K", "--mode", "decode", "--kv-heads", "2", "--max-error", ".1", "--machine", "Zen5")
+    done = command("recommend", RESULTS / "decode", *arguments, "--json")
     assert (done.code, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert told["choices"][0]["mechanism"].startswith("gqa")
-    assert told["choices"][0]["how"] == "measured"
-    assert told["choices"][0]["loss"] == "exact"
+    output = json.loads(done.out)
+    assert output["choices"][0]["mechanism"].startswith("gqa")
+    assert output["choices"][0]["how"] == "measured"
+    assert output["choices"][0]["loss"] == "exact"
 
 
-def test_where_nothing_can_be_said_it_names_the_runs_that_would(command: Command) -> None:
+def test_without_an_answer_it_lists_the_missing_benchmarks(command: Command) -> None:
     done = command("recommend", RESULTS / "decode", "--seq-len", "3M", "--mode", "decode")
     assert done.code == 2
     done = command("recommend", RESULTS / "decode", "--seq-len", "3000K", "--mode", "decode", "--machine", "Zen5")
@@ -31,7 +31,7 @@ def test_where_nothing_can_be_said_it_names_the_runs_that_would(command: Command
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("arguments", "message"),
     [
         (["--mode", "decode", "--no-causal"], "decode is always causal"),
         (["--memory", "2 parsecs"], "is not a size"),
@@ -44,21 +44,21 @@ def test_where_nothing_can_be_said_it_names_the_runs_that_would(command: Command
         (["--max-error", ".1", "--max-error", ".2"], "argument --max-error: given twice; give it only once"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(asked: list[str], says: str, command: Command) -> None:
-    done = command("recommend", RESULTS / "decode", "--seq-len", "1024", *asked)
+def test_invalid_requirements_end_in_one_line(arguments: list[str], message: str, command: Command) -> None:
+    done = command("recommend", RESULTS / "decode", "--seq-len", "1024", *arguments)
     assert done.code == 2
-    assert says in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 
-def test_without_runs_it_says_so(tmp_path: Path) -> None:
+def test_recommending_without_runs_ends_in_one_line(tmp_path: Path) -> None:
     done = run("recommend", "--seq-len", "1024", cwd=tmp_path)
     assert done.code == 2
     assert "no runs in results/ here" in done.err
 
 
 @pytest.mark.slow
-def test_it_answers_without_torch(tmp_path: Path) -> None:
+def test_recommending_imports_no_torch(tmp_path: Path) -> None:
     found = loaded("recommend", str(RESULTS / "quickstart"), "--seq-len", "1024", cwd=tmp_path)
     assert {"torch", "matplotlib"} & found == set()
     assert "efficient_attn.report.answers.recommendation" in found

@@ -1,4 +1,4 @@
-"""A real run through the real command: what it prints, what it leaves, and taking it up again."""
+"""The verb run: its output, its files, and resuming."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_run_leaves_rows_a_description_and_a_report(finished: Finished) -> Non
     assert session["finished"]
 
 
-def test_a_run_of_less_than_its_suite_names_its_overrides_everywhere(finished: Finished) -> None:
+def test_overrides_are_shown_everywhere(finished: Finished) -> None:
     (session,) = json.loads((finished.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == ["--quick", "--variant full,linear", "--seq-len 64,128"]
     for name in ("report.html", "report.md"):
@@ -46,7 +46,7 @@ def test_a_run_of_less_than_its_suite_names_its_overrides_everywhere(finished: F
     )
 
 
-def test_a_run_of_all_of_its_suite_is_none(watched: Finished) -> None:
+def test_a_complete_run_has_no_overrides(watched: Finished) -> None:
     (session,) = json.loads((watched.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == json.loads(watched.done.out)["trial"] == []
     assert "overrid" not in (watched.folder / "report.md").read_text()
@@ -65,7 +65,7 @@ def test_every_planned_case_is_one_row(finished: Finished) -> None:
     assert set(rows[rows.task == "fidelity"].layer) == {0, 2, 5}
 
 
-def test_what_is_printed_is_plain_when_nobody_watches(finished: Finished) -> None:
+def test_output_without_a_terminal_is_plain(finished: Finished) -> None:
     said = finished.done.err.splitlines()
     lines = [line for line in said if not line.startswith("efficient-attn: not ready to measure: ")]
     assert len(said) - len(lines) <= 1
@@ -81,7 +81,7 @@ def test_what_is_printed_is_plain_when_nobody_watches(finished: Finished) -> Non
     assert text.splitlines()[-1] == f"page: {Path('out') / 'report.html'}"
 
 
-def test_resuming_on_an_absent_folder_starts_and_json_is_all_that_is_printed(watched: Finished) -> None:
+def test_resume_starts_in_an_absent_folder_and_json_is_the_only_output(watched: Finished) -> None:
     found = json.loads(watched.done.out)
     assert (found["folder"], found["statuses"]) == ("out", {"ok": 4})
     assert (watched.folder.parent / found["page"]).is_file()
@@ -108,7 +108,7 @@ def test_resuming_a_finished_run_adds_nothing(watched: Finished, command: Comman
 
 
 @pytest.mark.parametrize("flags", [["--json"], []])
-def test_report_makes_the_page_again_elsewhere(
+def test_report_writes_the_page_to_another_folder(
     flags: list[str], watched: Finished, command: Command, tmp_path: Path
 ) -> None:
     done = command("report", watched.folder, "--out", "page", *flags)
@@ -120,7 +120,7 @@ def test_report_makes_the_page_again_elsewhere(
         assert (tmp_path / path).stat().st_size > 500
 
 
-def test_failed_cases_are_exit_code_1_and_what_cannot_be_is_none(command: Command, tmp_path: Path) -> None:
+def test_failed_cases_exit_with_1_and_impossible_cases_do_not(command: Command, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "mine.py").write_text(WRONG)
     options = ("--plugin", "mine.py", "--variant", "full,zz_wrong", "--seq-len", "8")
@@ -151,7 +151,7 @@ def _activations() -> dict[str, np.ndarray]:
     return {name: generator.standard_normal((2, 3, 20, 8)).astype("float32") for name in ("q", "k", "v")}
 
 
-def test_fidelity_on_ones_own_activations(command: Command, tmp_path: Path) -> None:
+def test_fidelity_on_given_activations(command: Command, tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **_activations())
     (tmp_path / "fit.toml").write_text(TINY.replace('"forward"', '"fidelity"'))
     done = command("run", "fit.toml", "--activations", "mine.npz", "--out", "out", "--json")

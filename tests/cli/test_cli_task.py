@@ -1,4 +1,4 @@
-"""A task in a file of its own: from TOML to its section on the page, without a change anywhere else."""
+"""A task in a plug-in: from TOML to its section on the page."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ write_report([Path("out")], Path("page"))
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def task_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     folder = tmp_path_factory.mktemp("sorting")
     (folder / "sort.py").write_text(SORT)
     (folder / "sorting.toml").write_text(SUITE)
@@ -82,12 +82,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     return folder, done
 
 
-def test_a_third_task_is_one_short_file() -> None:
+def test_a_task_is_one_short_file() -> None:
     assert len(SORT.splitlines()) <= 50
 
 
-def test_it_runs_from_toml_to_rows(world: tuple[Path, Done]) -> None:
-    folder, done = world
+def test_a_task_runs_from_toml_to_rows(task_run: tuple[Path, Done]) -> None:
+    folder, done = task_run
     assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     rows = ea.load(folder / "out")
     assert list(rows["task"]) == ["sort"] * 3
@@ -97,8 +97,8 @@ def test_it_runs_from_toml_to_rows(world: tuple[Path, Done]) -> None:
     assert "extra" not in rows.columns
 
 
-def test_its_section_is_drawn_where_neither_the_plugin_nor_torch_is(world: tuple[Path, Done]) -> None:
-    folder, _ = world
+def test_its_section_is_drawn_without_the_plugin_and_torch(task_run: tuple[Path, Done]) -> None:
+    folder, _ = task_run
     (folder / "sort.py").rename(folder / "gone.txt")
     try:
         drawn = subprocess.run([sys.executable, "-c", DRAW], cwd=folder, capture_output=True, text=True, check=False)
@@ -114,8 +114,8 @@ def test_its_section_is_drawn_where_neither_the_plugin_nor_torch_is(world: tuple
     assert list((folder / "page" / "plots").glob("*.svg"))
 
 
-def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
-    folder, _ = world
+def test_a_task_is_planned_and_resumed(task_run: tuple[Path, Done]) -> None:
+    folder, _ = task_run
     planned = run("plan", "sorting.toml", "--set", "lengths=100,200", "--json", cwd=folder)
     assert [case["seq_len"] for case in json.loads(planned.out)] == [100, 200]
     before = (folder / "out" / "rows.jsonl").read_bytes()
@@ -129,7 +129,7 @@ def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (
             ("--set", "lenghts=1,2"),
@@ -140,8 +140,8 @@ def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
         (("--activations", "mine.npz"), "--activations: the suite sorting has no task with this key"),
     ],
 )
-def test_a_wrong_key_is_one_line(world: tuple[Path, Done], arguments: tuple[str, ...], says: str) -> None:
-    done = run("plan", "sorting.toml", *arguments, cwd=world[0])
+def test_a_wrong_key_is_one_line(task_run: tuple[Path, Done], arguments: tuple[str, ...], message: str) -> None:
+    done = run("plan", "sorting.toml", *arguments, cwd=task_run[0])
     assert (done.code, done.out) == (2, "")
-    assert says in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1

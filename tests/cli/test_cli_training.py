@@ -1,4 +1,4 @@
-"""Training from the command line: a trial of one task of a suite, and what it leaves."""
+"""Training from the command line: one task of a suite, its rows and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_trial_ends_with_an_accuracy_and_leaves_no_checkpoint(command: Command
     assert "--task mqar" in session["trial"]
 
 
-def test_a_plan_names_the_attempts_of_the_tasks_that_are_asked_for(command: Command) -> None:
+def test_a_plan_lists_the_attempts_of_the_selected_tasks(command: Command) -> None:
     done = command("plan", "accuracy", "--task", "mqar,copying", "--variant", "full", "--json")
     assert done.code == 0, done.err
     cases = json.loads(done.out)
@@ -39,12 +39,12 @@ def test_a_plan_names_the_attempts_of_the_tasks_that_are_asked_for(command: Comm
         *("seed 0, beyond, rate 0.02", "seed 0, beyond, rate 0.0005", "seed 0, longer"),
         *("seed 1, best", "seed 2, best"),
     ]
-    told = command("plan", *TRIAL)
-    assert (told.code, "1 cases" in told.out) == (0, True)
+    done = command("plan", *TRIAL)
+    assert (done.code, "1 cases" in done.out) == (0, True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--task", "nonsense"), "--task: accuracy: unknown task 'nonsense' (choices: copying, "),
         (("--task", "mqarr"), "unknown task 'mqarr'; did you mean 'mqar'? (choices: "),
@@ -53,7 +53,7 @@ def test_a_plan_names_the_attempts_of_the_tasks_that_are_asked_for(command: Comm
         (("--task", "mqar", "--set", "pairs=40"), "mqar: 40 pairs need an even length of at least 160, not 64"),
     ],
 )
-def test_what_is_not_there_is_one_line(command: Command, arguments: tuple[str, ...], says: str) -> None:
+def test_unknown_names_end_in_one_line(command: Command, arguments: tuple[str, ...], message: str) -> None:
     done = command("run", "accuracy", *arguments, "--out", "out")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert says in done.err
+    assert message in done.err

@@ -1,4 +1,4 @@
-"""The verbs that measure nothing: list, info, plan, check; and how soon they answer."""
+"""The verbs that measure nothing: list, info, plan, doctor and check; their imports."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NO_TORCH = [
 
 
 @pytest.mark.parametrize("arguments", NO_TORCH)
-def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """What would make it wait: libraries that take long to import."""
+def test_light_verbs_import_no_torch(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Libraries that take long to import."""
     assert loaded(*arguments, cwd=tmp_path).isdisjoint({"torch", "pandas", "matplotlib", "numpy", "scipy"})
 
 
@@ -94,7 +94,7 @@ def test_info_draws_a_pattern_into_a_file(suffix: str, start: bytes, command: An
     assert (tmp_path / f"new/a.{suffix}").read_bytes().startswith(start)
 
 
-def test_info_for_programs_says_where_the_picture_is(command: Any) -> None:
+def test_info_as_json_names_the_picture(command: Any) -> None:
     found = json.loads(command("info", "sliding_window:window=3", "--picture", "a.png", "--json").out)
     assert found["picture"] == "a.png"
     assert found["pattern"]["length"] == 32
@@ -109,7 +109,7 @@ def test_list_draws_every_pattern_of_a_family(command: Any, tmp_path: Path) -> N
     assert found["picture"] == "all.png"
 
 
-def test_plan_prints_objects_with_unique_keys_that_stay(command: Any) -> None:
+def test_plan_as_json_has_unique_stable_keys(command: Any) -> None:
     found = json.loads(command("plan", "quickstart", "--json", PYTHONHASHSEED="1").out)
     assert isinstance(found, list)
     keys = [case["case_key"] for case in found]
@@ -140,12 +140,12 @@ def test_plan_shows_a_table(command: Any) -> None:
     assert re.search(r"\n\d+ cases\nabout .* (s|min|h), peak memory about [\d.]+ [GM]iB\n$", done.out)
 
 
-def test_plan_says_what_each_case_will_take(command: Any) -> None:
+def test_plan_estimates_each_case(command: Any) -> None:
     found = json.loads(command("plan", "quickstart", "--quick", "--json").out)
     assert all(case["expected_s"] > 0 and case["expected_bytes"] > 0 for case in found)
 
 
-def test_plan_estimates_nothing_for_a_device_that_is_not_here(command: Any) -> None:
+def test_plan_does_not_estimate_absent_devices(command: Any) -> None:
     done = command("plan", "quickstart", "--quick", "--device", "cuda")
     assert (done.code, done.err) == (0, "")
     assert re.search(r"\n\d+ cases\ncuda: not estimated \(.*CUDA.*\)\n$", done.out)
@@ -155,21 +155,23 @@ def test_plan_estimates_nothing_for_a_device_that_is_not_here(command: Any) -> N
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_doctor_fails_only_when_asked(level: Any, code: int, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_only_with_strict(
+    level: Any, code: int, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Diagnosis((Finding(topic="quiet", said="other programs used 1.3 cores", level=level),))
     monkeypatch.setattr("efficient_attn.bench.doctor.diagnose", lambda **_: found)
     assert main(["doctor", "--strict", *flags]) == code
     assert main(["doctor", *flags]) == 0
 
 
-def test_doctor_looks_at_the_machine(command: Any) -> None:
+def test_doctor_reports_the_machine(command: Any) -> None:
     done = command("doctor", "--quick")
     assert (done.code, done.err) == (0, "")
     assert done.out.strip()
     assert isinstance(json.loads(command("doctor", "--quick", "--threads", "1", "--json").out), dict)
 
 
-def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:
+def test_check_fails_for_a_file_that_violates_its_traits(command: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WRONG)
     done = command("check", "mine.py", "--json")
     assert done.code == 1, done.err
@@ -188,7 +190,7 @@ def test_check_of_a_good_mechanism_passes_and_shows_a_table(command: Any) -> Non
     assert "\x1b" not in done.out
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     line = f"{sys.executable} -m efficient_attn plan quickstart --json | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("[\n", "")

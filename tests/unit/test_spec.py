@@ -1,4 +1,4 @@
-"""Specs: one string for a mechanism and its options."""
+"""Specs: a string for a mechanism with its options."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def test_a_union_has_no_backend() -> None:
     union = parse("a:x=1|b:y=2")
     assert (union.backend, union.without_backend()) == (None, union)
     for text in ("a:x=1|b:backend=dense", "a:backend=dense|b"):
-        with pytest.raises(UsageError, match=r"only patterns can be joined by '\|', without a backend; .*=dense asks"):
+        with pytest.raises(
+            UsageError, match=r"only patterns can be joined by '\|', without a backend; .*=dense has one"
+        ):
             parse(text)
 
 

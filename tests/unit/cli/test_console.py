@@ -1,4 +1,4 @@
-"""What is printed: complete tables, plain lines, and a word for everything that did not run."""
+"""Terminal output: complete tables, plain lines, and a reason for every case that did not run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tiny_suites
 
 import efficient_attn as ea
 from efficient_attn.cli import console, summary
-from efficient_attn.peers.catalogue import PEERS
+from efficient_attn.peers import PEERS
 from efficient_attn.registry import catalogue, info
 from efficient_attn.resources import list_model_shapes
 from efficient_attn.results.frames import make_frame
@@ -41,18 +41,18 @@ def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
     assert "performer-pytorch" in text
 
 
-def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
+def test_info_shows_options_and_unclaimed_traits(capsys: Capture) -> None:
     console.show_info(info("sliding_window:window=7"))
     text = _printed(capsys)
     for piece in ("sliding_window:window=7 (sparse)", "window=7", "adaptive, ", "dense (runs adaptive)", "arXiv"):
         assert piece in text
     for name, (claimed, meaning) in info("sliding_window:window=7").traits.meanings().items():
-        told = [line.strip().split(maxsplit=2) for line in text.splitlines()]
-        assert [name, "yes" if claimed else "no", meaning] in told
+        lines_of_traits = [line.strip().split(maxsplit=2) for line in text.splitlines()]
+        assert [name, "yes" if claimed else "no", meaning] in lines_of_traits
     json.dumps(console.info_as_json(info("sliding_window:window=7")))
 
 
-def test_checks_end_in_a_line_that_is_never_plainly_fine(capsys: Capture) -> None:
+def test_checks_end_in_a_summary_with_the_seed(capsys: Capture) -> None:
     one = Check("one", "It is one.", lambda subject: None, needs=("grouped",))
     outcomes = [
         Outcome(one, "passed"),
@@ -68,7 +68,7 @@ def test_checks_end_in_a_line_that_is_never_plainly_fine(capsys: Capture) -> Non
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_a_pattern_is_drawn_in_what_the_terminal_can_print(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_are_drawn_in_the_terminals_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr("sys.stdout", out)
     console.show_info(info("sliding_window:window=3"))
@@ -86,20 +86,20 @@ def test_a_pattern_is_drawn_in_what_the_terminal_can_print(encoding: str, monkey
     assert right == f"{full}{half}".ljust(console.GRID_COLUMNS) + box
 
 
-def test_what_takes_one_direction_is_drawn_in_one(capsys: Capture) -> None:
+def test_only_supported_directions_are_drawn(capsys: Capture) -> None:
     console.show_info(replace(info("sliding_window"), traits=ea.Traits(bidirectional=False)))
     said = _printed(capsys)
     assert "% of causal pairs" in said
     assert "% of all pairs" not in said
 
 
-def test_what_has_no_pattern_shows_none(capsys: Capture) -> None:
+def test_mechanisms_without_pattern_show_none(capsys: Capture) -> None:
     console.show_info(info("linear"))
     assert "pattern:" not in _printed(capsys)
     assert console.info_as_json(info("linear"))["pattern"] is None
 
 
-def test_a_pattern_for_programs_is_its_shares() -> None:
+def test_a_pattern_as_json_is_its_shares() -> None:
     found = json.loads(json.dumps(console.info_as_json(info("sliding_window:window=16|sliding_window:window=3"))))
     kept = {"bidirectional": pytest.approx(0.241, abs=1e-3), "causal": pytest.approx(0.247, abs=1e-3)}
     assert found["pattern"] == {"length": 128, "kept": kept, "exact": True}
@@ -122,14 +122,14 @@ def _timed(variant: str, seq_len: int, ms: float, mode: str = "forward", **more:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_numbers_are_written_in_what_the_terminal_can_print(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_printed_in_the_terminals_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)
     row = _timed("linear", 128, 0.012, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
     summary.show_results(_rows(row, _timed("full", 128, 0.024)))
-    with console.show_progress(1) as tell:
-        tell(Record(row), 1, 1)
+    with console.show_progress(1) as update:
+        update(Record(row), 1, 1)
     for stream in (out, err):
         stream.seek(0)
     to, micro = ("\u2013", "\u00b5") if encoding == "utf-8" else ("-", "u")
@@ -139,11 +139,11 @@ def test_numbers_are_written_in_what_the_terminal_can_print(encoding: str, monke
     assert err.read().endswith(f"12.0 {micro}s\n")
 
 
-def test_progress_is_a_line_a_case_where_nobody_watches(capsys: Capture) -> None:
-    with console.show_progress(3) as tell:
-        tell(Record(_timed("full", 64, 1.234)), 1, 3)
-        tell(Record(Row(variant="linear", seq_len=64, mode="decode", status="oom", reason="no memory")), 2, 3)
-        tell(Record(Row(variant="linear", task="fidelity", layer=4)), 3, 3)
+def test_progress_without_a_terminal_is_a_line_for_each_case(capsys: Capture) -> None:
+    with console.show_progress(3) as update:
+        update(Record(_timed("full", 64, 1.234)), 1, 3)
+        update(Record(Row(variant="linear", seq_len=64, mode="decode", status="oom", reason="no memory")), 2, 3)
+        update(Record(Row(variant="linear", task="fidelity", layer=4)), 3, 3)
     captured = capsys.readouterr()
     assert captured.out == ""
     one, two, three = captured.err.splitlines()

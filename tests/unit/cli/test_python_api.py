@@ -1,4 +1,4 @@
-"""Runs from Python: what is made, what is asked of it, and names that do not exist."""
+"""Runs from Python: creating and opening them, their rows, and unknown names."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from shell import TINY
 import efficient_attn as ea
 
 
-def test_a_suite_is_run_and_asked(tmp_path: Path) -> None:
+def test_a_suite_is_run_and_its_rows_are_read(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
-    told = []
+    calls = []
     found = ea.run(
         tmp_path / "tiny.toml",
         out=tmp_path / "out",
         seq_len=[8],
-        progress=lambda record, done, total: told.append((done, total)),
+        progress=lambda record, done, total: calls.append((done, total)),
     )
     assert set(found.frame["seq_len"]) == {8}
     assert set(found.frame["variant"]) == {"full", "linear"}
-    assert told == [(1, 2), (2, 2)]
+    assert calls == [(1, 2), (2, 2)]
     assert found.report().is_file()
-    assert "--seq-len 8" in (tmp_path / "out" / "run.json").read_text()  # it says that it is no whole suite
+    assert "--seq-len 8" in (tmp_path / "out" / "run.json").read_text()  # the override is recorded
     assert "out: 2 rows." in found._repr_html_()
 
 
-def test_a_published_run_is_opened_and_asked() -> None:
+def test_a_published_run_is_opened_and_read() -> None:
     found = ea.Run(Path(__file__).parents[3] / "results" / "decode")
     verdicts = set(found.claims()["verdict"])
     assert verdicts & {"reproduced", "contradicted"}
@@ -44,7 +44,7 @@ def test_a_notebooks_table_is_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"seqlen": 8}, "unknown key 'seqlen'; did you mean 'seq_len'"),
         ({"seq_len": ["1K"]}, "run: seq_len"),
@@ -55,13 +55,13 @@ def test_a_notebooks_table_is_escaped(tmp_path: Path) -> None:
         ({"variant": "fulll"}, "fulll"),
     ],
 )
-def test_names_that_do_not_exist_are_reported(given: dict[str, object], says: str, tmp_path: Path) -> None:
-    with pytest.raises(ea.UsageError, match=says):
+def test_unknown_names_are_reported(given: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         ea.run("quickstart", out=tmp_path / "out", **given)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
-def test_short_words_and_shapes_are_those_of_the_command_line(tmp_path: Path) -> None:
+def test_abbreviations_and_shapes_are_those_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     found = ea.run(tmp_path / "tiny.toml", out=tmp_path / "out", seq_len=8, dtype="bf16", shape="smollm2")
     rows = found.frame

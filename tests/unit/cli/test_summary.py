@@ -1,4 +1,4 @@
-"""What a run ends with in the terminal: every number with what it is of, and no empty columns."""
+"""The summary of a run: tables with headings, and no empty columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
     assert lines["linear"] == ["linear", "2.00", "ms", "2.00x", "(1.90\u20132.10)", "2.00", "MiB"]
 
 
-def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> None:
+def test_results_of_one_variant_show_what_differs(capsys: Capture) -> None:
     rows = [
         _timed("full", 128, 4.0, batch=batch, kv_heads=heads, threads=1) for batch, heads in ((1, 8), (1, 2), (4, 2))
     ]
@@ -104,21 +104,21 @@ def test_statuses_are_counted(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contaminated", "says"),
+    ("contaminated", "message"),
     [
         (0, "rounds: 40, none disturbed\n"),
         (3, "rounds: 40, 8% disturbed by other activity on the machine\n"),
         (30, "rounds: 40, 75% disturbed by other activity on the machine; too many to trust small differences"),
     ],
 )
-def test_disturbed_rounds_are_reported(contaminated: int, says: str, capsys: Capture) -> None:
+def test_disturbed_rounds_are_reported(contaminated: int, message: str, capsys: Capture) -> None:
     lost = Row(variant="linear", mode="forward", status="timeout", rounds=9, contaminated=9)
     timed = [replace(_timed("full", n, 1.0), rounds=20, contaminated=c) for n, c in ((64, contaminated), (128, 0))]
     summary.show_rounds(_rows(*timed, lost))
-    assert _printed(capsys).startswith(says)
+    assert _printed(capsys).startswith(message)
 
 
-def test_of_rounds_that_are_not_known_nothing_is_said(capsys: Capture) -> None:
+def test_unknown_rounds_are_not_reported(capsys: Capture) -> None:
     summary.show_rounds(_rows(_timed("full", 64, 1.0)))
     summary.show_rounds(_rows())
     assert _printed(capsys) == ""
@@ -133,7 +133,7 @@ def _trained(variant: str, score: float, task: str = "recall", seed: int = 0, **
     return replace(row, extra={f"train.{name}": value for name, value in own.items()}, **known)
 
 
-def test_what_was_learned_is_shown_by_task(capsys: Capture) -> None:
+def test_trained_scores_are_shown_by_task(capsys: Capture) -> None:
     lost = replace(_trained("linear", 0.0, "text"), status="skipped", reason="not needed", extra={})
     summary.show_results(
         _rows(
@@ -179,7 +179,7 @@ def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
     assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "2.00", "0.300", "0.500"]
 
 
-def test_what_was_found_is_shown_by_needles_and_length(capsys: Capture) -> None:
+def test_retrieval_is_shown_by_needles_and_length(capsys: Capture) -> None:
     def row(variant: str, needles: str, accuracy: float, **known: Any) -> Row:
         extra = {"needles": needles, "accuracy_low": accuracy / 2, "accuracy_high": 2 * accuracy}
         place = {"task": "retrieval", "inputs": f"tiny:mine@1:{needles}", "seq_len": 1024, "causal": True}

@@ -1,4 +1,4 @@
-"""What options read: short words, and one line for what does not fit."""
+"""Option values: abbreviations, and errors of one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from efficient_attn.cli.parser import make_parser
         (values.bound, "0", 0.0),
     ],
 )
-def test_words_that_people_use(read: Callable[[str], Any], text: str, value: Any) -> None:
+def test_values_are_parsed(read: Callable[[str], Any], text: str, value: Any) -> None:
     assert read(text) == pytest.approx(value) if isinstance(value, float) else read(text) == value
 
 
@@ -53,7 +53,7 @@ def test_a_models_shape_is_axes() -> None:
         (values.shape, "llama"),
     ],
 )
-def test_what_does_not_fit_is_one_line(read: Callable[[str], Any], text: str) -> None:
+def test_invalid_values_raise_one_line(read: Callable[[str], Any], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as found:
         read(text)
     assert "\n" not in str(found.value)
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_one_line(read: Callable[[str], Any], text: str) ->
 
 @pytest.mark.parametrize("twice", ["--seq-len 8", "--max-error 0", "--max-ppl-ratio 2", "--memory 1GB", "--latency 1s"])
 def test_a_bound_given_twice_is_refused(twice: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Even with the same value, and 0 is one."""
+    """Even with the same value, also 0."""
     once = ["recommend", "--seq-len", "8"] if "seq-len" not in twice else ["recommend"]
     assert make_parser().parse_args([*once, *twice.split()]).verb == "recommend"
     with pytest.raises(SystemExit, match="2"):

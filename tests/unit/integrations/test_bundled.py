@@ -56,7 +56,7 @@ def test_a_model_is_converted_once(source: Path, monkeypatch: pytest.MonkeyPatch
     assert _convert(monkeypatch, source)[0] not in (folder, None)
 
 
-def test_half_a_copy_is_made_anew(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_copy_is_replaced(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = _convert(monkeypatch, source)
     assert folder is not None
     (folder / "model.safetensors").write_bytes(b"weigh")
@@ -76,7 +76,7 @@ def test_a_full_disk_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatc
     assert list(bundled.find_cache_folder().iterdir()) == []
 
 
-def test_what_is_no_model_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_models_are_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="neither a bundled model"):
         model_info.describe_model(str(tmp_path / "absent"))
     for name, word in (("config.json", "config"), ("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")):
@@ -90,7 +90,7 @@ def test_what_is_no_model_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.
         BUNDLED_MODELS["smollm2"].find()
 
 
-def test_a_folder_tells_its_sizes(tmp_path: Path) -> None:
+def test_sizes_are_read_from_a_folder(tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -105,7 +105,7 @@ def test_a_folder_tells_its_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED_MODELS)
-def test_a_real_model_is_what_it_was(name: str) -> None:
+def test_a_bundled_model_loads_unchanged(name: str) -> None:
     try:
         BUNDLED_MODELS[name].find()
     except NotInstalled as error:

@@ -1,4 +1,4 @@
-"""Captured activations: what the model attends to, and a file that fidelity reads."""
+"""Captured activations: the inputs of the model's attention, in a file that fidelity reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "of the people, by the people, for the people"
 
 
 @pytest.mark.parametrize("make", [llama, bert])
-def test_attention_over_what_was_captured_is_the_models_own(tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_attention_over_captured_inputs_equals_the_models(tmp_path: Path, make: Callable[..., Any]) -> None:
     loaded = load(str(save_tiny(tmp_path, make)))
     tokens = loaded.tokenizer(TEXT, return_tensors="pt").input_ids[:, :32]
     arrays = capture.capture(loaded, tokens, [1])
@@ -39,7 +39,7 @@ def test_attention_over_what_was_captured_is_the_models_own(tmp_path: Path, make
     torch.testing.assert_close(out[0].transpose(0, 1).flatten(1), own[0][0], rtol=0, atol=2e-3)
 
 
-def test_the_head_is_left_out(tmp_path: Path) -> None:
+def test_the_head_is_not_computed(tmp_path: Path) -> None:
     loaded = load(str(save_tiny(tmp_path)))
     loaded.model.lm_head.register_forward_hook(lambda *given: pytest.fail("logits were worked out"))
     tokens = loaded.tokenizer(TEXT, return_tensors="pt").input_ids[:, :8]
@@ -47,7 +47,7 @@ def test_the_head_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
-def test_the_file_is_one_that_fidelity_reads(tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fidelity_reads_the_file(tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny(tmp_path / "tiny")
     (tmp_path / "text.txt").write_text(TEXT)
     out = tmp_path / f"mine.{ending}"
@@ -60,13 +60,15 @@ def test_the_file_is_one_that_fidelity_reads(tmp_path: Path, ending: str, capsys
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [("--layers 9", "layers 0 to 1"), ("--seq-len 900", "256 positions"), ("--out a.txt", ".npz or .safetensors")],
 )
-def test_bad_input_is_a_line(tmp_path: Path, more: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    tmp_path: Path, more: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_tiny(tmp_path / "tiny")
     told = f"--model {tmp_path / 'tiny'} --layers 0 --seq-len 20 --out {tmp_path / 'a.npz'} {more}"
     assert capture.main(told.split()) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Questions to a model: scores on copies of states are those of whole texts read at once."""
+"""Scores of answers on copies of states equal those of passes over whole texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPECS = ["full", "sliding_window:window=8", "attention_sinks:window=8:n_sink=2",
 
 
 def make_questions() -> tuple[Question, ...]:
-    """Of unlike lengths, with answers of one letter, of several, and of unlike lengths."""
+    """Questions of different lengths, with answers of one letter, of several, and of different lengths."""
     texts = ((" a is", (" b", " c", " d")), (" the b is", (" bcd", " bce", " xyz")), (" an is", (" b", " bc", " bcd")))
     return tuple(
         Question(text=text, answers=answers, right=1, depth=0.1 + 0.4 * i) for i, (text, answers) in enumerate(texts)
@@ -48,7 +48,7 @@ def score_whole(loaded: LoadedModel, spec: str, text: str, answer: str) -> float
 @pytest.mark.parametrize(
     ("make", "spec"), [*((make, spec) for make in (llama, gpt2) for spec in SPECS), (mistral, "full")]
 )
-def test_margins_are_those_of_whole_texts(make: Callable[..., Any], spec: str, tmp_path: Path) -> None:
+def test_margins_equal_those_of_passes_over_whole_texts(make: Callable[..., Any], spec: str, tmp_path: Path) -> None:
     loaded = load(str(save_tiny(tmp_path / "tiny", make)))
     heard = answer_questions(loaded, spec, HAYSTACK)
     assert heard.bytes > 0
@@ -60,7 +60,7 @@ def test_margins_are_those_of_whole_texts(make: Callable[..., Any], spec: str, t
         assert answer.depth == question.depth
 
 
-def test_states_that_are_large_are_copied_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_states_are_copied_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(str(save_tiny(tmp_path / "tiny")))
     want = answer_questions(loaded, "full", HAYSTACK)
     copied: list[int] = []
@@ -78,7 +78,7 @@ def test_states_that_are_large_are_copied_a_few_rows_at_a_time(tmp_path: Path, m
         assert mine.margin == pytest.approx(theirs.margin, abs=1e-6)
 
 
-def test_what_answers_share_is_read_with_the_question(tmp_path: Path) -> None:
+def test_the_common_beginning_of_answers_belongs_to_the_question(tmp_path: Path) -> None:
     tokenizer = load(str(save_tiny(tmp_path / "tiny"))).tokenizer
     cut = [QuestionTokens.encode(question, tokenizer) for question in HAYSTACK.questions]
     assert [len(one.prefix) for one in cut] == [6, 10, 7]  # with the space before the answer, and a `b`
@@ -91,7 +91,7 @@ def test_a_mechanism_that_cannot_decode_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_model_finds_what_it_has_read() -> None:
+def test_a_bundled_model_answers_questions() -> None:
     try:
         BUNDLED_MODELS["smollm2"].find()
     except NotInstalled as error:

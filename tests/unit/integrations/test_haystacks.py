@@ -1,4 +1,4 @@
-"""Haystacks: what lies in them and where, that they fit, and that only they tell the right answer."""
+"""Haystacks: their needles and depths, their length, and answers that only the needles determine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make(family: NeedleFamily = "single", number: int = 0, length: int = 900, te
 
 
 def said_of(question: str, text: str) -> str:
-    """How the text ends the sentence that a question begins."""
+    """The end of the text's sentence that begins as the question does."""
     (end,) = re.findall(re.escape(question.removeprefix(QUESTION_PREFIX)) + r" ([^.]+)\.", text, re.IGNORECASE)
     return end
 
@@ -61,7 +61,7 @@ def test_needles_lie_between_sentences_at_even_depths(family: NeedleFamily) -> N
         assert at / len(bare.text) == pytest.approx(question.depth, abs=0.05)
 
 
-def test_single_answers_stand_nowhere_but_in_the_needle() -> None:
+def test_single_answers_occur_only_in_the_needle() -> None:
     made = make("single")
     for question in made.questions:
         right = question.answers[question.right]
@@ -71,7 +71,7 @@ def test_single_answers_stand_nowhere_but_in_the_needle() -> None:
     assert len({question.text for question in made.questions}) == N_NEEDLES
 
 
-def test_what_the_text_says_itself_is_no_answer() -> None:
+def test_words_of_the_text_are_not_answers() -> None:
     painted = Text("mine", tuple(d.replace("great care", "purple orange piano Berlin care") for d in TEXT.documents))
     answers = {a.strip() for i in range(3) for q in make("single", i, text=painted).questions for a in q.answers}
     assert not answers & {"purple", "orange", "piano", "Berlin"}
@@ -106,7 +106,7 @@ def test_the_most_frequent_word_of_a_list_is_right() -> None:
         assert {f" {word}" for word in words} == set(question.answers)
 
 
-def test_a_number_is_a_haystack() -> None:
+def test_a_number_determines_the_haystack() -> None:
     assert make(number=1) == make(number=1)
     one, other = make(number=0), make(number=1)
     assert one.text[:40] != other.text[:40] or one.text != other.text
@@ -116,10 +116,10 @@ def test_a_number_is_a_haystack() -> None:
     assert depths[0] != depths[1]
 
 
-def test_what_does_not_fit_is_said() -> None:
-    with pytest.raises(UsageError, match="mine has 5 documents of 900 tokens, haystack 6"):
+def test_lengths_that_do_not_fit_are_reported() -> None:
+    with pytest.raises(UsageError, match="mine has 5 documents of 900 tokens; haystack 6"):
         make(number=5)
-    with pytest.raises(UsageError, match="mine has 0 documents of 9000 tokens, haystack 1"):
+    with pytest.raises(UsageError, match="mine has 0 documents of 9000 tokens; haystack 1"):
         make(length=9000)
     with pytest.raises(UsageError, match="seq_len 130 is too short: needles and a question take"):
         make("single", length=130)

@@ -1,4 +1,4 @@
-"""Losses of a swapped model: worked out by hand on few tokens, and nothing lost where nothing was swapped."""
+"""Metrics of swapped models: known values on few tokens, and no change without a swap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_positions_are_early_or_later() -> None:
     assert (found.divergence, found.divergence_p99, found.agreement) == (0, 0, 1)
 
 
-def test_drift_of_rows() -> None:
+def test_hidden_metrics() -> None:
     rows = torch.randn(128, 16, generator=torch.Generator().manual_seed(0))
     same = measure_hidden_metrics(rows, rows)
     assert (same.hidden_error, same.embedding_cosine, same.similarity_rank) == pytest.approx((0, 1, 1))
@@ -63,7 +63,7 @@ def test_each_segment_is_the_beginning_of_another_document() -> None:
     found = [chr(int(cut_segment(_loaded(), text, 10, i)[0, 0])) for i in range(5)]
     assert sorted(found) == list("abdef")
     assert cut_segment(_loaded(), text, 10, 0).shape == (1, 10)
-    with pytest.raises(UsageError, match="5 documents of 10 tokens, segment 6"):
+    with pytest.raises(UsageError, match="5 documents of 10 tokens; segment 6"):
         cut_segment(_loaded(), text, 10, 5)
     with pytest.raises(UsageError, match="512 positions"):
         cut_segment(_loaded(), text, 513, 0)

@@ -1,4 +1,4 @@
-"""One layer swapped: what the shortcut past earlier layers gives is what the whole pass gives."""
+"""Swapping one layer: skipping earlier layers gives the output of a full pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _open(tmp_path: Path, make: Callable[..., Any], layer: int) -> LayerSwap:
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("make", [llama, gpt2, bert])
-def test_the_shortcut_changes_nothing(tmp_path: Path, make: Callable[..., Any], layer: int) -> None:
+def test_skipping_earlier_layers_changes_nothing(tmp_path: Path, make: Callable[..., Any], layer: int) -> None:
     one = _open(tmp_path, make, layer)
     found = one.run(WINDOW)
     model = one.loaded_model.model
@@ -40,7 +40,7 @@ def test_the_shortcut_changes_nothing(tmp_path: Path, make: Callable[..., Any], 
     torch.testing.assert_close(one.run("full"), one.own_out, rtol=0, atol=1e-6)
 
 
-def test_earlier_layers_are_not_worked_out_again(tmp_path: Path) -> None:
+def test_earlier_layers_are_not_computed_again(tmp_path: Path) -> None:
     one = _open(tmp_path, llama, 1)
     with watch() as meter:
         one.run(WINDOW)
@@ -50,7 +50,7 @@ def test_earlier_layers_are_not_worked_out_again(tmp_path: Path) -> None:
     assert meter.calls == {0: 1, 1: 1}
 
 
-def test_each_layer_counts(tmp_path: Path) -> None:
+def test_each_layer_changes_the_output(tmp_path: Path) -> None:
     first, last = (_open(tmp_path / str(layer), llama, layer) for layer in (0, 1))
     assert not torch.allclose(first.run(WINDOW), last.run(WINDOW), atol=1e-5)
     assert (first.compare(first.own_out)["divergence"], last.compare(last.own_out)["agreement"]) == (0, 1)

@@ -1,4 +1,4 @@
-"""States behind transformers' cache: the same tokens as without them, in bytes that do not grow where they need not."""
+"""States as transformers' cache: the same tokens, in states of bounded size if the mechanism's is bounded."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _model(make: Any, spec: str) -> Any:
 
 @pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "linear", "attention_sinks:window=4:n_sink=2"])
 @pytest.mark.parametrize("make", [llama, gpt2])
-def test_states_generate_what_a_cache_of_all_keys_does(make: Any, spec: str) -> None:
+def test_states_generate_the_tokens_of_a_full_cache(make: Any, spec: str) -> None:
     model, ids = _model(make, spec), make_ids(1)
     own = model.generate(ids, max_new_tokens=40, do_sample=False)
     assert torch.equal(model.generate(ids, max_new_tokens=40, do_sample=False, past_key_values=StateCache(model)), own)
 
 
-def test_a_models_own_window_holds_in_a_state() -> None:
+def test_states_apply_the_models_window() -> None:
     model, ids = _model(mistral, "full"), make_ids(1)
     own = model.generate(ids, max_new_tokens=40, do_sample=False)
     cache = StateCache(model)
@@ -57,13 +57,13 @@ def test_several_rows_of_one_length() -> None:
     assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, past_key_values=StateCache(model)), own)
 
 
-def test_what_a_state_cannot_do_is_said() -> None:
+def test_unsupported_uses_of_states_are_reported() -> None:
     model, ids = _model(llama, "full"), make_ids(3)
     valid = torch.ones_like(ids)
     valid[1, :4] = 0
     with pytest.raises(UnsupportedError, match="padding"):
         model.generate(ids, attention_mask=valid, max_new_tokens=4, past_key_values=StateCache(model))
-    with pytest.raises(UnsupportedError, match="beams"):
+    with pytest.raises(UnsupportedError, match="beam search"):
         model.generate(ids[:1], num_beams=2, max_new_tokens=4, past_key_values=StateCache(model))
     with pytest.raises(UsageError, match="max_len=30"):
         model.generate(ids[:1], max_new_tokens=10, do_sample=False, past_key_values=StateCache(model, max_len=30))
@@ -73,7 +73,7 @@ def test_what_a_state_cannot_do_is_said() -> None:
 
 
 @pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "retention"])
-def test_copies_go_on_by_themselves(spec: str) -> None:
+def test_copies_are_independent(spec: str) -> None:
     model, (ids,) = _model(llama, spec), make_ids(1)
     ends = torch.tensor([[5, 6, 7], [8, 9, 10]])
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Texts: documents of the built-in one, files of one's own, and the order in which segments are taken."""
+"""Texts: documents of the built-in text, files, and the order of documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.integrations.texts import Text
 
 
-def test_the_built_in_text_holds_every_address() -> None:
+def test_the_built_in_text_contains_every_address() -> None:
     text = Text.find("sotu")
     assert len(text.documents) == 233
     assert sum(map(len, text.documents)) > 10_000_000
@@ -30,7 +30,7 @@ def test_a_file_is_a_document_or_several(tmp_path: Path) -> None:
     assert Text.find(str(path)).label != Text.find(str(packed)).label
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_invalid_texts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         Text.find(str(tmp_path / "absent.txt"))
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
@@ -41,7 +41,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 233])
-def test_segments_come_from_everywhere(count: int) -> None:
+def test_documents_are_spread(count: int) -> None:
     order = Text("any", tuple(map(str, range(count)))).list_spread_numbers()
     assert sorted(order) == list(range(count))
     if count > 20:

@@ -1,4 +1,4 @@
-"""Mechanisms inside tiny models of transformers: the numbers of its own attention, and nothing dropped silently."""
+"""Mechanisms inside tiny models of transformers: they match its own attention, and refuse unsupported features."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _run(model: Any, attention: str, ids: Tensor, valid: Tensor | None = None) -
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("name", MODELS)
-def test_exact_attention_gives_what_the_model_gives(name: str, side: str) -> None:
+def test_exact_attention_equals_the_models(name: str, side: str) -> None:
     model, ids, valid = _make(name), make_ids(), _padding(side)
     own, other = (_run(model, how, ids, valid) for how in ("eager", FULL))
     wanted = torch.ones_like(ids) if valid is None else valid
@@ -53,7 +53,7 @@ def test_exact_attention_gives_what_the_model_gives(name: str, side: str) -> Non
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_asks_for_the_mechanism(name: str) -> None:
+def test_every_layer_calls_the_mechanism(name: str) -> None:
     model = _make(name)
     with ours.watch() as meter:
         _run(model, FULL, make_ids())
@@ -95,14 +95,14 @@ def test_masks_arrive_as_values(monkeypatch: pytest.MonkeyPatch, name: str, caus
                 assert torch.equal(told.mask.key_mask, valid.bool())
 
 
-def test_a_wrong_mask_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_mask_changes_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = _make("llama"), make_ids()
     own = _run(model, "eager", ids)
     monkeypatch.setattr(ours, "_read_mask", lambda *_: ModelMask(ea.Mask()))
     assert (_run(model, FULL, ids) - own).abs().max() > 1e-3
 
 
-def test_packed_sequences_see_themselves_alone() -> None:
+def test_packed_sequences_are_independent() -> None:
     model, ids = _make("llama"), make_ids(1)
     places = torch.cat([torch.arange(10), torch.arange(14)])[None]
     found = []
@@ -114,7 +114,7 @@ def test_packed_sequences_see_themselves_alone() -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_generation_is_the_same_token_by_token(name: str) -> None:
+def test_generation_equals_the_models(name: str) -> None:
     model, ids = _make(name), make_ids(1)
     found = []
     for how in ("eager", FULL):
@@ -125,8 +125,8 @@ def test_generation_is_the_same_token_by_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["sliding_window:window=4", "attention_sinks:window=4:n_sink=2", "linear", "strided"])
-def test_a_generated_text_is_what_the_whole_text_says(spec: str) -> None:
-    """Whatever the mechanism: with transformers' own cache, each step sees what a pass over all would."""
+def test_generated_tokens_equal_those_of_passes_over_the_whole_text(spec: str) -> None:
+    """With transformers' own cache, each step gives the output of a pass over all positions."""
     model, ids = _make("llama"), make_ids(1)
     model.set_attn_implementation(ours.register(spec))
     text = model.generate(ids, max_new_tokens=12, do_sample=False)
@@ -146,7 +146,7 @@ def test_gradients_reach_the_weights() -> None:
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-5)
 
 
-def test_other_scales_are_honoured() -> None:
+def test_other_scales_are_applied() -> None:
     model, ids = _make("llama"), make_ids()
     for layer in model.model.layers:
         layer.self_attn.scaling = 0.3
@@ -154,7 +154,7 @@ def test_other_scales_are_honoured() -> None:
 
 
 @pytest.mark.parametrize(("asked", "word"), [({"softcap": 50.0}, "capped"), ({"s_aux": torch.ones(4)}, "sinks")])
-def test_what_a_mechanism_has_not_is_refused(asked: dict[str, Any], word: str) -> None:
+def test_unsupported_features_are_refused(asked: dict[str, Any], word: str) -> None:
     layer, x = _make("llama").model.layers[0].self_attn, torch.randn(1, 4, 8, 16)
     with pytest.raises(UnsupportedError, match=word):
         ours.attend("full", layer, x, x, x, None, **asked)
@@ -167,7 +167,7 @@ def test_a_mask_tensor_is_refused() -> None:
         model(make_ids(), attention_mask=torch.zeros(3, 1, 24, 24))
 
 
-def test_dropout_is_the_mechanisms_own_or_refused() -> None:
+def test_dropout_is_applied_by_the_mechanism_or_refused() -> None:
     model = llama(attention_dropout=0.5).train()
     model.set_attn_implementation(FULL)
     one, other = (model(make_ids()).logits for _ in range(2))
@@ -184,7 +184,7 @@ def test_windows_of_a_model_and_of_a_mechanism() -> None:
         _run(model, "efficient_attn:linear", ids)
 
 
-def test_a_mechanism_without_a_trait_says_so() -> None:
+def test_missing_traits_are_reported() -> None:
     with pytest.raises(UnsupportedError, match="causal"):
         _run(_make("llama"), "efficient_attn:linformer", make_ids())
     for spec, word in (("reformer", "queries as keys"), ("mla", "values"), ("random_feature:gated=true", "gate")):
@@ -194,7 +194,7 @@ def test_a_mechanism_without_a_trait_says_so() -> None:
         ours.register("sliding_windw")
 
 
-def test_names_that_mean_something_to_transformers_are_aliased() -> None:
+def test_names_that_transformers_treats_specially_are_aliased() -> None:
     model, ids = _make("llama"), make_ids()
     name = ours.register("full:backend=sdpa")
     assert "sdpa" not in name
@@ -205,7 +205,7 @@ def test_names_that_mean_something_to_transformers_are_aliased() -> None:
     assert ours.register("gqa:kv_heads=8") == "efficient_attn:gqa:kv_heads=8"
 
 
-def test_layers_have_instances_of_their_own() -> None:
+def test_each_layer_has_its_own_instance() -> None:
     model, ids = _make("llama"), make_ids()
     _run(model, "efficient_attn:performer", ids)
     made = [ours._instances[layer.self_attn]["performer"] for layer in model.model.layers]
@@ -214,7 +214,7 @@ def test_layers_have_instances_of_their_own() -> None:
     assert not any(key.startswith("performer") for key in model.state_dict())
 
 
-def test_a_model_that_goes_around_the_interface_is_said() -> None:
+def test_a_model_that_bypasses_the_interface_is_reported() -> None:
     model, ids = _make("llama"), make_ids(1)
     with ours.watch() as meter:
         _run(model, FULL, ids)

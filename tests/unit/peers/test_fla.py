@@ -1,4 +1,4 @@
-"""flash-linear-attention's plain torch forms: they are our retention and causal linear attention, and want no GPU."""
+"""flash-linear-attention's plain torch forms equal our retention and causal linear attention, without a GPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn import peers
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
+from efficient_attn.peers import hosting
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 CAUSAL = ea.Mask(causal=True)
@@ -53,7 +53,7 @@ def _with_gradients(spec: str, tensors: list[Tensor]) -> list[Tensor]:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("n", [1, 7, 64, 130])  # shorter than a chunk, one chunk, no multiple of it
 @pytest.mark.parametrize(("peer", "ours"), OURS.items())
-def test_it_is_ours(peer: str, ours: str, n: int) -> None:
+def test_the_peer_equals_our_mechanism(peer: str, ours: str, n: int) -> None:
     inputs = _draw(n)
     before = [x.clone() for x in inputs]
     got, want = _with_gradients(peer, inputs), _with_gradients(f"{ours}:backend=dense", inputs)
@@ -63,7 +63,7 @@ def test_it_is_ours(peer: str, ours: str, n: int) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_linear_form_is_ours_in_float64() -> None:
+def test_the_linear_form_equals_ours_in_float64() -> None:
     inputs = _draw(100, torch.float64)
     for mine, theirs in zip(*(_with_gradients(s, inputs) for s in ("peer_fla_linear", "linear")), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-8)  # it adds 1e-10 to sums
@@ -71,7 +71,7 @@ def test_the_linear_form_is_ours_in_float64() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_simple_gla:form=parallel", "peer_fla_linear"])
-def test_half_precision_comes_back_as_it_went_in(spec: str) -> None:
+def test_half_precision_outputs_have_the_input_dtype(spec: str) -> None:
     inputs = _draw(130, torch.bfloat16)
     out = ea.create(spec)(*inputs, CAUSAL)
     want = ea.create(spec, backend="dense")(*(x.double() for x in inputs), CAUSAL)
@@ -94,7 +94,7 @@ def test_it_passes_verification(spec: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "dtype"), [("peer_simple_gla:chunk_size=24", torch.float32), ("peer_fla_linear", torch.float64)]
 )
-def test_it_keeps_the_contract(spec: str, dtype: torch.dtype, check: Check) -> None:
+def test_the_peer_passes_the_conformance_tests(spec: str, dtype: torch.dtype, check: Check) -> None:
     outcome = run_check(check, Subject(spec, dtype=dtype))
     assert outcome.status in ("passed", "not_claimed"), outcome.reason
 
@@ -108,9 +108,9 @@ REFUSED = {
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("spec", "mask", "dtype", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_it_cannot_do_is_refused(spec: str, mask: ea.Mask, dtype: torch.dtype, says: str) -> None:
-    with pytest.raises(ea.UnsupportedError, match=says):
+@pytest.mark.parametrize(("spec", "mask", "dtype", "message"), REFUSED.values(), ids=REFUSED)
+def test_unsupported_inputs_are_refused(spec: str, mask: ea.Mask, dtype: torch.dtype, message: str) -> None:
+    with pytest.raises(ea.UnsupportedError, match=message):
         ea.create(spec)(*_draw(64, dtype), mask)
 
 
@@ -123,20 +123,22 @@ def test_options_out_of_range(option: str) -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_fla_linear"])
-def test_nothing_else_of_the_package_is_imported(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its operations would be, and Triton, were the file imported by its name."""
+def test_only_the_file_is_executed(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing the file as a module would import all operations, and Triton."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
         monkeypatch.delitem(sys.modules, name)
-    peers.load_library_file.cache_clear()
+    hosting.load_library_file.cache_clear()
     ea.create(spec)
     assert not [name for name in sys.modules if name.partition(".")[0] == "fla"]
 
 
 @pytest.mark.parametrize("absent", ["fla", "einops"])
 @pytest.mark.parametrize("peer", ["peer_simple_gla", "peer_fla_linear"])
-def test_an_absent_library_is_named_with_the_way_to_it(peer: str, absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_command_to_install_it(
+    peer: str, absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, absent, None)  # what is None there cannot be imported
-    peers.load_library_file.cache_clear()
+    hosting.load_library_file.cache_clear()
     with pytest.raises(
         ea.UsageError, match=rf"^{peer} needs the package fla-core: pip install 'efficient-attn\[peers\]'$"
     ):

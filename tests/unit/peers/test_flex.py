@@ -1,4 +1,4 @@
-"""flex_attention compiled on the CPU: its block masks hold our patterns' pairs, and what it cannot do is refused."""
+"""flex_attention compiled on the CPU: block masks contain our patterns' pairs, and unsupported calls are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _draw(n: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("peer", "ours"), OURS.items())
-def test_its_block_mask_holds_the_pairs_of_ours(peer: str, ours: str, causal: bool) -> None:
+def test_its_block_mask_contains_our_pairs(peer: str, ours: str, causal: bool) -> None:
     n, attn = 300, ea.create(peer)
     module = sys.modules[type(attn).__module__]
     mask = module._make_block_mask(attn.pattern, Geometry(n, n, 0, causal), torch.device("cpu"))
@@ -47,20 +47,20 @@ def test_its_block_mask_holds_the_pairs_of_ours(peer: str, ours: str, causal: bo
 
 
 @pytest.mark.slow
-def test_compiled_it_is_ours() -> None:
+def test_the_compiled_peer_equals_our_mechanism() -> None:
     (q, k, v), mask = _draw(130), ea.Mask(causal=True)
     got = ea.create("peer_flex_longformer:window=4:n_global=3")(q, k, v, mask)
     want = ea.create("longformer:window=4:n_global=3", backend="dense")(q, k, v, mask)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_what_torch_cannot_do_on_a_cpu_is_refused() -> None:
+def test_unsupported_calls_on_cpus_are_refused() -> None:
     attn = ea.create("peer_flex_sliding_window")
     with pytest.raises(ea.UnsupportedError, match="has no gradient"):
         attn(*(x.requires_grad_() for x in _draw(8)))
     with pytest.raises(ea.UnsupportedError, match=r"not torch\.float64"):
         attn(*_draw(8, torch.float64))
-    with pytest.raises(ea.UnsupportedError, match="less than a block, 128"):
+    with pytest.raises(ea.UnsupportedError, match="shorter than a block, 128"):
         attn(*_draw(40))
     with pytest.raises(ea.UnsupportedError, match="padding"):
         attn(*_draw(8), ea.Mask(key_lengths=torch.tensor([3, 4])))

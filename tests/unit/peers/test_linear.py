@@ -1,4 +1,4 @@
-"""Peers of linear, low-rank and hashed attention: they are what their oracles say, in outputs and gradients."""
+"""Peers of linear, low-rank and hashed attention: outputs and gradients equal those of their references."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _with_gradients(attn: ea.Attention, tensors: list[Tensor], mask: ea.Mask) ->
 
 
 def _agree(spec: str, n: int, *, causal: bool = False, dtype: torch.dtype = torch.float32) -> None:
-    """The library's output and gradients are the oracle's, and its inputs are as they were."""
+    """Assert that output and gradients equal the reference's, and that inputs are unchanged."""
     inputs, mask = draw(n, dtype, spec=spec), ea.Mask(causal=causal)
     before = [x.clone() for x in inputs]
     peer, oracle = (create(spec, backend=backend).to(dtype) for backend in ("library", "dense"))
@@ -75,13 +75,13 @@ AGREE = [
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("spec", "n", "causal"), AGREE)
-def test_it_is_its_oracle(spec: str, n: int, causal: bool, dtype: torch.dtype) -> None:
+def test_the_peer_equals_its_reference(spec: str, n: int, causal: bool, dtype: torch.dtype) -> None:
     _agree(spec, n, causal=causal, dtype=dtype)
 
 
 @dataclass(frozen=True)
 class Rounded(Subject):
-    """A subject whose lengths are rounded up to what the library takes, in the checks that ask for sizes."""
+    """A subject whose lengths are rounded up to supported ones, in checks that draw sizes."""
 
     multiple: int = 1
 
@@ -155,7 +155,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", ASKED, ids=lambda c: c.name)
 @pytest.mark.parametrize("spec", [pytest.param(spec, marks=pytest.mark.sampled(4, spec)) for spec in TAKES])
-def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -> None:
+def test_the_peer_passes_the_conformance_tests_with_listed_exceptions(spec: str, check: Check) -> None:
     multiple, exceptions = TAKES[spec]
     outcome = run_check(check, Rounded(spec, multiple=multiple))
     if check.name in exceptions:
@@ -178,7 +178,7 @@ def test_it_passes_verification(spec: str, causal: bool, mode: str) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_linear_transformers_buckets_hide_a_querys_own() -> None:
+def test_linear_transformers_buckets_exclude_the_querys_own() -> None:
     q, k, v = draw(24, torch.float64)
     mask = ea.Mask(causal=True)
     hidden, plain = (create(f"peer_linear_transformer:bucket_size={b}")(q, k, v, mask) for b in (8, 1))
@@ -192,14 +192,14 @@ def test_linear_transformers_buckets_hide_a_querys_own() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_linear_transformers_sums_are_clamped() -> None:
-    """Where keys are very negative the sum is below 0.001, and the weights no longer add up to 1."""
+    """With very negative keys the sum is below 0.001, and the weights do not add up to 1."""
     q, k, v = draw(4, torch.float64)
     out = create("peer_linear_transformer")(q, k - 30, torch.ones_like(v), ea.Mask(causal=True))
     assert out.max() < 1e-6
 
 
 @pytest.mark.usefixtures("installed")
-def test_performers_estimate_is_near_softmax_and_sees_the_future_a_little() -> None:
+def test_performers_estimate_is_near_softmax_and_depends_slightly_on_the_future() -> None:
     q, k, v = (x / 3 for x in draw(64, torch.float64))
     attn = create("peer_performer:n_features=4096").double()
     want = ea.create("full")(q, k, v)
@@ -220,7 +220,7 @@ def test_reformer_with_two_chunks_is_attention_to_all_others() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_reformer_in_half_precision_hashes_as_its_oracle_does(dtype: torch.dtype) -> None:
+def test_reformer_in_half_precision_hashes_as_its_reference(dtype: torch.dtype) -> None:
     q, _, v = draw(64, dtype)
     spec = "peer_reformer:bucket_size=8"
     out, want = (create(spec, backend=b)(q, q, v) for b in ("library", "dense"))

@@ -1,4 +1,4 @@
-"""Peers: other people's libraries compute what our oracles say, leave everything alone, and say what they cannot do."""
+"""Peers of sparse attention: they equal their references, have no side effects, and refuse unsupported inputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _with_gradients(attn: ea.Attention, tensors: list[Tensor], mask: ea.Mask) ->
 
 
 def _agree(peer: str, oracle: str, n: int, *, causal: bool = False, dtype: torch.dtype = torch.float32) -> None:
-    """The library's output and gradients are the oracle's, and its inputs are as they were."""
+    """Assert that output and gradients equal the reference's, and that inputs are unchanged."""
     inputs, mask = _inputs(n, dtype), ea.Mask(causal=causal)
     before = [x.clone() for x in inputs]
     with torch.no_grad():
@@ -74,21 +74,21 @@ LENGTHS = (1, 5, 8, 9, 16, 33, 48)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", LENGTHS)
-def test_local_attention_is_our_sliding_window(n: int, causal: bool, dtype: torch.dtype) -> None:
+def test_local_attention_equals_our_sliding_window(n: int, causal: bool, dtype: torch.dtype) -> None:
     _agree("peer_local_attention:window=8", "sliding_window:window=8", n, causal=causal, dtype=dtype)
 
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("n_global", [0, 1, 3, 20])
 @pytest.mark.parametrize("n", LENGTHS)
-def test_longformer_is_our_longformer(n: int, n_global: int) -> None:
+def test_longformer_equals_our_longformer(n: int, n_global: int) -> None:
     options = f"window=8:n_global={n_global}"
     _agree(f"peer_longformer:{options}", f"longformer:{options}", n)
 
 
 @pytest.mark.usefixtures("installed")
 def test_longformer_is_a_window_and_global_rows_and_columns() -> None:
-    """Said once more by hand: |i - j| <= window, the first columns, the first rows."""
+    """The pairs, computed explicitly: |i - j| <= window, the first columns, the first rows."""
     (q, k, v), i = _inputs(50), torch.arange(50)
     seen = ((i[:, None] - i).abs() <= 4) | (i < 3) | (i[:, None] < 3)
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -109,14 +109,14 @@ def test_longformer_is_a_window_and_global_rows_and_columns() -> None:
         (3072, 64, 3, torch.float32),
     ],
 )
-def test_bigbird_is_its_own_pattern(n: int, block_size: int, n_random: int, dtype: torch.dtype, weights: str) -> None:
+def test_bigbird_equals_its_reference(n: int, block_size: int, n_random: int, dtype: torch.dtype, weights: str) -> None:
     spec = f"peer_bigbird:block_size={block_size}:n_random={n_random}"
     _agree(f"{spec}:return_weights={weights}", spec, n, dtype=dtype)
 
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("n", "twice"), [(768, 0), (1024, 6), (4096, 0)])
-def test_bigbird_counts_the_blocks_that_its_docstring_says(n: int, twice: int) -> None:
+def test_bigbird_counts_some_blocks_twice(n: int, twice: int) -> None:
     attn = ea.create("peer_bigbird")
     counts = attn.block_counts(4, n)
     last = n // 64 - 1
@@ -132,14 +132,14 @@ def test_bigbird_counts_the_blocks_that_its_docstring_says(n: int, twice: int) -
 
 
 @pytest.mark.usefixtures("installed")
-def test_bigbirds_weights_are_the_only_ones_left_out() -> None:
+def test_only_bigbirds_weights_are_on_the_meta_device() -> None:
     q, k, v = _inputs(768)
     whole, lean = (ea.create(f"peer_bigbird:return_weights={w}")(q, k, v) for w in ("true", "false"))
     assert torch.equal(whole, lean)
 
 
 @pytest.mark.usefixtures("installed")
-def test_bigbird_draws_from_its_seed_and_leaves_numpy_alone() -> None:
+def test_bigbird_draws_from_its_seed_and_restores_numpys_generator() -> None:
     q, k, v = _inputs(88)
     one, other = (ea.create("peer_bigbird:block_size=8:n_random=2", seed=seed) for seed in (0, 1))
     np.random.seed(7)
@@ -156,7 +156,7 @@ def test_bigbird_draws_from_its_seed_and_leaves_numpy_alone() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", PACKAGES)
-def test_a_peer_is_nothing_but_a_function(spec: str) -> None:
+def test_a_peer_has_no_state(spec: str) -> None:
     """No parameters, no submodules, no random numbers drawn."""
     state = torch.get_rng_state()
     attn = ea.create(spec)
@@ -169,7 +169,7 @@ def test_a_peer_is_nothing_but_a_function(spec: str) -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("window", [1, 7, 40])
 @pytest.mark.parametrize("n", [1, 6, 7, 8, 50])
-def test_pairs_are_ours(n: int, window: int) -> None:
+def test_pairs_equal_ours(n: int, window: int) -> None:
     for causal in (False, True):
         ours, peer = ea.create("sliding_window", window=window), ea.create("peer_local_attention", window=window)
         assert peer.pairs(n, n, causal) == ours.pairs(n, n, causal)
@@ -183,7 +183,7 @@ def test_pairs_are_ours(n: int, window: int) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
-def test_local_attention_keeps_the_whole_contract(check: Check) -> None:
+def test_local_attention_passes_all_conformance_tests(check: Check) -> None:
     outcome = run_check(check, Subject("peer_local_attention:window=7"))
     assert outcome.status in ("passed", "not_claimed"), outcome.reason
 
@@ -200,11 +200,11 @@ REFUSED = {
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("spec", "n", "mask", "dtype", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_the_library_cannot_do_is_refused_in_one_line(
-    spec: str, n: int, mask: dict[str, object], dtype: torch.dtype, says: str
+@pytest.mark.parametrize(("spec", "n", "mask", "dtype", "message"), REFUSED.values(), ids=REFUSED)
+def test_unsupported_inputs_are_refused_in_one_line(
+    spec: str, n: int, mask: dict[str, object], dtype: torch.dtype, message: str
 ) -> None:
-    with pytest.raises(ea.UnsupportedError, match=says) as caught:
+    with pytest.raises(ea.UnsupportedError, match=message) as caught:
         ea.create(spec)(*_inputs(n, dtype), ea.Mask(**mask))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
@@ -238,7 +238,7 @@ def test_it_passes_verification(spec: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("peer", "module", "package"), [(p, *names) for p, names in PACKAGES.items()])
-def test_an_absent_library_is_named_with_the_way_to_it(
+def test_a_missing_library_is_reported_with_the_command_to_install_it(
     peer: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # what is None there cannot be imported
@@ -247,7 +247,7 @@ def test_an_absent_library_is_named_with_the_way_to_it(
         ea.create(peer)
 
 
-def test_the_suite_without_the_extra_ends_in_one_line(
+def test_the_suite_without_its_library_ends_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "local_attention", None)

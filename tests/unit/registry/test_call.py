@@ -1,4 +1,4 @@
-"""The one-liner."""
+"""`ea.attention`, the function call."""
 
 from __future__ import annotations
 

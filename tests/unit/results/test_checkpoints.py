@@ -1,4 +1,4 @@
-"""What unfinished cases keep: taken away when it is of no more use, and nothing else with it."""
+"""Checkpoints of unfinished cases: they are removed when they are not needed, and no other files are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_case_is_found_by_its_digest() -> None:
     assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINT_FOLDER}/{ONE}.safetensors")
 
 
-def test_one_case_takes_its_own_with_it(tmp_path: Path) -> None:
+def test_only_the_checkpoint_of_a_digest_is_removed(tmp_path: Path) -> None:
     place = _lay(tmp_path)
     clear(tmp_path, digest=ONE)  # what a killed writer left, too
     assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
@@ -34,7 +34,7 @@ def test_one_case_takes_its_own_with_it(tmp_path: Path) -> None:
     assert not place.exists()
 
 
-def test_all_go_but_those_that_are_kept(tmp_path: Path) -> None:
+def test_all_checkpoints_but_the_kept_ones_are_removed(tmp_path: Path) -> None:
     place = _lay(tmp_path)
     clear(tmp_path, {TWO})
     assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
@@ -43,7 +43,7 @@ def test_all_go_but_those_that_are_kept(tmp_path: Path) -> None:
     clear(tmp_path)
 
 
-def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_other_files_are_kept(tmp_path: Path) -> None:
     names = {"mine.safetensors", "0123456789ab.txt", f"x{ONE}.safetensors"}
     place = _lay(tmp_path, *names, f"{ONE}.safetensors")
     clear(tmp_path)
@@ -59,5 +59,5 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", get_args(Status))
-def test_those_go_on_that_may_come_to_an_end_another_time(status: Status) -> None:
+def test_failed_cases_but_invalid_ones_are_resumable(status: Status) -> None:
     assert is_resumable(status) is (status in ("oom", "timeout", "crashed", "interrupted", "error"))

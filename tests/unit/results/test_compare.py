@@ -1,4 +1,4 @@
-"""Two runs compared: what is called a difference is one, what is one is found, and nothing is passed over."""
+"""Comparisons of two runs: error rates, detection, and cases that cannot be compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _called(found: Comparison) -> list[Change]:
     return [c for c in found.changes if c.kind in ("faster", "slower")]
 
 
-# -- what it may say -----------------------------------------------------------------------------------------------
+# -- error rates ---------------------------------------------------------------------------------------------------
 
 NOISES: dict[str, tuple[Any, dict[str, float]]] = {
     "while the machine drifts more than a latency is allowed to": ("speedup", {"machine": 0.05}),
@@ -44,7 +44,7 @@ NOISES: dict[str, tuple[Any, dict[str, float]]] = {
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("by", "noise"), NOISES.values(), ids=NOISES)
-def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, Any]) -> None:
+def test_equal_runs_rarely_differ(by: Any, noise: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
     wrong = total = families = 0
     for _ in range(200):
@@ -53,10 +53,10 @@ def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, A
         total, wrong, families = total + len(called), wrong + sum(called), families + any(called)
     assert total == 200 * (10 if by == "speedup" else 20)
     assert wrong <= 0.02 * total
-    assert families <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)  # a whole comparison keeps its word, too
+    assert families <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)  # family-wise
 
 
-def test_a_single_cell_keeps_its_confidence() -> None:
+def test_a_single_case_keeps_its_confidence() -> None:
     rng = np.random.default_rng(2)
     pairs = ([record("linear", 64, np.exp(rng.normal(0, 0.03, 20)).tolist()) for _ in range(2)] for _ in range(2000))
     wrong = sum(len(_called(_compare([a], [b], drift=0.0))) for a, b in pairs)
@@ -65,7 +65,7 @@ def test_a_single_cell_keeps_its_confidence() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("factor", "kind"), [(1.05, "slower"), (1 / 1.05, "faster")])
-def test_five_percent_are_found_through_noise_and_drift(factor: float, kind: str) -> None:
+def test_five_percent_are_detected_despite_noise_and_drift(factor: float, kind: str) -> None:
     rng = np.random.default_rng(3)
     seen: Counter[str] = Counter()
     for _ in range(100):
@@ -119,7 +119,7 @@ def test_more_cells_mean_wider_intervals(by: Any) -> None:
     assert widths == sorted(set(widths))
 
 
-def test_the_verdict_is_what_the_interval_says() -> None:
+def test_the_verdict_follows_from_the_interval() -> None:
     rng = np.random.default_rng(7)
     new = measured(rng, groups=6, factors={"linear": 1.03})
     for change in _compare(measured(rng, groups=6), new).changes:
@@ -131,37 +131,37 @@ def test_the_verdict_is_what_the_interval_says() -> None:
             assert 1 / 1.1 <= change.low <= change.high <= 1.1
 
 
-def test_the_margin_is_what_one_overlooks() -> None:
+def test_differences_below_the_margin_are_ignored() -> None:
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     new = [record("full", 64, steady(10)), record("linear", 64, steady(2.06))]
     assert _of(_compare(old, new)).kind == "slower"
     assert _of(_compare(old, new, margin=0.05)).kind == "same"
 
 
-def test_the_last_word_on_a_case_counts_whatever_its_digest() -> None:
+def test_the_latest_record_of_a_case_counts_whatever_its_digest() -> None:
     old = [record("linear", 64, steady(2))]
     new = [failed("linear", 64), record("linear", 64, steady(4), digest="changed"), failed("linear", 64, "interrupted")]
     assert _of(_compare(old, new)).kind == "slower"
 
 
-# -- what cannot be compared ---------------------------------------------------------------------------------------
+# -- failures and missing cases ------------------------------------------------------------------------------------
 
 
-def test_one_round_is_inconclusive_and_says_why() -> None:
+def test_a_single_round_is_inconclusive_with_a_reason() -> None:
     change = _of(_compare([record("linear", 64, [1.0])], [record("linear", 64, steady(5))]))
     assert (change.kind, change.reason) == ("inconclusive", "a single round gives no interval")
     assert change.ratio == pytest.approx(0.2, rel=0.01)
     assert (change.low, change.high) == (None, None)
 
 
-def test_two_wild_rounds_end_in_finite_numbers() -> None:
+def test_extreme_rounds_give_finite_numbers() -> None:
     cells = [record("linear", 64 << i, [1e-6, 1e6]) for i in range(8)]
     for change in _compare(cells, cells).changes:
         assert change.kind == "inconclusive"
         assert 0 < (change.low or 0) < (change.high or 0) < math.inf
 
 
-def test_cases_of_one_run_alone_are_listed() -> None:
+def test_cases_of_only_one_run_are_listed() -> None:
     shared = record("linear", 64, steady(2))
     found = _compare([shared, record("full", 64, steady(9))], [shared, record("linear", 128, steady(4))])
     assert found.only_in_base == (key("full", 64)[:-2],)
@@ -169,7 +169,7 @@ def test_cases_of_one_run_alone_are_listed() -> None:
     assert [c.name for c in found.changes] == [LINEAR]
 
 
-def test_what_was_skipped_is_not_there() -> None:
+def test_skipped_cases_are_ignored() -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
     found = _compare(good, [good[0], failed("linear", 64, "skipped", "no CUDA device")])
     assert found.only_in_base == (LINEAR,)
@@ -177,7 +177,7 @@ def test_what_was_skipped_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("status", ["oom", "crashed", "timeout", "invalid", "error", "unsupported"])
-def test_what_ran_and_does_not_any_more_is_broken(status: str) -> None:
+def test_cases_that_no_longer_run_are_broken(status: str) -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
     bad = [good[0], failed("linear", 64, status, "so it is")]
     found = _compare(good, bad)

@@ -1,4 +1,4 @@
-"""What a comparison can rule out: bounds that hold, and differences that are found or whose case is named as blind."""
+"""Bounds of comparisons: their coverage, and differences that are detected or whose case is blind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from compare_runs import LINEAR, change_of, compare_rows, key, measured, record,
 from efficient_attn.results.exchange import list_round_values
 
 
-def test_a_difference_is_called_where_bonferroni_would_not() -> None:
-    """Holm: once the clear ones are called, fewer are left to correct for."""
+def test_holm_reports_a_difference_that_bonferroni_would_not() -> None:
+    """Holm's procedure corrects for fewer cases after each rejection."""
     rng = np.random.default_rng(12)
     clear = [record("linear", 64 << i, np.exp(rng.normal(i, 0.01, 20)).tolist()) for i in range(40)]
     doubled = [record("linear", 64 << i, (2 * np.exp(rng.normal(i, 0.01, 20))).tolist()) for i in range(40)]
@@ -21,14 +21,14 @@ def test_a_difference_is_called_where_bonferroni_would_not() -> None:
     less = record("faint", 64, values)
     name = key("faint", 64).partition("#")[0]
     alone = change_of(compare_rows([faint], [less], drift=0.0), name)
-    beside = change_of(compare_rows([*clear, faint], [*doubled, less], drift=0.0), name)
+    together = change_of(compare_rows([*clear, faint], [*doubled, less], drift=0.0), name)
     lost = change_of(compare_rows([*clear, faint], [*clear, less], drift=0.0), name)
-    assert (alone.kind, beside.kind, lost.kind) == ("slower", "slower", "inconclusive")
-    assert beside.low == pytest.approx(alone.low)
+    assert (alone.kind, together.kind, lost.kind) == ("slower", "slower", "inconclusive")
+    assert together.low == pytest.approx(alone.low)
 
 
 @pytest.mark.slow
-def test_a_difference_of_the_tolerance_is_found_or_its_case_is_blind() -> None:
+def test_a_difference_of_the_tolerance_is_detected_or_its_case_is_blind() -> None:
     rng = np.random.default_rng(13)
     missed = found = 0
     for _ in range(150):
@@ -68,7 +68,7 @@ def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
     assert blind[0] > blind[-1] == 0
 
 
-def test_what_was_found_is_not_blind_and_bounds_the_slowdown() -> None:
+def test_detected_differences_are_not_blind_and_bound_the_slowdown() -> None:
     old, new = [record("linear", 64, steady(2))], [record("linear", 64, steady(4))]
     found = compare_rows(old, new)
     assert (change_of(found).kind, found.blind) == ("slower", ())
@@ -76,13 +76,13 @@ def test_what_was_found_is_not_blind_and_bounds_the_slowdown() -> None:
     assert compare_rows(new, old).slower_by_at_most == 0  # all became faster for sure
 
 
-def test_where_all_are_blind_there_is_no_bound() -> None:
+def test_if_all_cases_are_blind_there_is_no_bound() -> None:
     found = compare_rows([record("linear", 64, [1.0])], [record("linear", 64, [1.0])])
     assert (found.blind, found.slower_by_at_most) == ((LINEAR,), None)
     assert change_of(found).least is None
 
 
-def test_a_run_compared_with_itself_is_known_for_it() -> None:
+def test_a_run_compared_with_itself_is_recognized() -> None:
     old, new = [record("linear", 64, steady(2))], [record("linear", 64, steady(2.01))]
     assert compare_rows(old, old).itself
     assert not compare_rows(old, new).itself

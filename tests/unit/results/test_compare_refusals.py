@@ -1,4 +1,4 @@
-"""Runs that cannot be compared are refused in one line: unlike machines, nothing in common."""
+"""Runs that cannot be compared: different machines, no common case."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from efficient_attn.results.compare import compare
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         ("machine", "M1-x8", "machine Xeon-x2-15GiB in a, M1-x8 in b"),
         ("torch", "2.14.0", "torch 2.13.0 in a, 2.14.0 in b"),
         ("threads_default", 4, "threads default 2 in a, 4 in b"),
     ],
 )
-def test_unlike_machines_are_refused_unless_asked_for(name: str, value: Any, says: str) -> None:
+def test_different_machines_are_refused_without_across_machines(name: str, value: Any, message: str) -> None:
     records = [record("linear", 64, steady(2))]
     sides = run(records, "a"), run(records, "b", **{name: value})
-    with pytest.raises(UsageError, match=f"different machines: {says}; add --across-machines"):
+    with pytest.raises(UsageError, match=f"different machines: {message}; add --across-machines"):
         compare(*sides)
-    assert compare(*sides, across_machines=True).unlike == (says,)
+    assert compare(*sides, across_machines=True).unlike == (message,)
 
 
 def test_sessions_of_one_run_must_agree_too() -> None:
@@ -35,7 +35,7 @@ def test_sessions_of_one_run_must_agree_too() -> None:
         compare(mixed, mixed)
 
 
-def test_a_run_that_says_nothing_of_its_machine_is_refused() -> None:
+def test_a_run_without_an_environment_is_refused() -> None:
     silent = type(run([]))(name="a", records=[record("linear", 64, steady(2))], environments=[])
     with pytest.raises(UsageError, match="machine unknown in a, unknown in a"):
         compare(silent, silent)

@@ -1,4 +1,4 @@
-"""Compressed rows: every line stays, they are read alike, and nothing is written to them."""
+"""Compressed rows: lines are unchanged, are read as before, and are read only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(folder: Path, *keys: str, shard: str = "rows.jsonl", resume: bool = Fa
     return folder
 
 
-def test_what_is_packed_reads_as_before(tmp_path: Path) -> None:
+def test_compressed_rows_read_as_before(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     write(tmp_path, "c", shard="rows-2.jsonl", resume=True)
     lines = {path.name: path.read_bytes() for path in list_shards(run)}
@@ -48,7 +48,7 @@ def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
     assert not (run / CHECKPOINT_FOLDER).exists()
 
 
-def test_packing_twice_changes_nothing_and_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+def test_compression_is_idempotent_and_deterministic(tmp_path: Path) -> None:
     one, two = (compress_rows(write(tmp_path / name, "a", "b"))[0] for name in ("one", "two"))
     before = one.read_bytes()
     assert before == two.read_bytes()
@@ -56,7 +56,7 @@ def test_packing_twice_changes_nothing_and_the_same_rows_give_the_same_bytes(tmp
     assert one.read_bytes() == before
 
 
-def test_a_stop_in_between_loses_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_compression_loses_nothing(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     rows = (run / "rows.jsonl").read_bytes()
     compress_rows(run)
@@ -70,7 +70,7 @@ def test_a_stop_in_between_loses_nothing(tmp_path: Path) -> None:
     assert (run / "rows.jsonl").exists()
 
 
-def test_going_on_with_a_packed_run_is_refused_and_unpacking_it_allows_it(tmp_path: Path) -> None:
+def test_resuming_a_compressed_run_is_refused_until_it_is_unpacked(tmp_path: Path) -> None:
     (packed,) = compress_rows(write(tmp_path / "run", "a"))
     before = packed.read_bytes()
     with pytest.raises(UsageError, match=r"run: published, .* compressed .*; choose another --out, or unpack"):
@@ -82,7 +82,7 @@ def test_going_on_with_a_packed_run_is_refused_and_unpacking_it_allows_it(tmp_pa
     assert [record.row.case_key for record in read(tmp_path / "run")] == ["a", "b"]
 
 
-def test_a_run_that_is_written_to_or_damaged_is_not_packed(tmp_path: Path) -> None:
+def test_a_locked_or_damaged_run_is_not_compressed(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "busy"), pytest.raises(UsageError, match="in use by process"):
         compress_rows(tmp_path / "busy")
     run = write(tmp_path / "torn", "a", "b")
@@ -95,7 +95,7 @@ def test_a_run_that_is_written_to_or_damaged_is_not_packed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "no gzip"])
-def test_a_broken_file_is_reported_and_what_can_be_read_is(how: str, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_reported_and_read_partly(how: str, tmp_path: Path) -> None:
     (packed,) = compress_rows(write(tmp_path, *map(str, range(200))))
     data = packed.read_bytes()
     middle = len(data) // 2

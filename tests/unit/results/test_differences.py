@@ -1,4 +1,4 @@
-"""What of two runs is compared with what: a case beside its baseline, or its time; and what spoils that."""
+"""Which quantities of two runs are compared: speedups or latencies; and disturbances."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ UNPAIRED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("known", UNPAIRED.values(), ids=UNPAIRED)
-def test_what_was_not_measured_beside_the_same_baseline_is_compared_by_latency(known: dict[str, Any]) -> None:
+def test_without_a_common_baseline_latencies_are_compared(known: dict[str, Any]) -> None:
     usual = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     other = [record("full", 64, steady(10), **known), record("linear", 64, steady(2))]
     assert change_of(compare_rows(usual, usual)).by == "speedup"
     assert change_of(compare_rows(usual, other)).by == "latency"
 
 
-def test_another_baseline_is_no_measure() -> None:
+def test_different_baselines_are_not_compared() -> None:
     dense = record("dense", 64, steady(10), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
     linear = record("linear", 64, steady(2))
     assert change_of(compare_rows([dense, linear], [dense, linear])).by == "speedup"
@@ -52,7 +52,7 @@ def test_another_baseline_is_no_measure() -> None:
     assert change_of(compare_rows(two, two)).by == "latency"  # which of the two was meant?
 
 
-def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
+def test_variants_with_other_key_value_heads_share_the_group() -> None:
     name = "tiny/all/decode/gqa:kv_heads=2/n64-b1-h4-kv2-d64/float32-cpu-t1-causal#1"
     base = "tiny/all/decode/full/n64-b1-h4-kv4-d64/float32-cpu-t1-causal#2"
     both = [record("full", 64, steady(4), case_key=base), record("gqa:kv_heads=2", 64, steady(1), case_key=name)]
@@ -60,8 +60,8 @@ def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
 
 
 @pytest.mark.parametrize(("before", "by"), [(8, "speedup"), (1, "latency")])
-def test_a_baseline_with_other_key_value_heads_is_no_measure(before: int, by: str) -> None:
-    """Of a baseline that runs with several, earlier versions paired the others with whichever came first."""
+def test_baselines_with_different_key_value_heads_are_not_compared(before: int, by: str) -> None:
+    """If a baseline ran with several, earlier versions paired with the first of them."""
     key_of = "tiny/all/decode/{}/n64-b1-h8-kv{}-d64/float32-cpu-t1-causal#1".format
     full = [record("full", 64, steady(4), case_key=key_of("full", heads), kv_heads=heads) for heads in (before, 8)]
     linear = record("linear", 64, steady(1), case_key=key_of("linear", 8), kv_heads=8)
@@ -69,7 +69,7 @@ def test_a_baseline_with_other_key_value_heads_is_no_measure(before: int, by: st
     assert change_of(found, key_of("linear", 8).partition("#")[0]).by == by
 
 
-def test_fewer_rounds_find_their_partners_in_each_process() -> None:
+def test_rounds_are_paired_within_each_process() -> None:
     full = record("full", 64, [10, 11, 12, 20, 21, 22], process=[0, 0, 0, 1, 1, 1])
     short = record("linear", 64, [1, 1.1, 2, 2.1], process=[0, 0, 1, 1])
     change = change_of(compare_rows([full, short], [full, short]))
@@ -86,7 +86,7 @@ def test_drift_widens_latencies_only() -> None:
 
 
 @pytest.mark.parametrize("by", ["speedup", "latency"])
-def test_own_time_and_speedup_are_both_told(by: Any) -> None:
+def test_latency_and_speedup_are_both_reported(by: Any) -> None:
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2), speedup=5.0)]
     new = [record("full", 64, steady(20)), record("linear", 64, steady(2), speedup=10.0)]
     change = change_of(compare_rows(old, new, by=by))
@@ -108,10 +108,10 @@ DISTURBED = [
 
 @pytest.mark.parametrize("beside", ["linear", "full"])
 @pytest.mark.parametrize(("disturbed", "kind"), DISTURBED)
-def test_what_was_disturbed_mostly_or_in_one_run_is_inconclusive(
+def test_mostly_or_unequally_disturbed_cases_are_inconclusive(
     disturbed: tuple[int, int], kind: str, beside: str
 ) -> None:
-    """The baseline's disturbance too, where a speedup over it is compared."""
+    """Also if the baseline of a compared speedup was disturbed."""
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     new = [record("full", 64, steady(10)), record("linear", 64, steady(4))]
     for side, count in zip((old, new), disturbed, strict=True):
@@ -127,7 +127,7 @@ def test_what_was_disturbed_mostly_or_in_one_run_is_inconclusive(
         assert change_of(compare_rows(old, new, by="latency")).kind == "slower"  # it has nothing to do with that
 
 
-def test_what_is_set_aside_costs_the_others_nothing() -> None:
+def test_inconclusive_cases_do_not_widen_other_intervals() -> None:
     old, new = [measured(np.random.default_rng(seed), cells=1) for seed in (10, 11)]
     more = [record("linear", 64 << i, steady(2), contaminated=8) for i in range(1, 20)]
     for one in more:

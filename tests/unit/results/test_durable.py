@@ -1,4 +1,4 @@
-"""Writing to the disk in folders that may be somebody else's: no link that lies there is followed."""
+"""Durable writes in folders that others can write to: links are not followed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def outside(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_replaced_link_leaves_what_it_led_to(tmp_path: Path, outside: Path) -> None:
+def test_replacing_a_link_leaves_its_target_unchanged(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "file").symlink_to(outside)
     durable.replace(tmp_path / "file", b"ours")
     assert outside.read_bytes() == b"theirs"
@@ -28,7 +28,7 @@ def test_a_replaced_link_leaves_what_it_led_to(tmp_path: Path, outside: Path) ->
     assert (tmp_path / "file").read_bytes() == b"ours"
 
 
-def test_a_temporary_name_that_was_laid_ready_is_not_written_through(
+def test_a_prepared_temporary_name_is_not_written_through(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable.secrets, "token_hex", lambda _: "guessed")
@@ -39,7 +39,7 @@ def test_a_temporary_name_that_was_laid_ready_is_not_written_through(
     assert not (tmp_path / "file").exists()
 
 
-def test_temporary_names_differ_and_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_names_differ_and_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, really = [], os.replace
     monkeypatch.setattr(durable.os, "replace", lambda a, b: (seen.append(Path(a).name), really(a, b)))
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_temporary_names_differ_and_do_not_stay(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_links_are_neither_appended_to_nor_cut(tmp_path: Path, outside: Path) -> None:
+def test_links_are_neither_appended_to_nor_truncated(tmp_path: Path, outside: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(outside)
     for write in (durable.open_to_append, lambda path: durable.truncate(path, 0), _open_itself):
@@ -61,7 +61,7 @@ def _open_itself(path: Path) -> None:
     open(path, "w", opener=durable.open_nofollow).close()
 
 
-def test_a_new_file_is_as_open_as_others(tmp_path: Path) -> None:
+def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     durable.replace(tmp_path / "ours", b"")
     (tmp_path / "usual").write_bytes(b"")
     mode = stat.S_IMODE((tmp_path / "usual").stat().st_mode)

@@ -1,4 +1,4 @@
-"""Main effects: what was planted is found, and what cannot be told is not told."""
+"""Main effects: known effects are recovered, and confounded ones have no estimates."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def _values(noise: float = 0.0) -> list[float]:
     ]
 
 
-def test_a_factor_of_numbers_is_one_step_and_of_words_one_to_each_other_level() -> None:
+def test_numeric_factors_have_one_step_and_categorical_ones_a_step_for_each_further_level() -> None:
     assert HEADS == ("heads", 4, 32)
     assert DTYPE == ("dtype", "float32", "bfloat16")
     assert [step.high for step in (HALF, PACKED)] == ["half", "packed"]
     assert list_steps({"causal": [False, True]}) == [EffectStep("causal", False, True)]
 
 
-def test_a_number_in_the_middle_is_part_of_the_way_by_factors() -> None:
+def test_intermediate_numbers_have_logarithmic_positions() -> None:
     assert [EffectStep("heads", 2, 32).share(n) for n in (2, 8, 32)] == pytest.approx([0, 0.5, 1])
 
 
-def test_planted_effects_are_found_exactly_without_noise() -> None:
+def test_effects_are_recovered_exactly_without_noise() -> None:
     found = fit_effects(POINTS, _values(), list(PLANTED))
     assert found is not None
     assert {step: e.value for step, e in found.items()} == pytest.approx(PLANTED)
 
 
-def test_with_noise_the_intervals_hold_them() -> None:
+def test_intervals_cover_effects_with_noise() -> None:
     found = fit_effects(POINTS, _values(0.1), list(PLANTED))
     assert found is not None
     for step, wanted in PLANTED.items():
@@ -69,7 +69,7 @@ def test_an_interaction_widens_the_intervals_and_is_no_effect() -> None:
     assert found[HALF].half_width > 0.1
 
 
-def test_points_that_cannot_tell_two_factors_apart_tell_nothing() -> None:
+def test_confounded_factors_have_no_estimates() -> None:
     together = [{"heads": 4, "batch": 1}, {"heads": 32, "batch": 8}] * 3
     steps = list_steps({"heads": [4, 32], "batch": [1, 8]})
     assert not is_estimable(together, steps)
@@ -77,7 +77,7 @@ def test_points_that_cannot_tell_two_factors_apart_tell_nothing() -> None:
     assert fit_effects(POINTS[:3], [1.0] * 3, list(PLANTED)) is None  # too few
 
 
-def test_without_points_to_spare_there_is_no_interval() -> None:
+def test_without_residual_degrees_of_freedom_there_is_no_interval() -> None:
     points = [{"heads": 4}, {"heads": 32}]
     found = fit_effects(points, [1.0, 3.0], list_steps({"heads": [4, 32]}))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Runs from and to other tools' files: their own tools read ours, and we read theirs."""
+"""Import and export of other tools' files: pytest-benchmark reads ours, and we read exported."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pytest-benchmark itself writes: ``full.json`` with the rounds, ``stats.json`` without."""
-    folder = tmp_path_factory.mktemp("theirs")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that pytest-benchmark writes: ``full.json`` with the rounds, ``stats.json`` without."""
+    folder = tmp_path_factory.mktemp("exported")
     (folder / "test_sums.py").write_text(BENCHMARKS)
     alone = {name: x for name, x in os.environ.items() if "XDIST" not in name}  # among workers it measures nothing
     for name, flags in {"full": ["--benchmark-save-data"], "stats": []}.items():
@@ -79,14 +79,14 @@ def test_pytest_benchmarks_own_tool_reads_our_export(folder: Path, tmp_path: Pat
     assert again.stderr == ""
 
 
-def test_an_export_has_all_that_pytest_benchmark_writes(folder: Path, theirs: Path) -> None:
-    ours, model = to_pytest_benchmark(folder), json.loads((theirs / "full.json").read_text())
+def test_an_export_has_all_that_pytest_benchmark_writes(folder: Path, exported: Path) -> None:
+    ours, model = to_pytest_benchmark(folder), json.loads((exported / "full.json").read_text())
     assert ours.keys() == model.keys()
     assert ours["benchmarks"][0].keys() == model["benchmarks"][0].keys()
     assert ours["benchmarks"][0]["stats"].keys() == model["benchmarks"][0]["stats"].keys()
 
 
-def test_the_numbers_are_pytest_benchmarks_own(folder: Path) -> None:
+def test_statistics_equal_those_of_pytest_benchmark(folder: Path) -> None:
     from pytest_benchmark.stats import Stats
 
     for benchmark in to_pytest_benchmark(folder)["benchmarks"]:
@@ -118,10 +118,10 @@ def test_an_export_read_back_is_the_run(tmp_path: Path) -> None:
     assert not compare(read_run(folders[0]), read_run(files[0])).unlike
 
 
-def test_their_rounds_are_read(theirs: Path) -> None:
-    run = from_pytest_benchmark(theirs / "full.json")
+def test_rounds_of_pytest_benchmark_are_read(exported: Path) -> None:
+    run = from_pytest_benchmark(exported / "full.json")
     assert [r.row.case_key for r in run.records] == [f"test_sums.py::test_sum[{n}]" for n in (1000, 2000)]
-    model = json.loads((theirs / "full.json").read_text())
+    model = json.loads((exported / "full.json").read_text())
     for found, benchmark in zip(run.records, model["benchmarks"], strict=True):
         assert list_round_values(found) == pytest.approx([s * 1e3 for s in benchmark["stats"]["data"]])
         assert found.row.latency_ms == pytest.approx(benchmark["stats"]["median"] * 1e3)
@@ -130,8 +130,8 @@ def test_their_rounds_are_read(theirs: Path) -> None:
     assert model["machine_info"]["node"] not in environment["machine"].split("-")
 
 
-def test_without_rounds_mean_and_deviation_serve(theirs: Path, tmp_path: Path) -> None:
-    content = json.loads((theirs / "full.json").read_text())
+def test_without_rounds_the_summary_is_used(exported: Path, tmp_path: Path) -> None:
+    content = json.loads((exported / "full.json").read_text())
     for benchmark in content["benchmarks"]:
         benchmark["stats"].pop("data")
         benchmark["stats"] |= {"mean": 2.0, "stddev": 0.02, "rounds": 400}
@@ -145,19 +145,19 @@ def test_without_rounds_mean_and_deviation_serve(theirs: Path, tmp_path: Path) -
     assert change.ratio == pytest.approx(1 / 1.1)
     error = math.hypot(0.01, 0.02 / 2.2) / 20  # of two relative means of 400
     assert math.log((change.high or 0) / (change.low or 1)) / 2 == pytest.approx(2.24 * error, rel=0.01)  # 97.5% twice
-    mixed = compare(read_run(theirs / "full.json"), a, drift=0.0).changes
+    mixed = compare(read_run(exported / "full.json"), a, drift=0.0).changes
     assert all(c.low is not None for c in mixed)  # means with means, where one has no rounds
 
 
-def test_files_without_data_are_read_as_they_come(theirs: Path) -> None:
-    run = from_pytest_benchmark(theirs / "stats.json")
+def test_files_without_data_are_read_as_they_come(exported: Path) -> None:
+    run = from_pytest_benchmark(exported / "stats.json")
     assert [list_round_values(r) for r in run.records] == [[], []] or all(
         len(list_round_values(r)) == 7 for r in run.records
     )
     assert all(r.samples["summary"][2] == 7 for r in run.records)
 
 
-def test_a_clock_that_saw_nothing_leaves_the_summary(tmp_path: Path) -> None:
+def test_rounds_of_zero_seconds_leave_the_summary(tmp_path: Path) -> None:
     stats = {"mean": 1e-9, "stddev": 1e-9, "rounds": 3, "median": 0.0, "data": [0.0, 0.0, 3e-9]}
     content = {"machine_info": {}, "benchmarks": [{"name": "x", "fullname": "f::x", "stats": stats}]}
     (tmp_path / "a.json").write_text(json.dumps(content))
@@ -168,7 +168,7 @@ def test_a_clock_that_saw_nothing_leaves_the_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
@@ -177,9 +177,9 @@ def test_a_clock_that_saw_nothing_leaves_the_summary(tmp_path: Path) -> None:
         ('{"benchmarks": [{"name": "x"}], "machine_info": {}}', "'stats'"),
     ],
 )
-def test_other_files_are_refused_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+def test_other_files_are_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(UsageError, match=f"not pytest-benchmark's JSON: .*{says}"):
+    with pytest.raises(UsageError, match=f"not pytest-benchmark's JSON: .*{message}"):
         read_run(tmp_path / "a.json")
     with pytest.raises(UsageError, match=r"gone\.json: cannot be read: No such file"):
         read_run(tmp_path / "gone.json")
@@ -192,7 +192,7 @@ def test_a_runs_rows_file_names_the_run(folder: Path) -> None:
 # -- github-action-benchmark ---------------------------------------------------------------------------------------
 
 
-def test_github_action_benchmark_gets_its_list(folder: Path) -> None:
+def test_github_action_benchmark_export(folder: Path) -> None:
     entries: list[dict[str, Any]] = to_github_action(folder)
     assert [set(e) for e in entries] == [{"name", "unit", "value", "range", "extra"}] * 2
     assert json.loads(json.dumps(entries, allow_nan=False)) == entries

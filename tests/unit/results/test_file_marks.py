@@ -1,4 +1,4 @@
-"""Which files may be written over: absent ones and our own."""
+"""Which files may be overwritten: absent and generated ones."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("what", OURS)
-def test_our_own_files_are_replaced(what: str, tmp_path: Path) -> None:
+def test_generated_files_are_replaced(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(OURS[what])
     file_marks.write_derived(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("what", THEIRS)
-def test_other_peoples_files_stay(what: str, tmp_path: Path) -> None:
+def test_other_files_are_not_replaced(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(THEIRS[what])
     with pytest.raises(UsageError, match=r"file: exists, and was not written by efficient-attn; move it away"):
         file_marks.write_derived(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_text() == THEIRS[what]
 
 
-def test_links_and_folders_are_no_places_for_files(tmp_path: Path) -> None:
+def test_links_and_folders_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "ours").write_text(OURS["page"])
     (tmp_path / "link").symlink_to(tmp_path / "ours")
     (tmp_path / "dangling").symlink_to(tmp_path / "absent")
@@ -72,7 +72,7 @@ def test_no_file_of_a_run_is_written_over_or_added(name: str, tmp_path: Path) ->
     file_marks.write_derived(tmp_path / name, b"new")  # elsewhere it is a name like any other
 
 
-def test_a_mark_leaves_json_what_it_is() -> None:
+def test_marked_json_is_valid() -> None:
     value = {"schema": 1, "cases": []}
     assert json.loads(file_marks.add_mark(json.dumps(value, indent=2) + "\n", "json")) == value | {
         "note": file_marks.MARK

@@ -1,4 +1,4 @@
-"""Frames: one DataFrame of all rows, with types that do not depend on what happens to be empty."""
+"""Frames: one DataFrame of all rows, with dtypes that do not depend on missing values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(folder: Path, *rows: Row) -> Path:
     return folder
 
 
-def test_columns_and_types_are_the_rows_own() -> None:
+def test_columns_and_types_follow_from_the_row() -> None:
     empty = make_frame([])
     assert (*empty.columns[:-1], "extra", empty.columns[-1]) == COLUMNS
     assert len(empty) == 0
@@ -42,7 +42,7 @@ def test_empty_cells_stay_empty_and_numbers_stay_whole() -> None:
     assert pd.isna(df.causal[1])
 
 
-def test_what_tasks_add_are_columns_of_their_own() -> None:
+def test_values_of_tasks_become_columns() -> None:
     sort = {"seconds": 0.5, "rounds": 3, "order": "up", "stable": True, "big": 2**80, "mixed": 1, "nothing": None}
     rows = [Row(task="sort", extra=sort), Row(task="speed"), Row(task="sort", extra={"seconds": 2, "mixed": "x"})]
     rows.append(Row(task="recall", extra={"seconds": False}))
@@ -58,14 +58,14 @@ def test_what_tasks_add_are_columns_of_their_own() -> None:
     assert df["recall.seconds"].isna().tolist() == [True, True, True, False]
 
 
-def test_a_name_that_has_a_dot_is_whole_so_that_tasks_can_share_a_column() -> None:
+def test_names_with_a_dot_are_shared_between_tasks() -> None:
     rows = [Row(task="mqar", extra={"train.score": 0.5, "own": 1}), Row(task="lm", extra={"train.score": 2.0})]
     df = make_frame(rows)
     assert list(df.columns) == [*COLUMN_DTYPES, "train.score", "mqar.own"]
     assert df["train.score"].tolist() == [0.5, 2.0]
 
 
-def test_what_tasks_add_is_loaded(tmp_path: Path) -> None:
+def test_values_of_tasks_are_loaded(tmp_path: Path) -> None:
     one = run(tmp_path / "one", Row(case_key="a", task="sort", extra={"seconds": 0.25}))
     two = run(tmp_path / "two", Row(case_key="b", task="speed"))
     assert ea.load([two, one])["sort.seconds"].isna().tolist() == [True, False]
@@ -89,7 +89,7 @@ def test_only_the_latest_of_a_case_is_loaded(tmp_path: Path) -> None:
     assert loaded.status.tolist() == ["ok", "ok"]
 
 
-def test_damage_is_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_damage_is_skipped_with_a_warning(tmp_path: Path) -> None:
     folder = run(tmp_path, Row(case_key="a"), Row(case_key="b"))
     path = folder / ROWS_FILE
     path.write_text(path.read_text().replace('"a"', '"c"'))
@@ -150,7 +150,7 @@ def test_a_part_is_compared_with_its_own_baseline_else_with_the_suites(tmp_path:
     assert found.fillna("none").tolist() == ["linear:a=1"] * 2 + ["full:scale=2"] * 2 + ["none", "mqa"]
 
 
-def test_rows_are_loaded_beside_a_damaged_description(tmp_path: Path) -> None:
+def test_rows_are_loaded_despite_a_damaged_run_json(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", Row(case_key="s/a", part="p", variant="full"))
     (folder / "run.json").write_text("{")
     with pytest.warns(DamagedDescription, match=r"run\.json: damaged: .*; the baselines of its older rows stay empty"):

@@ -1,4 +1,4 @@
-"""One writer a folder: the second is told who holds it, and a lock ends with its process."""
+"""One writer for each folder: an error names the owner of the lock, which is released when its process ends."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     held = json.loads((tmp_path / HOLDER_FILE).read_text())
     assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
-    told = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
-    with pytest.raises(UsageError, match=rf"^{tmp_path}: {told}.*; wait for it, or choose another --out$"):
+    message = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: {message}.*; wait for it, or choose another --out$"):
         FolderLock(tmp_path)
     lock.release()
     FolderLock(tmp_path).release()
 
 
 @pytest.mark.parametrize("said", ["", "{", "[]", "{}"])
-def test_a_holder_that_has_not_said_who_it_is(said: str, tmp_path: Path) -> None:
+def test_an_unreadable_owner_is_another_process(said: str, tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     (tmp_path / HOLDER_FILE).write_text(said)
     with pytest.raises(UsageError, match="in use by another process; wait"):
@@ -51,7 +51,7 @@ def test_a_holder_that_has_not_said_who_it_is(said: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_second_writer_is_refused_and_the_first_goes_on(resume: bool, tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_and_the_first_continues(resume: bool, tmp_path: Path) -> None:
     with RunWriter(tmp_path):
         for _ in range(2):
             with pytest.raises(UsageError, match=f"in use by process {os.getpid()} "):
@@ -59,7 +59,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(resume: bool, tmp_path
     RunWriter(tmp_path, resume=True).close()
 
 
-def test_a_writer_that_could_not_start_holds_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_fails_to_start_holds_no_lock(tmp_path: Path) -> None:
     RunWriter(tmp_path).close()
     for _ in range(2):
         with pytest.raises(UsageError, match="not empty"):
@@ -67,7 +67,7 @@ def test_a_writer_that_could_not_start_holds_nothing(tmp_path: Path) -> None:
     RunWriter(tmp_path, resume=True).close()
 
 
-def test_a_left_lock_means_nothing(tmp_path: Path) -> None:
+def test_a_leftover_lock_file_has_no_effect(tmp_path: Path) -> None:
     for name in (LOCK_FILE, HOLDER_FILE):  # the first of them held the text itself, once
         (tmp_path / name).write_text(json.dumps({"pid": 1, "host": "elsewhere" * 20, "since": "long ago"}))
     with RunWriter(tmp_path):

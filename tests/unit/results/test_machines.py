@@ -1,4 +1,4 @@
-"""Runs that are older than the identity of machines: named by what they know, and never joined with another kind."""
+"""Names of machines of runs that are older than machine identities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_design_follows_from_the_cache_where_only_one_has_it() -> None:
 @pytest.mark.parametrize(
     "known", [{"cpu": "Intel Xeon"}, {"cpu_capability": "AVX2"}, {"memory_bytes": None}, {"gpus": ["A"]}]
 )
-def test_nothing_is_invented(known: dict[str, Any]) -> None:
+def test_insufficient_facts_give_no_name(known: dict[str, Any]) -> None:
     assert _name(_session(**known)).partition("#")[0] == OLD
 
 
@@ -62,13 +62,13 @@ def test_the_digest_is_of_the_machine_alone() -> None:
         _session(machine=None),
     ],
 )
-def test_what_says_too_little_or_enough_stays(session: dict[str, Any]) -> None:
+def test_sessions_with_insufficient_or_complete_facts_are_unchanged(session: dict[str, Any]) -> None:
     before = copy.deepcopy(session)
     assert rename_machine(session) == session == before
     assert find_machine_names([session]) == {}
 
 
-def test_a_damaged_topology_is_no_obstacle() -> None:
+def test_a_damaged_topology_is_ignored() -> None:
     assert _name(_session(topology={"cache_bytes": 3}, gpus=7, memory_bytes="many")).startswith(f"{OLD}#")
 
 
@@ -98,14 +98,14 @@ def test_a_row_of_an_unknown_session_keeps_its_name(tmp_path: Path) -> None:
     assert [found.row.machine for found in read(folder)][-1] == OLD
 
 
-def test_rows_are_read_beside_a_damaged_description(tmp_path: Path) -> None:
+def test_rows_are_read_despite_a_damaged_run_json(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a", 49152)
     (folder / RUN_FILE).write_text('{"sessions": [3]}')
     with pytest.warns(DamagedRecord, match="machines keep the names in their rows"):
         assert {found.row.machine for found in read(folder)} == {OLD}
 
 
-def test_a_comparison_of_two_kinds_says_so(tmp_path: Path) -> None:
+def test_a_comparison_of_two_designs_is_refused(tmp_path: Path) -> None:
     zen5, zen4 = (read_run(_write(tmp_path / name, l1d)) for name, l1d in (("a", 49152), ("b", 32768)))
     with pytest.raises(UsageError, match=r"different machines: machine AMD-Zen5-2c-24GiB#.* AMD-Zen4-2c-24GiB#"):
         compare(zen5, zen4)

@@ -1,4 +1,4 @@
-"""Which sessions are trials: as they say themselves, and for older ones as their commands say."""
+"""Overrides of sessions: recorded, and for older sessions read from their commands."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from efficient_attn.results.overrides import gather_overrides, list_overrides
         (None, []),
     ],
 )
-def test_older_sessions_are_judged_by_their_commands(command: Any, changed: list[str]) -> None:
+def test_overrides_of_older_sessions_are_read_from_their_commands(command: Any, changed: list[str]) -> None:
     assert list(list_overrides({"command": command})) == changed
 
 
-def test_what_a_session_says_counts_more_than_its_command() -> None:
+def test_recorded_overrides_take_precedence_over_the_command() -> None:
     assert list_overrides({"command": "efficient-attn run a --quick", "trial": []}) == ()
     assert list_overrides({"command": "pytest", "trial": ["--quick"]}) == ("--quick",)
 
 
-def test_a_run_changed_what_any_of_its_sessions_did() -> None:
+def test_a_run_has_the_overrides_of_all_its_sessions() -> None:
     sessions = [{"trial": ["--quick", "--seed 3"]}, {"command": "efficient-attn run a"}, {"trial": ["--quick"]}]
     assert gather_overrides(sessions) == ("--quick", "--seed 3")

@@ -1,4 +1,4 @@
-"""Damaged rows: left out and told by readers, moved aside by a writer that resumes, never returned altered."""
+"""Damaged rows: skipped with a warning by readers, quarantined when a run is resumed, never returned altered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES = [record.to_line().encode() for record in RECORDS]
 WHOLE = b"".join(LINES)
 KEYS = [record.row.case_key for record in RECORDS]
 
-# what the file holds, its damaged lines, what is said of them, and which records are left
+# the file's data, its damaged lines, their reasons, and the remaining records
 DAMAGED: dict[str, tuple[bytes, list[int], str, list[int]]] = {
     "torn": (WHOLE[: -len(LINES[3]) // 2], [4], "cut off", [0, 1, 2]),
     "without its newline": (WHOLE[:-1], [4], "cut off", [0, 1, 2]),
@@ -39,7 +39,7 @@ DAMAGED: dict[str, tuple[bytes, list[int], str, list[int]]] = {
 
 
 def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
-    """What is read of a file with this data."""
+    """The records and damages of a file with this data."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ROWS_FILE
         path.write_bytes(data)
@@ -50,7 +50,7 @@ def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_a_reader_leaves_damage_out_and_warns(how: str, tmp_path: Path) -> None:
+def test_reading_skips_damage_with_a_warning(how: str, tmp_path: Path) -> None:
     data, numbers, why, left = DAMAGED[how]
     (tmp_path / ROWS_FILE).write_bytes(data)
     with pytest.warns(DamagedRecord, match=why) as told:
@@ -60,7 +60,7 @@ def test_a_reader_leaves_damage_out_and_warns(how: str, tmp_path: Path) -> None:
     assert all(text.endswith("; left out (`--resume` measures it again)") for text in said)
 
 
-def test_whole_files_warn_of_nothing(tmp_path: Path) -> None:
+def test_intact_files_warn_of_nothing(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_bytes(WHOLE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -68,7 +68,7 @@ def test_whole_files_warn_of_nothing(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_any_flipped_byte_costs_its_record_and_no_other(at: int, flip: int) -> None:
+def test_a_flipped_byte_loses_only_its_record(at: int, flip: int) -> None:
     data = bytearray(WHOLE)
     data[at] ^= flip
     path, records, damages = found(bytes(data))
@@ -81,7 +81,7 @@ def test_any_flipped_byte_costs_its_record_and_no_other(at: int, flip: int) -> N
 
 
 @given(st.integers(0, len(WHOLE)))
-def test_a_file_cut_anywhere_keeps_its_whole_lines(at: int) -> None:
+def test_a_truncated_file_keeps_its_complete_lines(at: int) -> None:
     path, records, damages = found(WHOLE[:at])
     whole = WHOLE[:at].count(b"\n")
     rest = WHOLE[:at].rpartition(b"\n")[2]
@@ -93,7 +93,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(at: int) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_resuming_moves_damage_aside_and_leaves_good_lines_as_they_are(how: str, tmp_path: Path) -> None:
+def test_resuming_quarantines_damage_and_keeps_intact_lines(how: str, tmp_path: Path) -> None:
     data, numbers, _, left = DAMAGED[how]
     (tmp_path / ROWS_FILE).write_bytes(data)
     _, _, damages = found(data)
@@ -117,7 +117,7 @@ def test_resuming_moves_damage_aside_and_leaves_good_lines_as_they_are(how: str,
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_after_a_repair_a_file_is_whole_and_takes_new_records(at: int, flip: int) -> None:
+def test_a_repaired_file_is_intact_and_accepts_records(at: int, flip: int) -> None:
     data = bytearray(WHOLE)
     data[at] ^= flip
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +131,7 @@ def test_after_a_repair_a_file_is_whole_and_takes_new_records(at: int, flip: int
         assert (Path(folder) / ROWS_FILE).read_bytes() == b"".join(r.to_line().encode() for r in [*left, *missing])
 
 
-def test_a_whole_run_is_not_touched(tmp_path: Path) -> None:
+def test_an_intact_run_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_bytes(WHOLE)
     before = (tmp_path / ROWS_FILE).stat()
     with RunWriter(tmp_path, resume=True) as writer:
@@ -165,7 +165,7 @@ def test_a_later_repair_adds_to_the_quarantine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [WHOLE[:-2], LINES[0] + b"x\n" + LINES[1]])
-def test_damage_is_safe_aside_before_it_is_cut_out(
+def test_damage_is_quarantined_before_it_is_removed(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ROWS_FILE).write_bytes(data)
@@ -187,7 +187,7 @@ def test_damage_is_safe_aside_before_it_is_cut_out(
     assert steps == ["append", "truncate" if data == WHOLE[:-2] else "replace"]
 
 
-def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(
+def test_replacing_keeps_the_old_file_until_the_new_one_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ROWS_FILE).write_bytes(WHOLE)
@@ -200,7 +200,7 @@ def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(
 # -- newer versions ------------------------------------------------------------------------------------------------
 
 
-def test_newer_records_are_no_damage_and_nothing_is_altered(tmp_path: Path) -> None:
+def test_newer_records_stop_the_repair_unchanged(tmp_path: Path) -> None:
     newer = Record(Row(schema=SCHEMA_VERSION + 1)).to_line().encode()
     reads = rf"this version reads \({SCHEMA_VERSION}\)"
     told = rf":5: schema {SCHEMA_VERSION + 1} is newer than {reads}; upgrade efficient-attn$"

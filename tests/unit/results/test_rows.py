@@ -1,4 +1,4 @@
-"""Rows and their lines: what was written is what is read, or it is refused."""
+"""Rows and their lines: a line is read as it was written, or refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_line_and_back(record: Record) -> None:
 
 
 @given(records, st.data())
-def test_an_altered_byte_is_seen(record: Record, data: st.DataObject) -> None:
+def test_an_altered_byte_is_detected(record: Record, data: st.DataObject) -> None:
     line = record.to_line().rstrip("\n")
     at = data.draw(st.integers(0, len(line) - 1))
     other = data.draw(st.characters(min_codepoint=32, max_codepoint=126).filter(lambda c: c != line[at]))
@@ -90,7 +90,7 @@ def test_the_ends_of_a_line_are_checked_too(at: int) -> None:
 
 
 @given(records, st.data())
-def test_a_torn_line_is_seen(record: Record, data: st.DataObject) -> None:
+def test_a_torn_line_is_detected(record: Record, data: st.DataObject) -> None:
     line = record.to_line().rstrip("\n")
     cut = data.draw(st.integers(0, len(line) - 1))
     with pytest.raises(ValueError, match=r"not a complete record|the record was altered"):
@@ -98,7 +98,7 @@ def test_a_torn_line_is_seen(record: Record, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_finite_are_not_written(bad: float) -> None:
+def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
     for record in (Record(Row(latency_ms=bad)), Record(Row(), {"times": [1.0, bad]})):
         with pytest.raises(ValueError, match="JSON compliant"):
             record.to_line()
@@ -108,7 +108,7 @@ def test_numbers_that_are_not_finite_are_not_written(bad: float) -> None:
 
 
 @pytest.mark.parametrize("extra", [None, [1], "text", {"times": [1.0, 2.0]}, {"inner": {"a": 1}}])
-def test_what_a_task_adds_is_plain_values_or_no_row(extra: Any) -> None:
+def test_values_of_tasks_must_be_plain(extra: Any) -> None:
     with pytest.raises(ValueError, match=r"^extra"):
         Record(Row(extra=extra)).to_line()
     with pytest.raises(ValueError, match=r"^extra"):
@@ -121,7 +121,7 @@ def test_finite_keeps_numbers() -> None:
 
 
 def line(body: object) -> str:
-    """A line with a right checksum, whatever is in it."""
+    """A line with a correct checksum."""
     text = json.dumps(body)
     return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
 
@@ -152,14 +152,14 @@ def test_newer_schemas_are_refused_and_are_no_damage() -> None:
         ({"variant": "full"}, "no schema"),
     ],
 )
-def test_lines_that_are_no_rows_are_reported(wrong: object, why: str) -> None:
+def test_invalid_lines_are_reported(wrong: object, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
         Record.from_line(line(wrong))
     assert not isinstance(caught.value, NewerSchemaError)
 
 
-def test_every_older_schema_has_its_step() -> None:
-    assert sorted(MIGRATIONS) == list(range(1, SCHEMA_VERSION))
+def test_every_schema_has_a_migration() -> None:
+    assert sorted(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
 
 
 # what each schema added to the one before it
@@ -175,7 +175,7 @@ ADDED = {
 
 
 def older(schema: int, **changed: object) -> dict[str, Any]:
-    """A record as an earlier schema had it."""
+    """A record of an earlier schema."""
     later = {name for number, names in ADDED.items() if number > schema for name in names}
     return {name: value for name, value in body(schema=schema, **changed).items() if name not in later}
 
@@ -204,7 +204,7 @@ def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, 
         ("", None),
     ],
 )
-def test_the_part_of_schema_4_is_read_off_its_key(key: str, part: str | None) -> None:
+def test_the_part_of_schema_4_is_read_from_the_key(key: str, part: str | None) -> None:
     record = Record.from_line(line(older(4, case_key=key, variant="full")))
     assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}, fill="full"))
 
@@ -235,7 +235,7 @@ def test_a_published_run_of_an_older_schema_is_read(schema: int) -> None:
 GARBLED, SHOWN = "red \x1b[31m\nhalf \ud800\x00", "red [31m half "
 
 
-def test_texts_lose_what_cannot_be_shown_as_records_are_made_and_written() -> None:
+def test_texts_are_sanitized_when_records_are_created_and_written() -> None:
     record = Record(Row(case_key=GARBLED, reason=GARBLED, extra={GARBLED: GARBLED, "n": 1}))
     assert (record.row.case_key, record.row.reason, record.row.extra) == (SHOWN, SHOWN, {SHOWN: SHOWN, "n": 1})
     record.row.reason = GARBLED  # said later
@@ -243,7 +243,7 @@ def test_texts_lose_what_cannot_be_shown_as_records_are_made_and_written() -> No
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("rows_schema_*.jsonl")), ids=lambda path: path.stem)
-def test_old_rows_lose_it_as_they_are_read(path: Path) -> None:
+def test_texts_of_old_rows_are_sanitized_when_read(path: Path) -> None:
     body = json.loads(path.read_text().splitlines()[0].rpartition(',"crc":')[0] + "}") | {"reason": GARBLED}
     text = json.dumps(body, separators=(",", ":"))
     row = Record.from_line(f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n').row

@@ -1,4 +1,4 @@
-"""Texts as they may be shown."""
+"""Sanitized texts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_cannot_be_shown_goes(text: str) -> None:
+def test_unprintable_characters_are_removed(text: str) -> None:
     assert sanitize_line(text) == TEXTS[text]
     sanitize_line(text).encode()
     assert sanitize_line(sanitize_line(text)) == sanitize_line(text)
 
 
-def test_lines_and_tabs_stay_where_they_have_a_meaning() -> None:
+def test_lines_and_tabs_are_kept_in_multiline_texts() -> None:
     assert sanitize_lines("a = 1\n\tb\x00\n") == "a = 1\n\tb\n"
 
 

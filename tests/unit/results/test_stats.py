@@ -1,4 +1,4 @@
-"""Statistics: intervals that hold what they promise, by simulation; slopes that are recovered."""
+"""Statistics: coverage of intervals by simulation, and recovered slopes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ positive = st.floats(1e-6, 1e6)
 
 @pytest.mark.parametrize("rounds", [3, 8, 20])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_typical_covers_the_truth_as_often_as_it_says(rounds: int, confidence: float) -> None:
+def test_geometric_mean_has_its_nominal_coverage(rounds: int, confidence: float) -> None:
     rng = np.random.default_rng(rounds)
     hits, runs = 0, 1500
     for _ in range(runs):
@@ -38,7 +38,7 @@ def test_typical_covers_the_truth_as_often_as_it_says(rounds: int, confidence: f
     assert hits / runs == pytest.approx(confidence, abs=4 * math.sqrt(confidence * (1 - confidence) / runs))
 
 
-def test_exponent_covers_the_truth_as_often_as_it_says() -> None:
+def test_exponent_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(0)
     lengths = [2.0**e for e in range(9, 15)]
     hits, runs = 0, 1500
@@ -68,7 +68,7 @@ def test_exponent_needs_different_lengths(lengths: list[float]) -> None:
 
 
 @given(st.lists(positive, min_size=2, max_size=12))
-def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) -> None:
+def test_geometric_mean_lies_in_its_interval_and_among_its_values(values: list[float]) -> None:
     e = estimate_geometric_mean(values)
     assert e.low is not None
     assert e.high is not None
@@ -80,7 +80,7 @@ def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) 
 
 
 @given(st.lists(positive, min_size=1, max_size=8), positive)
-def test_typical_scales_with_its_unit(values: list[float], unit: float) -> None:
+def test_geometric_mean_scales_with_its_unit(values: list[float], unit: float) -> None:
     assert estimate_geometric_mean([unit * x for x in values]).value == pytest.approx(
         unit * estimate_geometric_mean(values).value, rel=1e-9
     )
@@ -91,20 +91,20 @@ def test_one_value_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -1.0]])
-def test_typical_needs_positive_values(values: list[float]) -> None:
+def test_geometric_mean_needs_positive_values(values: list[float]) -> None:
     with pytest.raises(ValueError, match="needs positive values"):
         estimate_geometric_mean(values)
 
 
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=8))
-def test_ratios_turn_over(pairs: list[tuple[float, float]]) -> None:
+def test_ratios_invert(pairs: list[tuple[float, float]]) -> None:
     top, bottom = zip(*pairs, strict=True)
     assert estimate_paired_ratio(top, bottom).value == pytest.approx(
         1 / estimate_paired_ratio(bottom, top).value, rel=1e-9
     )
 
 
-def test_pairing_takes_out_what_slowed_whole_rounds() -> None:
+def test_pairing_cancels_disturbances_of_whole_rounds() -> None:
     rng = np.random.default_rng(0)
     weather = np.exp(rng.normal(0, 1, 10))
     ratio = estimate_paired_ratio((2 * weather).tolist(), weather.tolist())
@@ -114,7 +114,7 @@ def test_pairing_takes_out_what_slowed_whole_rounds() -> None:
     assert apart.high > 3
 
 
-def test_rounds_of_one_series_only_are_left_out() -> None:
+def test_unpaired_rounds_are_ignored() -> None:
     assert estimate_paired_ratio([2.0, 4.0, 100.0], [1.0, 2.0]).value == pytest.approx(2)
 
 
@@ -131,7 +131,7 @@ def test_more_confidence_is_a_wider_interval() -> None:
 
 
 @pytest.mark.parametrize(("between", "processes"), [(0.0, 4), (0.0, 8), (1.0, 4), (3.0, 4), (3.0, 8), (10.0, 4)])
-def test_intervals_cover_though_rounds_of_a_process_resemble_each_other(between: float, processes: int) -> None:
+def test_intervals_cover_with_correlated_rounds_in_a_process(between: float, processes: int) -> None:
     rng = np.random.default_rng(processes)
     groups = [p for p in range(processes) for _ in range(2)]
     hits, runs = 0, 1500
@@ -158,7 +158,7 @@ def test_one_round_has_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "says"),
+    ("low", "high", "verdict"),
     [
         (1.05, 1.15, "faster"),
         (0.85, 0.95, "slower"),
@@ -169,11 +169,11 @@ def test_one_round_has_no_error() -> None:
         (0.97, 1.2, "inconclusive"),
     ],
 )
-def test_verdicts(low: float, high: float, says: str) -> None:
-    assert classify_ratio(low, high) == says
+def test_verdicts(low: float, high: float, verdict: str) -> None:
+    assert classify_ratio(low, high) == verdict
 
 
-def test_sameness_is_what_the_tolerance_allows() -> None:
+def test_same_means_within_the_tolerance() -> None:
     assert classify_ratio(0.95, 1.05, tolerance=0.1) == "same"
     assert classify_ratio(0.95, 1.05, tolerance=0.04) == "inconclusive"
     assert classify_ratio(1.03, 1.05, tolerance=0.1) == "faster"  # a difference that counts is one, however small
@@ -192,7 +192,7 @@ def test_p_values_at_the_ends() -> None:
     assert [Mean(0.0, 0.0, 5).p_value, Mean(0.1, 0.0, 5).p_value, Mean(9.0, 0.1, 0).p_value] == [1, 0, 1]
 
 
-def test_holm_goes_on_from_the_smallest_until_one_fails() -> None:
+def test_holm_continues_from_the_smallest_until_one_fails() -> None:
     assert adjust_holm([0.03, 0.001, 0.015, 0.9], 0.05) == pytest.approx([0.0125, 0.05 / 4, 0.05 / 3, 0.0125])
     assert adjust_holm([0.04, 0.001], 0.05) == pytest.approx([0.05, 0.025])
     assert adjust_holm([0.04, 0.03], 0.05) == pytest.approx([0.025, 0.025])
@@ -200,13 +200,13 @@ def test_holm_goes_on_from_the_smallest_until_one_fails() -> None:
 
 
 @given(st.floats(0.1, 10), st.floats(1, 2))
-def test_a_verdict_turned_round_is_the_opposite(low: float, width: float) -> None:
+def test_an_inverted_ratio_has_the_opposite_verdict(low: float, width: float) -> None:
     opposite = {"faster": "slower", "slower": "faster"}
-    says = classify_ratio(low, low * width)
-    assert classify_ratio(1 / (low * width), 1 / low) in (opposite.get(says, says), "inconclusive")
+    verdict = classify_ratio(low, low * width)
+    assert classify_ratio(1 / (low * width), 1 / low) in (opposite.get(verdict, verdict), "inconclusive")
 
 
-def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_always_is() -> None:
+def test_noise_rarely_is_a_difference_and_five_percent_nearly_always_is() -> None:
     rng = np.random.default_rng(0)
     called = {0.0: 0, 0.05: 0}
     for effect in called:
@@ -220,7 +220,7 @@ def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_
     assert called[0.05] >= 950
 
 
-def test_the_middle_is_a_value_that_was_there() -> None:
+def test_the_median_is_a_measured_value() -> None:
     assert [median(v) for v in ([3.0], [5.0, 1.0, 3.0], [4.0, 1.0], [9.0, 2.0, 1.0, 3.0])] == [3.0, 3.0, 4.0, 3.0]
 
 
@@ -234,7 +234,7 @@ def test_shares_of_few_trials_have_wilsons_interval() -> None:
 
 
 @given(st.integers(1, 300), st.data())
-def test_an_interval_of_a_share_holds_it_and_narrows(count: int, data: st.DataObject) -> None:
+def test_an_interval_of_a_share_contains_it_and_narrows(count: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, count))
     few, many = estimate_share(hits, count), estimate_share(4 * hits, 4 * count)
     for found in (few, many):

@@ -1,4 +1,4 @@
-"""A run's folder: nothing is overwritten, nothing altered goes unseen, and a later record supersedes an earlier one."""
+"""A run's folder: nothing is overwritten, changes are detected, and later records supersede earlier ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_new_names_are_synced_with_their_folders(tmp_path: Path, monkeypatch: py
         assert synced == [tmp_path / "a" / "run"]
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "run", "x")
     with pytest.raises(
         UsageError, match=rf"run: not empty \(contains {ROWS_FILE}\); choose another --out, or add --resume"
@@ -73,7 +73,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert keys(tmp_path / "run") == ["x"]
 
 
-def test_resuming_knows_what_is_done_and_appends(tmp_path: Path) -> None:
+def test_resuming_reads_statuses_and_appends(tmp_path: Path) -> None:
     write(tmp_path, "x", "y")
     assert write(tmp_path, "z", resume=True) == {"x", "y", "z"}
     assert keys(tmp_path) == ["x", "y", "z"]
@@ -84,7 +84,7 @@ def test_resuming_an_absent_or_empty_folder_starts_the_run(tmp_path: Path) -> No
     assert write(tmp_path / "new", "y", resume=True) == {"x", "y"}
 
 
-def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_resuming_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=rf"contains no run to resume \(no {ROWS_FILE}\)"):
         RunWriter(tmp_path, resume=True)
@@ -109,7 +109,7 @@ def test_a_forbidden_folder_is_reported() -> None:
 
 @contextmanager
 def _nobody() -> Iterator[None]:
-    """Root may write anywhere, so that it has to be someone else for a while."""
+    """Run as another user, because root may write anywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -141,13 +141,13 @@ def test_all_shards_are_read_by_name_the_default_one_first(tmp_path: Path) -> No
     assert keys(tmp_path) == ["b", "c"]
 
 
-def test_a_stem_is_what_stands_before_the_digest() -> None:
+def test_the_digest_is_stripped() -> None:
     assert strip_digest("suite/part/full/n8#abc") == "suite/part/full/n8"
     assert strip_digest("no digest") == "no digest"
     assert strip_digest("suite/part #2/full/n8#abc") == "suite/part #2/full/n8"
 
 
-def test_the_latest_of_a_case_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
+def test_the_latest_record_has_the_position_of_the_first(tmp_path: Path) -> None:
     with RunWriter(tmp_path) as writer:
         for key, status in (("a#1", "ok"), ("b#1", "oom"), ("c#1", "ok"), ("a#2", "error"), ("b#1", "ok")):
             writer.write(record(key, status=status))
@@ -170,7 +170,7 @@ def test_a_later_shard_supersedes_whenever_it_was_written(tmp_path: Path) -> Non
 # -- the disk ------------------------------------------------------------------------------------------------------
 
 
-def test_short_writes_go_on_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     really = os.write
     monkeypatch.setattr(os, "write", lambda file, data: really(file, bytes(data[:7])))
     write(tmp_path, "x", "y")
@@ -178,7 +178,7 @@ def test_short_writes_go_on_to_the_end(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _full(after: int) -> Callable[[int, bytes], int]:
-    """A disk that takes so many bytes more."""
+    """A write function of a disk with so many free bytes."""
     really, room = os.write, [after]
 
     def write(file: int, data: bytes) -> int:
@@ -227,7 +227,7 @@ def test_a_record_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypat
 # -- run.json ------------------------------------------------------------------------------------------------------
 
 
-def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
+def test_sessions_are_appended_to_earlier_ones(tmp_path: Path) -> None:
     with RunWriter(tmp_path) as writer:
         writer.write_session({"run_id": "one", "threads": 1})
         writer.write(record("x"))
@@ -243,7 +243,7 @@ def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
     assert read_sessions(tmp_path / "absent") == []
 
 
-def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_of_run_json_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunWriter(tmp_path) as writer:
         writer.write_session({"run_id": "one"})
         with monkeypatch.context() as patched:

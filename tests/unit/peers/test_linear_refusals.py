@@ -1,4 +1,4 @@
-"""Peers of linear, low-rank and hashed attention: what they draw, what they refuse, and their suite."""
+"""Peers of linear, low-rank and hashed attention: random numbers, refusals, and their suite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def installed() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", PACKAGES)
-def test_draws_are_of_the_seed_and_leave_torch_alone(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_draws_depend_on_the_seed_and_leave_torchs_generator_unchanged(
+    spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     torch.manual_seed(5)
     want = torch.rand(3)
     torch.manual_seed(5)
@@ -54,7 +56,7 @@ def test_draws_are_of_the_seed_and_leave_torch_alone(spec: str, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("installed")
-def test_only_what_is_learned_is_a_parameter() -> None:
+def test_only_learned_tensors_are_parameters() -> None:
     for spec in PACKAGES:
         attn = create(spec)
         assert list(attn.children()) == []
@@ -90,18 +92,18 @@ REFUSED = {
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("spec", "n", "mask", "dtype", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_the_library_cannot_do_is_refused_in_one_line(
-    spec: str, n: int, mask: dict[str, object], dtype: torch.dtype, says: str
+@pytest.mark.parametrize(("spec", "n", "mask", "dtype", "message"), REFUSED.values(), ids=REFUSED)
+def test_unsupported_inputs_are_refused_in_one_line(
+    spec: str, n: int, mask: dict[str, object], dtype: torch.dtype, message: str
 ) -> None:
-    with pytest.raises(ea.UnsupportedError, match=says) as caught:
+    with pytest.raises(ea.UnsupportedError, match=message) as caught:
         create(spec)(*draw(n, dtype, spec=spec), ea.Mask(**mask))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_reformers_causal_rounds_are_refused_where_they_are_lost_and_nowhere_else() -> None:
-    """What is refused is wrong indeed: the first query sees itself alone, and its output is its value."""
+def test_causal_reformer_in_half_precision_is_refused_only_where_it_is_wrong() -> None:
+    """The refused output is wrong: the first query sees only itself, so that its output must be its value."""
     q, _, v = draw(128, torch.bfloat16)
     attn = create("peer_reformer")
     out, _, _ = attn._lsh[True](q.flatten(0, 1), v.flatten(0, 1))  # type: ignore[operator]
@@ -112,7 +114,7 @@ def test_the_reformers_causal_rounds_are_refused_where_they_are_lost_and_nowhere
 
 
 @pytest.mark.usefixtures("installed")
-def test_performers_gradients_in_bfloat16_are_refused_where_they_are_far_off() -> None:
+def test_performers_gradients_in_bfloat16_are_refused_where_they_are_inaccurate() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, 3, 40, 64, generator=generator).bfloat16() for _ in range(3)]
     attn = ea.create("peer_performer", dims=ea.Dims(head_dim=64)).to(torch.bfloat16)
@@ -160,22 +162,22 @@ def test_options_out_of_range(option: str) -> None:
 
 
 @pytest.mark.parametrize(("spec", "needs"), [("peer_performer", "head_dim"), ("peer_linformer", "max_len")])
-def test_sizes_that_must_be_known(spec: str, needs: str) -> None:
+def test_required_dims(spec: str, needs: str) -> None:
     with pytest.raises(ea.UsageError, match=f"^{spec}: needs dims with {needs}"):
         ea.create(spec)
 
 
 @pytest.mark.parametrize(("peer", "module", "package"), [(p, *names) for p, names in PACKAGES.items()])
-def test_an_absent_library_is_named_with_the_way_to_it(
+def test_a_missing_library_is_reported_with_the_command_to_install_it(
     peer: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # what is None there cannot be imported
+    monkeypatch.setitem(sys.modules, module, None)  # makes the import fail
     line = rf"^{peer} needs the package {package}: pip install 'efficient-attn\[peers\]'$"
     with pytest.raises(ea.UsageError, match=line):
         create(peer)
 
 
-def test_the_suite_without_the_extra_ends_in_one_line(
+def test_the_suite_without_its_library_ends_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, PACKAGES["peer_linear_transformer"][0], None)

@@ -1,4 +1,4 @@
-"""The list of peers: what the plug-ins register, and nothing else."""
+"""The list of peers equals what the plug-ins register."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import tiny_suites
 
 import efficient_attn as ea
-from efficient_attn.peers.catalogue import PEERS
+from efficient_attn.peers import PEERS
 
 
 @pytest.mark.parametrize("plugin", sorted({peer.plugin for peer in PEERS}))

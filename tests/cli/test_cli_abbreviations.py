@@ -1,4 +1,4 @@
-"""Words that people use, through the real command: lengths, dtypes, parts and shapes; runs listed and cleaned."""
+"""Abbreviated lengths and dtypes, parts and shapes; the verbs runs and clean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shell import Command
 from efficient_attn.report import write_report
 
 
-def test_a_plan_takes_short_words(command: Command) -> None:
+def test_plan_accepts_abbreviated_values(command: Command) -> None:
     done = command(
         "plan", "quickstart", "--part", "length", "--seq-len", "1K", "--dtype", "bf16", "--shape", "bert-base", "--json"
     )
@@ -20,7 +20,7 @@ def test_a_plan_takes_short_words(command: Command) -> None:
     assert {(c["seq_len"], c["dtype"], c["heads"], c["head_dim"]) for c in cases} == {(1024, "bfloat16", 12, 64)}
 
 
-def test_what_was_said_wins_over_a_shape(command: Command) -> None:
+def test_options_override_a_shape(command: Command) -> None:
     done = command("plan", "quickstart", "--part", "length", "--shape", "llama3-8b", "--heads", "8", "--json")
     assert {(c["heads"], c["kv_heads"], c["head_dim"]) for c in json.loads(done.out)} == {(8, 8, 128)}
 
@@ -56,7 +56,7 @@ def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
     assert command("runs", tmp_path / "nowhere").code == 2
 
 
-def test_of_a_suite_what_has_other_key_value_heads_than_the_model_is_left_out_and_reported(command: Command) -> None:
+def test_mechanisms_with_other_key_value_heads_than_the_shape_are_left_out(command: Command) -> None:
     done = command("plan", "quickstart", "--shape", "llama3-8b", "--part", "length,decoding")
     assert done.code == 0
     assert "32/8 x 128" in done.out
