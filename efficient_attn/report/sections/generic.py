@@ -6,7 +6,7 @@ The task's module need not be importable. Columns that the rows lack are omitted
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ..drawing.axes import strip_zeros
 from ..drawing.figures import Line, Panel
 from ..drawing.style import choose_looks, make_natural_sort_key
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 # headings of columns that a section does not describe
@@ -79,16 +79,11 @@ def _make_table(section: Section, rows: Frame, where: str) -> ReportTable:
     columns = [_find_column(section, section.x)] if section.x else []
     columns += [column for column in section.columns if column.name != section.x]
     columns = [column for column in columns if column.name in rows]
-    cells = [[ReportCell(label, label) for label in rows["label"].tolist()]]
-    cells += [[_show_value(value, column.unit) for value in rows[column.name].tolist()] for column in columns]
+    cells = [[ReportCell(label) for label in rows["label"].tolist()]]
+    cells += [[show_value(value, column.unit) for value in rows[column.name].tolist()] for column in columns]
     head = ("Variant", *(column.heading for column in columns))
     caption = f"{section.title}: {where}" if where else section.title
     return drop_empty_columns(ReportTable(caption, head, list(zip(*cells, strict=True))))
-
-
-def _show_value(value: Any, unit: Unit) -> ReportCell:
-    text = units.format_value(value, unit)
-    return ReportCell(text, text if isinstance(value, str) else make_sort_value(value))
 
 
 # -- the plot ------------------------------------------------------------------------------------------------------
@@ -119,7 +114,7 @@ def _plan_groups(
         y = _find_column(section, section.y)
         title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (where, group_text))))))
         name = formatting.make_slug("section", section.name, where, group_text, scene.suffix)
-        make_picture = _plan_panel(section, drawn[drawn["name"].isin(group)], name, title, scene)
+        make_picture = partial(_make_panel, section, drawn[drawn["name"].isin(group)], name, title, scene)
         single_length = section.x not in drawn or drawn[section.x].nunique() == 1
         yield length_plots.PlotPlan(name, section.name, title, len(group), make_picture, single_length=single_length)
 
@@ -137,10 +132,6 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
             suffixes = (f"({column.heading}: {units.format_value(v, column.unit)})" for v in values)
             names = [f"{name} {text}" for name, text in zip(names, suffixes, strict=True)]
     return names
-
-
-def _plan_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Callable[[], Panel]:
-    return lambda: _make_panel(section, rows, name, title, scene)
 
 
 def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Panel:

@@ -244,7 +244,7 @@ def _list_points(design: _Design) -> ReportTable:
 
 
 def _show_level(level: Any) -> ReportCell:
-    return ReportCell(str(level), level) if is_number(level) else ReportCell(text := _format_level(level), text)
+    return ReportCell(_format_level(level), level if is_number(level) else None)
 
 
 def _make_panel(

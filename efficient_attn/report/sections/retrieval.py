@@ -12,7 +12,7 @@ from .. import formatting, select
 from ..drawing import length_plots
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, show_size
+from ..tables import ReportCell, ReportTable, show_label, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -64,8 +64,8 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
             for kind, n in columns
         ]
         longest = variant_rows[variant_rows["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
-        state = show_size(longest.iloc[0] if len(longest) else None)
-        body.append([ReportCell(str(label), str(label), "base" if is_baseline else ""), *cells, state])
+        state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
+        body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
     head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in columns), "States, longest")
     return ReportTable(f"Right answers, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 

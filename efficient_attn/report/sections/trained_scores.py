@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import units
 from ...results.stats import Estimate, estimate_mean
+from ...units import Unit
 from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
@@ -175,6 +176,11 @@ class LearningTest:
     def in_bits(self) -> bool:
         """Whether scores are in bits, where less is better."""
         return self.metric == BITS_METRIC
+
+    @property
+    def unit(self) -> Unit:
+        """Unit of the scores."""
+        return "number" if self.in_bits else "share"
 
     @property
     def heading(self) -> str:

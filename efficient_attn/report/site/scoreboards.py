@@ -83,7 +83,7 @@ def _make_budget_cell(budget: tuple[int, str]) -> ReportCell:
 
 
 def _make_label_cell(label: str, *, base: bool) -> ReportCell:
-    return ReportCell(label, label, "base" if base else "")
+    return ReportCell(label, mark="base" if base else "")
 
 
 # -- trained tasks -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
         value = find(test)
         if value is not None:
             score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
-            null = [ReportCell(name, name, "null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
+            null = [ReportCell(name, mark="null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
             lines.append((value if test.in_bits else -value, null))
     unscored = [trained.label for trained in test.results if trained.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""
@@ -146,7 +146,7 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
                     (
                         value,
                         [
-                            ReportCell(name, name, "null"),
+                            ReportCell(name, mark="null"),
                             _make_estimate_cell(Estimate(value)),
                             ReportCell(units.EMPTY),
                             ReportCell(units.EMPTY),
@@ -242,7 +242,7 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
             lines.append((-row["accuracy"], [_make_label_cell(row["label"], base=row["is_baseline"]), *cells]))
         if "retrieval.chance" in last and len(chance := last["retrieval.chance"].dropna()):
             value = _make_estimate_cell(Estimate(chance.iloc[0]), units.percent)
-            lines.append((-chance.iloc[0], [ReportCell("chance", "chance", "null"), value, ReportCell("computed")]))
+            lines.append((-chance.iloc[0], [ReportCell("chance", mark="null"), value, ReportCell("computed")]))
         if len(last):
             metric = last["metric"].dropna()
             head = (_format_metric(str(metric.iloc[0]) if len(metric) else "accuracy", less=False), "Mean over")
