@@ -10,11 +10,13 @@ import pandas as pd
 
 from ... import units
 from ...results.section import Section
+from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
 from ..drawing import length_plots
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
+from ..drawing.panel_data import make_point
 from ..drawing.style import NULL_LOOK
 from ..gather import Frame, FrameColumn
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
@@ -202,8 +204,8 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
 
 def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene: length_plots.Scene) -> Line:
     low, high = compute_error_interval(errors)
-    line = Line(label, scene.looks[label], [mean], [y], note=units.number(mean))
-    return replace(line, left=[low], right=[high]) if low > 0 and math.isfinite(high) else line
+    error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
+    return make_point(label, scene.looks[label], error, Estimate(y), units.number(mean))
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:

@@ -55,6 +55,11 @@ class MechanismResult:
         matches = [attempts[name] == best[name].iloc[-1] for name in ("train.learning_rate", "train.budget")]
         return attempts[matches[0] & matches[1]].drop_duplicates("seed", keep="last").sort_values("seed")
 
+    def get_first_samples(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """The ``curve`` or ``alignment`` of the first seed in `best_attempts`; empty if it was not stored."""
+        samples: Any = self.best_attempts[name].iloc[0] if name in self.best_attempts else None
+        return samples if isinstance(samples, tuple) else ()
+
     @cached_property
     def score(self) -> Estimate | None:
         """The mean score of the scored attempts; None without any."""
