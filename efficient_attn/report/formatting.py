@@ -18,7 +18,7 @@ FILL_TEXTS = {
 }
 
 
-UNDECIDED_TEXTS = {"unclear": "no difference is shown", "": "measured without an interval, so nothing is said"}
+UNDECIDED_TEXTS = {"unclear": "no difference is shown", "": "measured without an interval, so no difference is claimed"}
 
 
 def format_count(n: int, noun: str) -> str:

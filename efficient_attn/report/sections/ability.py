@@ -84,7 +84,7 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
     note = [test.describe_ranking() for test in tests] + [
         _describe_reach(test, result) for test in tests for result in test.scored_results
     ]
-    caption = f"What was learned: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
+    caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
 
 
@@ -127,7 +127,7 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     """Describe the best score within a mechanism's reach, if that is not the whole task."""
     if result.reach is None or result.reach >= 1:
         return ""
-    learned_text = ", and it learned all that lies within its reach" if result.learned_within_reach else ""
+    learned_text = ", and it learned everything within its reach" if result.learned_within_reach else ""
     reach = f"a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}"
     return f"{test.name}: with {result.label} {reach}{learned_text}."
 
@@ -205,7 +205,7 @@ def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) ->
         edges = list_column_numbers(test, DISTANCE_PREFIX)
         if len(edges) > 1:
             heads = {f"{format_distance_range(edge)} back": f"{DISTANCE_PREFIX}{edge}" for edge in edges}
-            yield _make_spread_table(f"{test.name}: right answers by where they lie", test, labels, heads, "share")
+            yield _make_spread_table(f"{test.name}: accuracy by distance of the answer", test, labels, heads, "share")
 
 
 def _make_spread_table(

@@ -64,7 +64,7 @@ SCORE_COSTS = (
     _ScoreCost(
         "train.step_ms",
         "worth",
-        "Learned in what time",
+        "Score by training time",
         "the mean time of a step, measured during training and not interleaved",
         "time of a training step",
         units.duration,
@@ -72,7 +72,7 @@ SCORE_COSTS = (
     _ScoreCost(
         "state_bytes",
         "state",
-        "Learned with what state",
+        "Score by decode state",
         "the decode state in bytes of one sequence of the training length",
         "state of all layers",
         units.size,

@@ -67,7 +67,7 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
         state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
         body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
     head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in columns), "States, longest")
-    return ReportTable(f"Right answers, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
+    return ReportTable(f"Accuracy, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 
 
 def _show_accuracy(rows: Frame) -> ReportCell:
@@ -111,10 +111,10 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, sce
     return Heatmap(
         name=name,
         kind="found",
-        title=f"Found by depth: {where}"[:60],
-        caption=f"Right answers in percent by the needle's depth and the text's length: {where}.",
+        title=f"Accuracy by depth: {where}"[:60],
+        caption=f"Accuracy in percent by the needle's depth and the text's length: {where}.",
         config_text=scene.config_text,
-        alt=f"Shares of right answers by depth and length, {where}, for {formatting.join_words(labels)}.",
+        alt=f"Accuracy by depth and length, {where}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),
         row_labels=tuple(f"{depth}%" for depth in depths),

@@ -212,8 +212,8 @@ class LearningTest:
         if self.is_ranked or self.baseline is None:
             return ""
         if all(result.at_chance and result.all_attempts_made for result in self.scored_results):
-            return f"{self.name}: not learned by anybody here, so nobody is ranked by it."
-        return f"{self.name}: {self.baseline.label} itself is at chance here, so nobody is ranked by it."
+            return f"{self.name}: no mechanism learned it, so it gives no ranking."
+        return f"{self.name}: {self.baseline.label} itself is at chance, so there is no ranking."
 
     def list_best_first(self) -> list[MechanismResult]:
         """The results with scores, the best first."""
