@@ -55,8 +55,8 @@ def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
     lines = [line for text in _describe_setup(comparison, shared, "*") for line in _wrap(text)]
     changes = _select_changes(comparison, include_all)
     lines += ["", *_format_aligned_table(changes, short), ""] if changes else [""]
-    for names, where in _list_unmatched(comparison):
-        lines += [f"{where}:", *(f"  {short[name]}" for name in names), ""]
+    for names, heading in _list_unmatched(comparison):
+        lines += [f"{heading}:", *(f"  {short[name]}" for name in names), ""]
     return "\n".join([*lines, *(line for text in summarise_comparison(comparison) for line in _wrap(text))]) + "\n"
 
 
@@ -70,10 +70,9 @@ def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
     lines += _make_markdown_table([change for change in changes if change.kind != "inconclusive"], short)
     if unclear := [change for change in changes if change.kind == "inconclusive"]:
         lines += _make_details(f"{len(unclear)} inconclusive", _make_markdown_table(unclear, short))
-    for names, where in _list_unmatched(comparison):
-        lines += _make_details(
-            f"{len(names)} {where}", ["", *_limit_lines([f"- {markdown.format_code(short[name])}" for name in names])]
-        )
+    for names, heading in _list_unmatched(comparison):
+        items = _limit_lines([f"- {markdown.format_code(short[name])}" for name in names])
+        lines += _make_details(f"{len(names)} {heading}", ["", *items])
     return "\n".join(lines) + "\n"
 
 
@@ -93,7 +92,7 @@ def describe_change(change: Change) -> str:
 def format_counts(comparison: Comparison) -> str:
     """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
     counts = [f"{n} {kind}" for kind, n in comparison.counts.items() if n]
-    unmatched = [f"{len(names)} {where}" for names, where in _list_unmatched(comparison)]
+    unmatched = [f"{len(names)} {heading}" for names, heading in _list_unmatched(comparison)]
     return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(unmatched)]))
 
 
@@ -178,7 +177,7 @@ def _list_unmatched(comparison: Comparison) -> Iterator[tuple[Sequence[str], str
         (comparison.only_in_new, "only in new"),
         (comparison.failing, "failing in both"),
     )
-    return ((names, where) for names, where in sides if names)
+    return ((names, heading) for names, heading in sides if names)
 
 
 def _format_times(change: Change) -> str:
@@ -261,10 +260,8 @@ def _make_markdown_table(changes: Sequence[Change], short: Mapping[str, str]) ->
 
 
 def _limit_lines(lines: Sequence[str]) -> list[str]:
-    return [
-        *lines[:MAX_TABLE_ROWS],
-        *([f"\n{len(lines) - MAX_TABLE_ROWS} more"] if len(lines) > MAX_TABLE_ROWS else []),
-    ]
+    rest = len(lines) - MAX_TABLE_ROWS
+    return [*lines[:MAX_TABLE_ROWS], *([f"\n{rest} more"] if rest > 0 else [])]
 
 
 def _make_details(title: str, lines: Sequence[str]) -> list[str]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from ..units import is_present, ratio
 
+T = TypeVar("T")
 # how a batch is filled, if it is not full
 FILL_TEXTS = {
     "half": "rows half full",
     "drawn": "rows of drawn lengths, padded",
     "packed": "rows of drawn lengths, packed",
 }
+
+
+UNDECIDED_TEXTS = {"unclear": "no difference is shown", "": "measured without an interval, so no difference is claimed"}
 
 
 def format_count(n: int, noun: str) -> str:
@@ -26,6 +30,19 @@ def join_words(items: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, last = list(items) or [""]
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def shorten_list(items: Sequence[str], most: int | None) -> list[str]:
+    """The first items and ``3 more``; all if there are not more than ``most``."""
+    rest = 0 if most is None else len(items) - most
+    return [*items[:most], f"{rest} more"] if rest > 0 else list(items)
+
+
+def split_batches(items: Sequence[T], size: int) -> Iterator[tuple[str, Sequence[T]]]:
+    """Split into batches of at most this size, each with its number: ``2 of 3``, empty for a single batch."""
+    count = math.ceil(len(items) / size)
+    for number in range(count):
+        yield f"{number + 1} of {count}" if count > 1 else "", items[number * size : (number + 1) * size]
 
 
 def make_slug(*parts: object) -> str:
@@ -114,24 +131,14 @@ def describe_speedups(rows: Sequence[dict[str, Any]], against: str, *, most: int
     errors = {row.get("error_text", "") for row in listed}
     common_error = errors.pop() if len(errors) == 1 else ""  # an error that all share is stated once
     listed = [row | {"error_text": ""} for row in listed] if common_error else listed
-    parts = [
-        part for part in (_describe_speedups_of_kind(listed, kind, against) for kind in ("faster", "slower")) if part
-    ]
+    parts = list(filter(None, (_describe_speedups_of_kind(listed, kind, against) for kind in ("faster", "slower"))))
     parts += [f"all: {common_error}" if len(listed) > 1 else common_error] if common_error else []
     if most is not None and len(significant) > most:
         parts.append(f"{len(significant) - most} more differ")
-    for kind, verdict_text in (
-        ("unclear", "no difference is shown"),
-        ("", "measured without an interval, so nothing is said"),
-    ):
-        names = [
-            r["label"]
-            for r in rows
-            if is_present(r["speedup"]) and classify_speedup(r["speedup_low"], r["speedup_high"]) == kind
-        ]
-        if names:
-            listed_names = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
-            parts.append(f"{verdict_text} for {join_words(listed_names)}")
+    for kind, verdict_text in UNDECIDED_TEXTS.items():
+        compared = [r for r in rows if is_present(r["speedup"])]
+        names = [r["label"] for r in compared if classify_speedup(r["speedup_low"], r["speedup_high"]) == kind]
+        parts += [f"{verdict_text} for {join_words(shorten_list(names, most))}"] if names else []
     return "; ".join(parts)
 
 

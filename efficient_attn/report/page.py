@@ -178,7 +178,7 @@ def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
     script, sheet = (_read_template(env, name) for name in ("page.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     body = "" if site_links else make_table_body(content.rows.cells)
-    variables = {"script": script, "sheet": sheet, "digest": digest, "within": site_links}
+    variables = {"script": script, "sheet": sheet, "digest": digest, "site_links": site_links}
     return env.get_template("report.html.j2").render(report=content, body=body, **variables)
 
 
@@ -227,8 +227,12 @@ def _make_environment(*, autoescape: bool) -> jinja2.Environment:
     env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    env.globals["made"] = MARK
-    env.filters |= {"breakable": add_word_breaks, "split_place": split_config, "of_family": make_family_attribute}
+    env.globals["made_by"] = MARK
+    env.filters |= {
+        "breakable": add_word_breaks,
+        "split_config": split_config,
+        "family_attribute": make_family_attribute,
+    }
     env.filters |= {"md": markdown.escape_markdown, "fence": markdown.make_fence}
     return env
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .. import units
 from ..patterns.pair_counts import count_possible_pairs
+from ..units import Unit
 from . import approximation_errors, formatting, select
 from .answers import crossovers
 from .gather import Frame
 
 
 class ReportCell(NamedTuple):
-    """A table cell: text, sort value, and a mark for its style (faster, slower, unclear, base, null).
+    """A table cell: text, sort value if it is a number, and a mark for its style (faster, slower, unclear, base, null).
 
     subtext: shown below the text. narrow_lines: shown below it on narrow screens only, which may cut off columns.
     """
 
     text: str
-    sort: float | str | None = None
+    sort: float | None = None
     mark: str = ""
     subtext: str = ""
     narrow_lines: tuple[str, ...] = ()
+
+
+CostColumns: TypeAlias = Mapping[str, Callable[[dict[str, Any], select.ColumnArrays], ReportCell]]
 
 
 @dataclass(frozen=True)
@@ -82,42 +86,51 @@ def list_row_values(rows: Frame) -> list[dict[str, Any]]:
     return [dict(zip(COST_COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def find_backends(rows: Frame) -> dict[str, set[str]]:
-    """The backends that ran each variant, at any length."""
-    backends_by_label: dict[str, set[str]] = {}
-    for label, backend in zip(rows["label"].tolist(), rows["backend_used"].tolist(), strict=True):
-        backends_by_label.setdefault(label, set()).update([backend] if units.is_present(backend) else [])
-    return backends_by_label
+def make_cost_table(
+    setting: select.SettingRows, piece: select.Slice, top: Frame, caption: str, columns: CostColumns, note: str = ""
+) -> ReportTable:
+    """Costs of each variant of a slice in its rows ``top``, all of one length.
+
+    columns: heading and cell of the columns between the speedup and the pairs. note: first sentence of the note.
+    """
+    arrays_by_label, row_values = select.split_variants(piece.rows), list_row_values(top)
+    backends_by_label = piece.rows.groupby("label", sort=False)["backend_used"].agg(set)
+    body = []
+    for row in row_values:
+        label, queries = row["label"], 1 if piece.mode == "decode" else int(row["seq_len"])
+        cells = [show_label(label, is_baseline=row["is_baseline"]), show_speedup(row)]
+        cells += [show(row, arrays_by_label[label]) for show in columns.values()]
+        body.append([*cells, *_show_pairs(row, queries), _show_backend(row["backend_used"], backends_by_label[label])])
+    head = ("Variant", f"Speedup over {setting.baseline}", *columns, *PAIRS_HEADINGS, BACKEND_HEADING)
+    notes = (describe_error_source(row_values), describe_verification_lengths(row_values))
+    note = join_sentences(note, *notes, _list_absent_variants(piece.rows, top))
+    return drop_empty_columns(ReportTable(caption, head, body, note=note, wrapped=(BACKEND_HEADING,), mode=piece.mode))
 
 
-def show_name(row: dict[str, Any]) -> ReportCell:
+def show_label(label: str, *, is_baseline: bool = False) -> ReportCell:
     """The cell of a mechanism's label."""
-    return ReportCell(row["label"], row["label"], "base" if row["is_baseline"] else "")
+    return ReportCell(label, mark="base" if is_baseline else "")
 
 
-def show_backend(row: dict[str, Any], backends_by_label: dict[str, set[str]]) -> ReportCell:
-    """The backend here, and those at other lengths, as exponents mix them."""
-    used = row["backend_used"]
-    if not units.is_present(used):
+def _show_backend(used: str | None, backends: set[str | None]) -> ReportCell:
+    """The backend of a row, and those of its variant at other lengths, because exponents mix them."""
+    if used is None:
         return ReportCell(units.EMPTY)
-    other_backends = sorted(backends_by_label[row["label"]] - {used})
+    other_backends = sorted(backend for backend in backends if backend not in (used, None))
     return ReportCell(f"{used} (elsewhere {formatting.join_words(other_backends)})" if other_backends else used)
 
 
-def show_pairs(row: dict[str, Any], queries: int) -> list[ReportCell]:
+def _show_pairs(row: dict[str, Any], queries: int) -> tuple[ReportCell, ReportCell]:
     """Share of pairs attended, and computed pairs per attended pair; dashes if unknown."""
     pairs, computed = row["pairs"], row["pairs_computed"]
     keys = row["kv_len"] if units.is_present(row["kv_len"]) else row["seq_len"]
     if not units.is_present(pairs) or not pairs > 0:
-        return [ReportCell(units.EMPTY)] * 2
+        return ReportCell(units.EMPTY), ReportCell(units.EMPTY)
     share = pairs / count_possible_pairs(queries, int(keys), bool(row["causal"]))
-    share_cell = ReportCell(ALL_PAIRS_TEXT if share == 1 else units.percent(share), share)
-    if not units.is_present(computed):
-        return [share_cell, ReportCell(units.EMPTY)]
-    return [
-        share_cell,
-        ReportCell(COMPUTED_ONCE_TEXT if computed == pairs else units.number(computed / pairs), computed / pairs),
-    ]
+    share_cell = ReportCell(ALL_PAIRS_TEXT, 1.0) if share == 1 else show_value(share, "share")
+    if computed == pairs:
+        return share_cell, ReportCell(COMPUTED_ONCE_TEXT, 1.0)
+    return share_cell, show_value(computed / pairs if units.is_present(computed) else None)
 
 
 def show_time(row: dict[str, Any]) -> ReportCell:
@@ -137,13 +150,11 @@ def show_speedup(row: dict[str, Any]) -> ReportCell:
 
 def show_error(row: dict[str, Any]) -> ReportCell:
     """Relative error of the same spec against exact attention."""
-    if not units.is_present(row["error"]):
-        return (
-            ReportCell(approximation_errors.EXACT_TEXT, 0.0)
-            if approximation_errors.is_exact(row)
-            else ReportCell(approximation_errors.NOT_MEASURED_TEXT)
-        )
-    return show_number(row["error"])
+    if units.is_present(row["error"]):
+        return show_value(row["error"])
+    if approximation_errors.is_exact(row):
+        return ReportCell(approximation_errors.EXACT_TEXT, 0.0)
+    return ReportCell(approximation_errors.NOT_MEASURED_TEXT)
 
 
 def show_growth(arrays: select.ColumnArrays, column: str) -> ReportCell:
@@ -151,36 +162,27 @@ def show_growth(arrays: select.ColumnArrays, column: str) -> ReportCell:
     growth = select.fit_growth(arrays, column)
     if growth is None:
         return ReportCell(units.EMPTY)
-    return (
-        ReportCell(units.exponent_interval(*growth), growth.value)
-        if select.is_precise_growth(growth)
-        else ReportCell(UNCLEAR_TEXT)
-    )
+    if not select.is_precise_growth(growth):
+        return ReportCell(UNCLEAR_TEXT)
+    return ReportCell(units.exponent_interval(*growth), growth.value)
 
 
 def show_crossover(row: dict[str, Any], arrays: select.ColumnArrays) -> ReportCell:
     """The length from which on the variant is significantly faster at all measured lengths."""
     crossover = None if row["is_baseline"] else crossovers.find_crossover(arrays)
-    return (
-        ReportCell(units.EMPTY)
-        if crossover is None
-        else ReportCell(crossovers.format_crossover(crossover), crossover.sort_key)
-    )
+    if crossover is None:
+        return ReportCell(units.EMPTY)
+    return ReportCell(crossovers.format_crossover(crossover), crossover.sort_key)
 
 
 def show_rate(value: Any) -> ReportCell:
-    """The cell of a rate."""
+    """The cell of a number of tokens per second."""
     return ReportCell(units.rate(value), make_sort_value(value))
 
 
-def show_size(value: Any) -> ReportCell:
-    """The cell of a number of bytes."""
-    return ReportCell(units.size(value), make_sort_value(value))
-
-
-def show_number(value: Any) -> ReportCell:
-    """The cell of a number."""
-    return ReportCell(units.number(value), make_sort_value(value))
+def show_value(value: Any, unit: Unit = "number") -> ReportCell:
+    """The cell of a number, formatted in its unit, or of a text."""
+    return ReportCell(units.format_value(value, unit), None if isinstance(value, str) else make_sort_value(value))
 
 
 def make_sort_value(value: Any) -> float | None:
@@ -224,7 +226,7 @@ def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:
     return f"Compared with their oracles at another length than the timed one: {text}." if text else ""
 
 
-def list_absent_variants(rows: Frame, top: Frame) -> str:
+def _list_absent_variants(rows: Frame, top: Frame) -> str:
     """Variants that were measured at other lengths only, which the table omits."""
     absent = [label for label in dict.fromkeys(rows["label"]) if label not in set(top["label"])]
     return f"Measured at other lengths only: {formatting.join_words(absent)}." if absent else ""

@@ -203,7 +203,7 @@ def test_text_has_sufficient_contrast(page: sync_api.Page) -> None:
         const ground = light(getComputedStyle(document.body).backgroundColor);
         return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
     }"""
-    for selector in ("p.lead", "p.intro", "nav a", "td.faster", "figcaption", "td small", "p.place"):
+    for selector in ("p.lead", "p.intro", "nav a", "td.faster", "figcaption", "td small", "p.environment"):
         assert page.evaluate(contrast, selector) >= 4.5, selector
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -25,6 +25,7 @@ from .style import FAINT, INK
 WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
 TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
 CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
+MAX_LETTERS = 26  # approximate length of a line of a label
 NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
 # svg.hashsalt makes ids deterministic; text stays text, so that it is searchable and accessible
 SETTINGS: Any = {
@@ -107,31 +108,46 @@ def _offset_bars(lines: Sequence[Line]) -> tuple[Line, ...]:
 
 
 def _make_figure(panel: Panel) -> Figure:
-    labels = [_wrap_label(line) for line in panel.lines]
+    labels = [_make_label(line) for line in panel.lines]
     rows = sum(text.count("\n") + 1 for text in labels)
-    axes_height, config_text = max(2.55, rows * LINE_HEIGHT + 0.2), textwrap.wrap(panel.config_text, CONFIG_LETTERS)
-    height = axes_height + TOP + CONFIG_LINE_HEIGHT * len(config_text) + BOTTOM
-    figure = Figure(figsize=(WIDTH, height))
+    axes_height = max(2.55, rows * LINE_HEIGHT + 0.2)
+    figure, _ = make_titled_figure(panel, axes_height + BOTTOM, LEFT)
+    height = figure.get_figheight()
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES_WIDTH / WIDTH, axes_height / height))
     draw_frame(axes, panel)
-    title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
-    figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
-    below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
-    figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(config_text), **below)
     draw_values(axes, panel)
     label_line_ends(axes, panel, labels, LINE_HEIGHT / axes_height)
     return figure
 
 
-def _wrap_label(line: Line) -> str:
-    """Wrap a label at about 26 characters, before options."""
-    max_letters, lines = 26, [""]
-    for part in re.split(r"(?=[:|]| \()", line.label):
-        if lines[-1] and len(lines[-1]) + len(part) > max_letters:
-            lines.append(NO_BREAK_SPACE * 2 + part.lstrip())
+def make_titled_figure(picture: Picture, height: float, left: float) -> tuple[Figure, float]:
+    """A figure with the title and the configuration above an area of this height; and their height, in inches."""
+    config_lines = textwrap.wrap(picture.config_text, CONFIG_LETTERS)
+    top = TOP + CONFIG_LINE_HEIGHT * len(config_lines)
+    figure = Figure(figsize=(WIDTH, top + height))
+    title_style = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
+    figure.text(left / WIDTH, 1 - 0.1 / (top + height), picture.title, **title_style)
+    config_style = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
+    figure.text(left / WIDTH, 1 - (TOP - 0.07) / (top + height), "\n".join(config_lines), **config_style)
+    return figure, top
+
+
+def _make_label(line: Line) -> str:
+    """The wrapped label of a line with its note."""
+    indent = NO_BREAK_SPACE * 2
+    lines = wrap_label(line.label, lambda text: len(text) <= MAX_LETTERS, breaks=r"(?=[:|]| \()", indent=indent)
+    if line.note:
+        lines[-1] += indent if len(lines[-1]) + len(line.note) < MAX_LETTERS else f"\n{indent}"
+        lines[-1] += line.note
+    return "\n".join(lines)
+
+
+def wrap_label(label: str, fits: Callable[[str], bool], *, breaks: str = r"(?=[:|])", indent: str = "") -> list[str]:
+    """Split a label into lines that fit, at a regular expression, by default before options."""
+    lines = [""]
+    for part in re.split(breaks, label):
+        if lines[-1] and not fits(lines[-1] + part):
+            lines.append(indent + part.lstrip())
         else:
             lines[-1] += part
-    if line.note:
-        separator = NO_BREAK_SPACE * 2 if len(lines[-1]) + len(line.note) < max_letters else "\n" + NO_BREAK_SPACE * 2
-        lines[-1] += separator + line.note
-    return "\n".join(lines)
+    return lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from .figures import CONFIG_LETTERS, CONFIG_LINE_HEIGHT, WIDTH, Picture
+from .figures import WIDTH, Picture, make_titled_figure, wrap_label
 from .style import COLOURS, FAINT, GRID, INK
 
 MAX_COLUMNS = 3  # grids in a row
 LEFT, GAP, CELL_HEIGHT = 0.62, 0.28, 0.17  # inches: left margin, gap between grids, height of a cell
-HEAD_HEIGHT, NAME_HEIGHT, BELOW_HEIGHT = 0.36, 0.4, 0.34  # inches: title; name above and axis below each grid
+NAME_HEIGHT, BELOW_HEIGHT = 0.4, 0.34  # inches: name above and axis below each grid
 MAX_LETTERS = 25  # approximate length of a line of a name
 DARK_SHARE = 0.55  # cells with at least this share have white text
 
@@ -49,15 +46,10 @@ class Heatmap(Picture):
         """The heatmap as a matplotlib figure."""
         columns = min(MAX_COLUMNS, len(self.grids))
         row_count = -(-len(self.grids) // columns)
-        config_text = textwrap.wrap(self.config_text, CONFIG_LETTERS)
-        top, grid_height = HEAD_HEIGHT + CONFIG_LINE_HEIGHT * len(config_text), CELL_HEIGHT * len(self.row_labels)
-        height = top + row_count * (NAME_HEIGHT + grid_height + BELOW_HEIGHT)
+        grid_height = CELL_HEIGHT * len(self.row_labels)
+        figure, top = make_titled_figure(self, row_count * (NAME_HEIGHT + grid_height + BELOW_HEIGHT), LEFT)
+        height = figure.get_figheight()
         grid_width = (WIDTH - LEFT - GAP * MAX_COLUMNS) / MAX_COLUMNS
-        figure = Figure(figsize=(WIDTH, height))
-        title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
-        figure.text(LEFT / WIDTH, 1 - 0.1 / height, self.title, **title)
-        below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
-        figure.text(LEFT / WIDTH, 1 - (HEAD_HEIGHT - 0.07) / height, "\n".join(config_text), **below)
         for number, grid in enumerate(self.grids):
             row, column = divmod(number, columns)
             low = height - top - (row + 1) * (NAME_HEIGHT + grid_height + BELOW_HEIGHT) + BELOW_HEIGHT
@@ -78,13 +70,13 @@ class Heatmap(Picture):
                 ink = "white" if share is not None and share >= DARK_SHARE else INK
                 axes.text(x + 0.5, y + 0.5, text, fontsize=6.5, color=ink, ha="center", va="center")
         style = {"fontsize": 7, "fontweight": "bold", "color": INK, "va": "bottom", "linespacing": 1.1}
-        axes.text(0, 1.03, _wrap_label(grid.label), transform=axes.transAxes, **style)
+        name = "\n".join(wrap_label(grid.label, lambda text: len(text) <= MAX_LETTERS))
+        axes.text(0, 1.03, name, transform=axes.transAxes, **style)
         for axis, names, label, is_labelled in (
             (axes.xaxis, self.column_labels, self.xlabel, last),
             (axes.yaxis, self.row_labels, self.ylabel, first),
         ):
-            axis.set_major_locator(FixedLocator([i + 0.5 for i in range(len(names))]))
-            axis.set_major_formatter(FixedFormatter(list(names) if is_labelled else [""] * len(names)))
+            axis.set_ticks([i + 0.5 for i in range(len(names))], names if is_labelled else [""] * len(names))
             if is_labelled:
                 axis.set_label_text(label, color=INK, fontsize=7.4)
         axes.tick_params(colors=FAINT, labelcolor=INK, length=0, labelsize=6.8, pad=2)
@@ -97,13 +89,3 @@ def colour_share(share: float | None) -> tuple[float, float, float]:
         return to_rgb(GRID)
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(COLOURS[0]))
     return red, green, blue
-
-
-def _wrap_label(label: str) -> str:
-    """Wrap a name before options."""
-    lines = [""]
-    for part in re.split(r"(?=[:|])", label):
-        if lines[-1] and len(lines[-1]) + len(part) > MAX_LETTERS:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)

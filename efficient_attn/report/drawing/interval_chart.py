@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from .axes import compute_linear_limits
-from .figures import CONFIG_LETTERS, CONFIG_LINE_HEIGHT, WIDTH, Picture
+from .figures import WIDTH, Picture, make_titled_figure
 from .style import COLOURS, FAINT, GRID, INK
 
 LEFT, RIGHT, ROW_HEIGHT = 2.0, 1.2, 0.2  # inches: names, legend, height of a row
-HEAD_HEIGHT, BELOW_HEIGHT = 0.36, 0.52  # inches above and below the rows
+BELOW_HEIGHT = 0.52  # inches below the rows
 MAX_LETTERS = 28  # maximum length of a name
 MARK_STYLES = (("measured", COLOURS[0], "o", COLOURS[0]), ("claimed", COLOURS[1], "s", "none"))
 
@@ -46,22 +45,16 @@ class IntervalChart(Picture):
 
     def make_figure(self) -> Figure:
         """The chart as a matplotlib figure."""
-        config_text, count = textwrap.wrap(self.config_text, CONFIG_LETTERS), len(self.rows)
-        top, axes_height = HEAD_HEIGHT + CONFIG_LINE_HEIGHT * len(config_text), ROW_HEIGHT * max(count, 2)
-        height = top + axes_height + BELOW_HEIGHT
-        figure = Figure(figsize=(WIDTH, height))
-        title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
-        figure.text(0.1 / WIDTH, 1 - 0.1 / height, self.title, **title)
-        below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
-        figure.text(0.1 / WIDTH, 1 - (HEAD_HEIGHT - 0.07) / height, "\n".join(config_text), **below)
-        axes_width = WIDTH - LEFT - RIGHT
+        count = len(self.rows)
+        axes_width, axes_height = WIDTH - LEFT - RIGHT, ROW_HEIGHT * max(count, 2)
+        figure, _ = make_titled_figure(self, axes_height + BELOW_HEIGHT, 0.1)
+        height = figure.get_figheight()
         axes = figure.add_axes((LEFT / WIDTH, BELOW_HEIGHT / height, axes_width / WIDTH, axes_height / height))
         axes.set_xlim(*self.limits)
         axes.set_ylim(count - 0.5, -0.5)
         axes.set_xlabel(self.xlabel, color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_locator(FixedLocator(range(count)))
-        axes.yaxis.set_major_formatter(FixedFormatter([shorten_label(row.label) for row in self.rows]))
+        axes.set_yticks(range(count), [shorten_label(row.label) for row in self.rows])
         for y, row in enumerate(self.rows):
             if row.low is not None and row.high is not None:
                 axes.add_line(Line2D([row.low, row.high], [y, y], color=MARK_STYLES[0][1], linewidth=1.1, zorder=2.5))

@@ -143,10 +143,9 @@ def _plan_by_family(
     for family, part in non_baseline.groupby("family", dropna=False, sort=False):
         name = str(family) if units.is_present(family) else "other"
         labels = list(dict.fromkeys(part["label"]))
-        groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
-        for number, group in enumerate(groups, 1):
-            title = f"{name} {number} of {len(groups)}" if len(groups) > 1 else name
-            yield plan_plot(rows["is_baseline"] | rows["label"].isin(group), len(group) + 1, title)
+        for batch_text, batch in formatting.split_batches(labels, MOST_LINES - 1):
+            selected = rows["is_baseline"] | rows["label"].isin(batch)
+            yield plan_plot(selected, len(batch) + 1, f"{name} {batch_text}".rstrip())
 
 
 def _make_panel(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from ...results.section import PlotKind, Unit
+from ...results.stats import Estimate
 from .style import Look
 
 
@@ -25,6 +26,18 @@ class Line:
     left: Sequence[float] | None = None
     right: Sequence[float] | None = None
     note: str = ""
+
+
+def make_point(label: str, look: Look, x: Estimate, y: Estimate, note: str = "") -> Line:
+    """A line of a single point, with the intervals of both values if they have any."""
+    (left, right), (low, high) = _list_ends(x), _list_ends(y)
+    return Line(label, look, [x.value], [y.value], low, high, left, right, note)
+
+
+def _list_ends(estimate: Estimate) -> tuple[list[float] | None, list[float] | None]:
+    if estimate.low is None or estimate.high is None:
+        return None, None
+    return [estimate.low], [estimate.high]
 
 
 @dataclass(frozen=True, kw_only=True)

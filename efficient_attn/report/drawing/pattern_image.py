@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from ... import units
 from ...results.file_marks import MARK
@@ -103,8 +102,7 @@ def _draw_square(axes: Axes, square: PatternImage, caption: str, *, first: bool,
     axes.set_xlim(-MARGIN * n, (1 + MARGIN) * n)
     axes.set_ylim((1 + MARGIN) * n, -MARGIN * n)
     for axis, name, is_labelled in ((axes.xaxis, "key", last), (axes.yaxis, "query", first)):
-        axis.set_major_locator(FixedLocator([0, n / 2, n]))
-        axis.set_major_formatter(FixedFormatter(["0", units.short_length(n // 2), units.short_length(n)]))
+        axis.set_ticks([0, n / 2, n], ["0", units.short_length(n // 2), units.short_length(n)])
         if is_labelled:
             axis.set_label_text(name, color=INK)
     axes.tick_params(colors=FAINT, labelcolor=INK, length=2.5, labelsize=7.4)

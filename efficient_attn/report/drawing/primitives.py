@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from ...results.section import PlotKind
 from . import clipping
@@ -57,8 +57,7 @@ def draw_frame(axes: Axes, panel: PanelData) -> None:
     axes.set_ylim(*panel.bounds)
     ticks = make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y) if panel.ylabel else {}
     for axis, axis_ticks in ((axes.xaxis, thin_ticks(panel.ticks, x_range, log=panel.log_x)), (axes.yaxis, ticks)):
-        axis.set_major_locator(FixedLocator(list(axis_ticks)))
-        axis.set_major_formatter(FixedFormatter(list(axis_ticks.values())))
+        axis.set_ticks(list(axis_ticks), list(axis_ticks.values()))
         axis.set_minor_locator(NullLocator())
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,11 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from ...results.file_marks import MARK
 from .axes import compute_x_limits, thin_ticks
-from .figures import SETTINGS, Panel
+from .figures import SETTINGS, Panel, wrap_label
 from .primitives import draw_frame, draw_values, label_line_ends, make_artist_style
 from .style import FAINT, INK
 
@@ -109,13 +107,8 @@ def _make_names(panel: Panel, size: float, most: float) -> list[str]:
 
 def _wrap_name(label: str, size: float, most: float) -> str:
     """Wrap a label that is too wide, before options."""
-    lines = [""]
-    for part in re.split(r"(?=[:|])", label):
-        if lines[-1] and _measure_width(lines[-1] + part, size) > most:
-            lines.append(part)
-        else:
-            lines[-1] += part
-    return "\n".join(_truncate(part, size, most) for part in lines)
+    lines = wrap_label(label, lambda text: _measure_width(text, size) <= most)
+    return "\n".join(_truncate(line, size, most) for line in lines)
 
 
 def _truncate(text: str, size: float, most: float) -> str:
@@ -135,15 +128,13 @@ def _set_x_ticks(axes: Axes, panel: Panel, axes_width: float) -> None:
     """Replace the x ticks by as many as fit, and use a thinner grid than on a page."""
     limits = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
     ticks = thin_ticks(panel.ticks, limits, log=panel.log_x, letter_scale=2.2 / max(axes_width - 0.5, 0.6))
-    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.xaxis.set_major_formatter(FixedFormatter(list(ticks.values())))
+    axes.set_xticks(list(ticks), list(ticks.values()))
     axes.grid(True, linewidth=0.5)
 
 
 def _draw_row_names(axes: Axes, panel: Panel, names: Sequence[str]) -> list[Text]:
     """Draw the names of a dot plot on the left and the notes on the right."""
-    axes.yaxis.set_major_locator(FixedLocator([line.y[0] for line in panel.lines]))
-    axes.yaxis.set_major_formatter(FixedFormatter(names))
+    axes.set_yticks([line.y[0] for line in panel.lines], names)
     axes.tick_params(axis="y", length=0)
     right = axes.get_yaxis_transform()
     for line in panel.lines:

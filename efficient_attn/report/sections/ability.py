@@ -9,10 +9,11 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from ...spec import format_label
+from ...units import Unit
 from .. import formatting, select
 from ..drawing import length_plots
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .alignments import plan_alignments
 from .learning_curves import DISTANCE_PREFIX, LENGTH_PREFIX, list_column_numbers, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -22,7 +23,6 @@ from .trained_scores import (
     LearningTest,
     MechanismResult,
     filter_trained,
-    format_score,
     list_tests,
     order_labels,
 )
@@ -78,13 +78,13 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
     for label in labels:
         results = [next((result for result in test.results if result.label == label), None) for test in tests]
         is_baseline = any(result is not None and result.is_baseline for result in results)
-        body.append([ReportCell(label, label, "base" if is_baseline else ""), *map(_show_result, tests, results)])
+        body.append([show_label(label, is_baseline=is_baseline), *map(_show_result, tests, results)])
     seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
     seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
     note = [test.describe_ranking() for test in tests] + [
         _describe_reach(test, result) for test in tests for result in test.scored_results
     ]
-    caption = f"What was learned: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
+    caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
 
 
@@ -120,19 +120,14 @@ COMPUTED_SCORES: tuple[tuple[str, Callable[[LearningTest], float | None]], ...] 
 def _show_computed(
     name: str, tests: Sequence[LearningTest], find: Callable[[LearningTest], float | None]
 ) -> list[ReportCell]:
-    values = [find(test) for test in tests]
-    cells = [
-        ReportCell(units.EMPTY) if x is None else ReportCell(format_score(x, t.in_bits), x)
-        for t, x in zip(tests, values, strict=True)
-    ]
-    return [ReportCell(name, name, "null"), *cells]
+    return [ReportCell(name, mark="null"), *(show_value(find(test), test.unit) for test in tests)]
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     """Describe the best score within a mechanism's reach, if that is not the whole task."""
     if result.reach is None or result.reach >= 1:
         return ""
-    learned_text = ", and it learned all that lies within its reach" if result.learned_within_reach else ""
+    learned_text = ", and it learned everything within its reach" if result.learned_within_reach else ""
     reach = f"a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}"
     return f"{test.name}: with {result.label} {reach}{learned_text}."
 
@@ -158,7 +153,7 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
             for values in (*map(test.list_values, counts), seeds)
             if values
         ]
-        body.append([*(ReportCell(text, text) for text in texts), *cells])
+        body.append([*map(ReportCell, texts), *cells])
     head = ("Task", "Scored by", "Shortcut", "Learning rates tried")
     head += ("Parameters", "Steps", "Examples a step", "Examples of the test", "Seeds")
     return ReportTable("How it was trained", head, body, text_columns=4)
@@ -180,14 +175,10 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
             ):
                 rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
                 texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
-                cells = [ReportCell(f"{rate:g}", rate), ReportCell(units.integer(row["seed"]), row["seed"])]
-                cells += [
-                    ReportCell(format_score(score, test.in_bits), score),
-                    _show_count(row["steps"]),
-                    ReportCell(units.seconds(training_s), training_s),
-                ]
-                cells += [_show_count(row.get(f"train.{part}")) for part in ("attention", "mixer", "embeddings")]
-                body.append([*(ReportCell(text, text) for text in texts), *cells])
+                cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
+                cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
+                counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
+                body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
     head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
     head += ("In attention", "In all else", "In embeddings")
     note = (
@@ -197,10 +188,6 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     return drop_empty_columns(
         ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
     )
-
-
-def _show_count(value: Any) -> ReportCell:
-    return ReportCell(units.integer(value), float(value) if units.is_present(value) else None)
 
 
 # -- by length and distance ----------------------------------------------------------------------------------------
@@ -214,23 +201,21 @@ def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) ->
             columns = {n: f"{LENGTH_PREFIX}{n}" for n in lengths} | {test.length: "train.score"}
             heads = {f"length {n}": columns[n] for n in sorted(columns)}
             caption = f"{test.heading}: by the length of the tests, trained at {test.length}"
-            yield _make_spread_table(caption, test, labels, heads, bits=test.in_bits)
+            yield _make_spread_table(caption, test, labels, heads, test.unit)
         edges = list_column_numbers(test, DISTANCE_PREFIX)
         if len(edges) > 1:
             heads = {f"{format_distance_range(edge)} back": f"{DISTANCE_PREFIX}{edge}" for edge in edges}
-            yield _make_spread_table(f"{test.name}: right answers by where they lie", test, labels, heads, bits=False)
+            yield _make_spread_table(f"{test.name}: accuracy by distance of the answer", test, labels, heads, "share")
 
 
 def _make_spread_table(
-    caption: str, test: LearningTest, labels: Sequence[str], heads: dict[str, str], *, bits: bool
+    caption: str, test: LearningTest, labels: Sequence[str], heads: dict[str, str], unit: Unit
 ) -> ReportTable:
     body = []
     for result in sorted(test.scored_results, key=lambda result: labels.index(result.label)):
         means = [result.compute_mean(column) for column in heads.values()]
-        cells = [
-            ReportCell(units.EMPTY) if x is None else ReportCell(format_score(x.value, bits), x.value) for x in means
-        ]
-        body.append([ReportCell(result.label, result.label, "base" if result.is_baseline else ""), *cells])
+        cells = [show_value(mean and mean.value, unit) for mean in means]
+        body.append([show_label(result.label, is_baseline=result.is_baseline), *cells])
     return ReportTable(f"{caption}, mean over seeds", ("Variant", *heads), body)
 
 
@@ -271,9 +256,9 @@ def _compare_with_swapping(
         return
     body = []
     for label in common_labels:
-        error_cells = [show_number(means.get(specs[label])) for means in swap_errors.values()]
+        error_cells = [show_value(means.get(specs[label])) for means in swap_errors.values()]
         results = [next((result for result in test.results if result.label == label), None) for test in tests]
-        body.append([ReportCell(label, label), *error_cells, *map(_show_result, tests, results)])
+        body.append([ReportCell(label), *error_cells, *map(_show_result, tests, results)])
     note = "Swapped: a trained model without further training. Learned: a model trained from scratch."
     head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
     yield ReportTable(

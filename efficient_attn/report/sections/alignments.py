@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from .. import formatting
 from ..drawing import length_plots
@@ -16,32 +15,22 @@ TICK_INTERVAL = 4  # positions per tick label
 
 def plan_alignments(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
     """Plan plots for mechanisms with a stored alignment."""
-    results = [result for result in test.scored_results if _get_alignment(result)]
-    groups = [results[i : i + MAX_COLUMNS] for i in range(0, len(results), MAX_COLUMNS)]
-    for number, group in enumerate(groups, 1):
-        group_text = f"{number} of {len(groups)}" if len(groups) > 1 else ""
-        title = ", ".join(filter(None, (f"Alignment: {test.name}", group_text)))
-        name = formatting.make_slug("alignment", test.name, group_text, scene.suffix)
-        yield length_plots.PlotPlan(
-            name, "alignment", title, len(group), partial(_make_heatmap, group, name, title, scene), 2
-        )
-
-
-def _get_alignment(result: MechanismResult) -> tuple[tuple[float, ...], ...] | None:
-    """Alignment of the first seed at the best learning rate."""
-    alignment: Any = result.best_attempts["alignment"].iloc[0] if "alignment" in result.best_attempts else None
-    return alignment if isinstance(alignment, tuple) else None
+    results = [result for result in test.scored_results if result.get_first_samples("alignment")]
+    for batch_text, batch in formatting.split_batches(results, MAX_COLUMNS):
+        title = ", ".join(filter(None, (f"Alignment: {test.name}", batch_text)))
+        name = formatting.make_slug("alignment", test.name, batch_text, scene.suffix)
+        make = partial(_make_heatmap, batch, name, title, scene)
+        yield length_plots.PlotPlan(name, "alignment", title, len(batch), make, draw_order=2)
 
 
 def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, scene: length_plots.Scene) -> Heatmap:
+    shares_by_label = {result.label: result.get_first_samples("alignment") for result in results}
+    # empty texts, as there are too many cells for numbers
     grids = [
-        HeatmapGrid(result.label, shares, _make_empty_texts(shares))
-        for result in results
-        if (shares := _get_alignment(result))
+        HeatmapGrid(label, shares, [[""] * len(row) for row in shares]) for label, shares in shares_by_label.items()
     ]
-    row_count, column_count = (
-        max(counts) for counts in zip(*((len(g.shares), len(g.shares[0])) for g in grids), strict=True)
-    )
+    row_count = max(len(grid.shares) for grid in grids)
+    column_count = max(len(grid.shares[0]) for grid in grids)
     return Heatmap(
         name=name,
         kind="alignment",
@@ -57,11 +46,6 @@ def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, sce
         xlabel="source",
         ylabel="written",
     )
-
-
-def _make_empty_texts(shares: Sequence[Sequence[float]]) -> list[list[str]]:
-    """Empty texts, as there are too many cells for numbers."""
-    return [[""] * len(row) for row in shares]
 
 
 def _make_tick_labels(count: int) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def list_missing(rows: Frame, cpus: dict[str, str]) -> ReportTable | None:
     )
     body = []
     for shared, lengths, names in _group_missing(missing):
-        where = formatting.format_setting({name: shared[name] for name in varying_columns}, cpus)
-        body.append(_format_missing(shared, lengths, names, where))
+        setting_text = formatting.format_setting({name: shared[name] for name in varying_columns}, cpus)
+        body.append(_format_missing(shared, lengths, names, setting_text))
     caption = f"{formatting.format_count(len(missing), 'case')} of {len(rows)} did not give a result"
     head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
     return ReportTable(
@@ -57,7 +57,7 @@ def _group_missing(missing: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, 
 
 
 def _format_missing(
-    shared: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str
+    shared: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], setting_text: str
 ) -> list[ReportCell]:
     task = shared["task"] if shared["mode"] in (None, "train") else None
     layer = None if shared["layer"] is None else f"layer {int(shared['layer'])}"
@@ -71,12 +71,7 @@ def _format_missing(
         ", ".join(map(str, lengths)) or units.EMPTY,
     ]
     cases, reason = sum(names.values()), shared["reason"] or "no reason was given"
-    return [
-        *(ReportCell(text, text) for text in texts),
-        ReportCell(str(cases), cases),
-        ReportCell(where),
-        ReportCell(reason, reason),
-    ]
+    return [*map(ReportCell, texts), ReportCell(str(cases), cases), ReportCell(setting_text), ReportCell(reason)]
 
 
 MOST_ROWS = 2000  # of a page; more are aggregated
@@ -165,10 +160,7 @@ def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> Rep
     if not keys:
         return None
     facts_by_environment = [dict(flat) for flat in runs_by_environment]
-    body = [
-        [ReportCell(key, key), *(ReportCell(d.get(key, units.EMPTY), d.get(key, "")) for d in facts_by_environment)]
-        for key in keys
-    ]
+    body = [[ReportCell(key), *(ReportCell(d.get(key, units.EMPTY)) for d in facts_by_environment)] for key in keys]
     return ReportTable(
         "Environment", ("What", *(", ".join(names) for names in runs_by_environment.values())), body, text_columns=99
     )

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
 from ... import units
 from ...results.section import Section
+from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
 from ..drawing import length_plots
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
+from ..drawing.panel_data import make_point
 from ..drawing.style import NULL_LOOK
 from ..gather import Frame, FrameColumn
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -75,7 +76,7 @@ def _make_table(piece: select.Slice) -> ReportTable:
     clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
     body = _average_by_variant(rows, ERROR_COLUMN_HEADINGS)
     for line in body:
-        line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
+        line += [show_value(clamped[line[0].text]), show_value(worst[line[0].text])]
     note = "An approximation is useful only if its error is well below those of both trivial predictors (null)."
     head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against its reference (worst)")
     return drop_empty_columns(
@@ -108,7 +109,7 @@ def _average_by_variant(rows: Frame, columns: Mapping[str, str]) -> list[list[Re
     lines = []
     for label, line in zip(means.index, means[list(columns.values())].to_numpy(), strict=True):
         budget_rank, budget = budgets[label]
-        lines.append([ReportCell(label, label), ReportCell(budget, budget_rank), *map(show_number, line)])
+        lines.append([ReportCell(label), ReportCell(budget, budget_rank), *map(show_value, line)])
     return sorted(lines, key=lambda line: budgets[line[0].text])
 
 
@@ -136,16 +137,15 @@ def _make_layer_table(piece: select.Slice) -> ReportTable | None:
         return None
     errors = rows.pivot(index="label", columns="layer", values="relative_error")
     errors = errors.loc[errors.mean(axis=1).sort_values(kind="stable").index]
-    body = [_make_row(str(label), line) for label, line in zip(errors.index, errors.to_numpy(), strict=True)]
+    body = [
+        [ReportCell(label), *map(show_value, line)] for label, line in zip(errors.index, errors.to_numpy(), strict=True)
+    ]
     null = rows.groupby("layer")["mean_value_error"].median().reindex(errors.columns)
-    named = [("null: mean of v", null.tolist()), ("null: zero", [1.0] * len(null))]
-    body += [_make_row(name, values, "null") for name, values in named if not pd.isna(values).all()]
+    for name, values in (("null: mean of v", null), ("null: zero", [1.0] * len(null))):
+        if not pd.isna(values).all():
+            body.append([ReportCell(name, mark="null"), *map(show_value, values)])
     head = ("Variant", *(f"Layer {int(layer)}" for layer in errors.columns))
     return ReportTable(f"Relative error by layer{_format_suffix(piece)}", head, body)
-
-
-def _make_row(label: str, values: Iterable[Any], mark: str = "") -> list[ReportCell]:
-    return [ReportCell(label, label, mark), *map(show_number, values)]
 
 
 def _format_suffix(piece: select.Slice) -> str:
@@ -204,8 +204,8 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
 
 def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene: length_plots.Scene) -> Line:
     low, high = compute_error_interval(errors)
-    line = Line(label, scene.looks[label], [mean], [y], note=units.number(mean))
-    return replace(line, left=[low], right=[high]) if low > 0 and math.isfinite(high) else line
+    error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
+    return make_point(label, scene.looks[label], error, Estimate(y), units.number(mean))
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:

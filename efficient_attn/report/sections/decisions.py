@@ -45,9 +45,8 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
         open_kinds.add(kind)
     omitted = len(ordered) - MAX_TABLES
     if omitted > 0:
-        list(blocks.values())[
-            -1
-        ].note = f"{formatting.format_count(omitted, 'more configuration')} not shown here: all rows are in rows.csv."
+        more = formatting.format_count(omitted, "more configuration")
+        list(blocks.values())[-1].note = f"{more} not shown here: all rows are in rows.csv."
     return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
@@ -77,7 +76,7 @@ def _make_table(decision_table: DecisionTable, where: str) -> ReportTable:
 
 
 def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportCell]:
-    cells = [ReportCell(decision.label, decision.label), _show_crossover(decision)]
+    cells = [ReportCell(decision.label), _show_crossover(decision)]
     cells += [_show_speedup(decision, length) for length in decision_table.lengths]
     cells.append(
         ReportCell(
@@ -143,7 +142,7 @@ def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportT
     if len(lengths) < 2:
         return None
     decisions, omitted = decision_table.decisions[:MAX_HEATMAP_ROWS], len(decision_table.decisions) - MAX_HEATMAP_ROWS
-    body = [[ReportCell(d.label, d.label), *(_show_shaded(d.speedups, n) for n in lengths)] for d in decisions]
+    body = [[ReportCell(d.label), *(_show_shaded(d.speedups, n) for n in lengths)] for d in decisions]
     more = f"{omitted} more with smaller speedups are in rows.csv." if omitted > 0 else ""
     head = ("Mechanism", *map(units.short_length, lengths))
     return ReportTable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ... import units
@@ -54,56 +54,34 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
     """Time, state and traffic of a step of each variant."""
-    groups, backends_by_label = select.split_variants(piece.rows), tables.find_backends(piece.rows)
-    row_values = tables.list_row_values(top)
-    budgets = {row["memory_budget_bytes"] for row in row_values if units.is_present(row["memory_budget_bytes"])}
-    rows = []
-    for row in row_values:
-        arrays = groups[row["label"]]
-        cells = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
-        cells += [tables.show_rate(row["tokens_per_s"]), tables.show_error(row)]
-        cells += [
-            tables.show_size(row["state_bytes"]),
-            _show_capacity(row, with_budget=len(budgets) > 1),
-            *_show_traffic(row),
-        ]
-        cells += [tables.show_growth(arrays, column) for column in ("latency_ms", "state_bytes")]
-        rows.append([*cells, *tables.show_pairs(row, 1), tables.show_backend(row, backends_by_label)])
+    budgets = top["memory_budget_bytes"].dropna().unique()
     longest = f"{CAPACITY_HEADING} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY_HEADING
-    head = ("Variant", f"Speedup over {setting.baseline}", "Time a step", "Tokens a second", tables.ERROR_HEADING)
-    head = (
-        *head,
-        "State",
-        longest,
-        *TRAFFIC_HEADINGS,
-        "Time exponent",
-        "State exponent",
-        *tables.PAIRS_HEADINGS,
-        tables.BACKEND_HEADING,
-    )
+    columns: tables.CostColumns = {
+        "Time a step": lambda row, _: tables.show_time(row),
+        "Tokens a second": lambda row, _: tables.show_rate(row["tokens_per_s"]),
+        tables.ERROR_HEADING: lambda row, _: tables.show_error(row),
+        "State": lambda row, _: tables.show_value(row["state_bytes"], "bytes"),
+        longest: lambda row, _: _show_capacity(row, with_budget=len(budgets) > 1),
+        TRAFFIC_HEADINGS[0]: lambda row, _: _show_traffic(row),
+        TRAFFIC_HEADINGS[1]: lambda row, _: _show_bandwidth(row),
+        "Time exponent": lambda _, arrays: tables.show_growth(arrays, "latency_ms"),
+        "State exponent": lambda _, arrays: tables.show_growth(arrays, "state_bytes"),
+    }
     caption = f"Decoding after a context of {tables.format_table_length(top)}"
-    notes = (
-        tables.describe_error_source(row_values),
-        tables.describe_verification_lengths(row_values),
-        tables.list_absent_variants(piece.rows, top),
-    )
-    return tables.drop_empty_columns(
-        ReportTable(
-            caption, head, rows, 1, tables.join_sentences(*notes), wrapped=(tables.BACKEND_HEADING,), mode="decode"
-        )
-    )
+    return tables.make_cost_table(setting, piece, top, caption, columns)
 
 
-def _show_traffic(row: dict[str, Any]) -> list[ReportCell]:
-    moved, share = row["bytes_moved"], row["bandwidth_share"]
-    each = moved / row["batch"] if units.is_present(moved) and units.is_present(row["batch"]) else None
+def _show_traffic(row: dict[str, Any]) -> ReportCell:
+    known = units.is_present(row["bytes_moved"]) and units.is_present(row["batch"])
+    return tables.show_value(row["bytes_moved"] / row["batch"] if known else None, "bytes")
+
+
+def _show_bandwidth(row: dict[str, Any]) -> ReportCell:
+    share = row["bandwidth_share"]
+    if not units.is_present(share):
+        return ReportCell(units.EMPTY)
     cache = f" of {row['read_from']}" if row["read_from"] not in (None, "memory") else ""
-    used = (
-        ReportCell(f"{units.number(100 * share)}%{cache}", share)
-        if units.is_present(share)
-        else ReportCell(units.EMPTY)
-    )
-    return [tables.show_size(each), used]
+    return ReportCell(f"{units.number(100 * share)}%{cache}", share)
 
 
 def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
@@ -111,10 +89,10 @@ def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
     budget, longest = row["memory_budget_bytes"], row["longest_context"]
     if not units.is_present(budget):
         return ReportCell(units.EMPTY)
-    text = f"{longest:,}" if units.is_present(longest) else "any"
-    return ReportCell(
-        f"{text} in {units.budget(budget)}" if with_budget else text, longest if text != "any" else float("inf")
-    )
+    suffix = f" in {units.budget(budget)}" if with_budget else ""
+    if not units.is_present(longest):
+        return ReportCell(f"any{suffix}", float("inf"))
+    return ReportCell(f"{longest:,}{suffix}", longest)
 
 
 # -- by key-value heads, by batch size ------------------------------------------------------------------------------
@@ -170,9 +148,8 @@ def _make_batch_table(rows: Frame) -> ReportTable | None:
 
 def _make_grid(caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]) -> ReportTable:
     """A table with a row per name and a column per number."""
-    empty_cell = ReportCell(units.EMPTY)
-    body: Sequence[Sequence[ReportCell]] = [
-        [ReportCell(name, name), *(cells.get(column, empty_cell) for column in columns)]
+    body = [
+        [ReportCell(name), *(cells.get(column, ReportCell(units.EMPTY)) for column in columns)]
         for name, cells in cells_by_name.items()
     ]
     return ReportTable(caption, ("Variant", *columns.values()), body)

@@ -6,7 +6,7 @@ The task's module need not be importable. Columns that the rows lack are omitted
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ..drawing.axes import strip_zeros
 from ..drawing.figures import Line, Panel
 from ..drawing.style import choose_looks, make_natural_sort_key
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 # headings of columns that a section does not describe
@@ -40,10 +40,10 @@ def make_chapter(section: Section, material: SectionData) -> Chapter:
 
 def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
     for piece in setting.slices:
-        where = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
+        slice_text = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
         rows = _sort_rows(piece.rows, section.x)
-        block.tables.append(_make_table(section, rows, where))
-        block.plans += _plan_groups(section, rows, where, scene)
+        block.tables.append(_make_table(section, rows, slice_text))
+        block.plans += _plan_groups(section, rows, slice_text, scene)
 
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
@@ -74,21 +74,16 @@ def _find_column(section: Section, name: str) -> Column:
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
-def _make_table(section: Section, rows: Frame, where: str) -> ReportTable:
+def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
     """Table of the rows: variant, x, and the section's columns."""
     columns = [_find_column(section, section.x)] if section.x else []
     columns += [column for column in section.columns if column.name != section.x]
     columns = [column for column in columns if column.name in rows]
-    cells = [[ReportCell(label, label) for label in rows["label"].tolist()]]
-    cells += [[_show_value(value, column.unit) for value in rows[column.name].tolist()] for column in columns]
+    cells = [[ReportCell(label) for label in rows["label"].tolist()]]
+    cells += [[show_value(value, column.unit) for value in rows[column.name].tolist()] for column in columns]
     head = ("Variant", *(column.heading for column in columns))
-    caption = f"{section.title}: {where}" if where else section.title
+    caption = f"{section.title}: {slice_text}" if slice_text else section.title
     return drop_empty_columns(ReportTable(caption, head, list(zip(*cells, strict=True))))
-
-
-def _show_value(value: Any, unit: Unit) -> ReportCell:
-    text = units.format_value(value, unit)
-    return ReportCell(text, text if isinstance(value, str) else make_sort_value(value))
 
 
 # -- the plot ------------------------------------------------------------------------------------------------------
@@ -104,7 +99,7 @@ class _XAxis(NamedTuple):
 
 
 def _plan_groups(
-    section: Section, rows: Frame, where: str, scene: length_plots.Scene
+    section: Section, rows: Frame, slice_text: str, scene: length_plots.Scene
 ) -> Iterator[length_plots.PlotPlan]:
     """Plan the plot, or several if there are too many lines."""
     if section.y is None or section.y not in rows:
@@ -113,15 +108,13 @@ def _plan_groups(
     drawn = drawn[drawn["y"].notna() & (drawn[section.x].notna() if section.x in drawn else True)]
     drawn = drawn.assign(name=_name_lines(section, drawn))
     names = list(dict.fromkeys(drawn["name"]))
-    groups = [names[i : i + length_plots.MOST_LINES] for i in range(0, len(names), length_plots.MOST_LINES)]
-    for number, group in enumerate(groups, 1):
-        group_text = f"{number} of {len(groups)}" if len(groups) > 1 else ""
+    for batch_text, batch in formatting.split_batches(names, length_plots.MOST_LINES):
         y = _find_column(section, section.y)
-        title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (where, group_text))))))
-        name = formatting.make_slug("section", section.name, where, group_text, scene.suffix)
-        make_picture = _plan_panel(section, drawn[drawn["name"].isin(group)], name, title, scene)
+        title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (slice_text, batch_text))))))
+        name = formatting.make_slug("section", section.name, slice_text, batch_text, scene.suffix)
+        make_picture = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], name, title, scene)
         single_length = section.x not in drawn or drawn[section.x].nunique() == 1
-        yield length_plots.PlotPlan(name, section.name, title, len(group), make_picture, single_length=single_length)
+        yield length_plots.PlotPlan(name, section.name, title, len(batch), make_picture, single_length=single_length)
 
 
 def _as_number(value: Any) -> float:
@@ -137,10 +130,6 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
             suffixes = (f"({column.heading}: {units.format_value(v, column.unit)})" for v in values)
             names = [f"{name} {text}" for name, text in zip(names, suffixes, strict=True)]
     return names
-
-
-def _plan_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Callable[[], Panel]:
-    return lambda: _make_panel(section, rows, name, title, scene)
 
 
 def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Panel:

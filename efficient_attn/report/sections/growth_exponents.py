@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ from .. import formatting, select
 from ..drawing import length_plots
 from ..drawing.interval_chart import IntervalChart, IntervalRow
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, make_sort_value
+from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -43,7 +44,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
             if along in ("length", "width") and len(sweep) > 1:
                 name = formatting.make_slug("growth", part, subject, along, scene.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                block.plans.append(_plan_chart(sweep, name, title, scene))
+                make = partial(_make_chart, sweep, name, title, scene)
+                block.plans.append(length_plots.PlotPlan(name, "growth", title, 2, make))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -53,16 +55,8 @@ def _make_table(rows: Frame, caption: str) -> ReportTable:
     """A table with a row per sweep."""
     head = ("Variant", "Grows", "Sizes", "Time", "Claimed", "Verdict", "Memory", "Claimed memory", "Verdict on memory")
     head += ("Steps", "Weights", "Longest call", "Ended by")
-    body = [
-        [ReportCell(str(row["variant"]), str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")
-    ]
-    indices = [i for i in range(len(head)) if i == 0 or any(line[i].text != units.EMPTY for line in body)]
-    return ReportTable(
-        caption,
-        tuple(head[i] for i in indices),
-        [[line[i] for i in indices] for line in body],
-        note=_describe_sources(rows),
-    )
+    body = [[ReportCell(str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")]
+    return drop_empty_columns(ReportTable(caption, head, body, note=_describe_sources(rows)))
 
 
 def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
@@ -86,10 +80,10 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
             make_sort_value(claimed),
         )
         verdict_text = str(verdict) if units.is_present(verdict) else units.EMPTY
-        yield ReportCell(verdict_text, verdict_text, VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
+        yield ReportCell(verdict_text, mark=VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
     yield _show_with_claim(get("sequential"), get("sequential_claimed"))
     yield _show_with_claim(get("weights"), get("weights_claimed"))
-    yield ReportCell(units.duration(row["latency_ms"]), make_sort_value(row["latency_ms"]))
+    yield show_value(row["latency_ms"], "time")
     yield ReportCell(str(get("stopped")) if units.is_present(get("stopped")) else units.EMPTY)
 
 
@@ -114,10 +108,6 @@ def _describe_sources(rows: Frame) -> str:
 
 
 # -- the plot --------------------------------------------------------------------------------------------------------
-
-
-def _plan_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> length_plots.PlotPlan:
-    return length_plots.PlotPlan(name, "growth", title, 2, lambda: _make_chart(rows, name, title, scene))
 
 
 def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> IntervalChart:

@@ -50,11 +50,8 @@ def describe_environment(rows: Frame, data: ReportData) -> str:
 def _join_few(names: Iterable[str]) -> str:
     """Join names; if there are many, the first ones and the number of others."""
     all_names = list(names)
-    return formatting.join_words(
-        all_names
-        if len(all_names) <= MAX_JOINED_NAMES
-        else [*all_names[: MAX_JOINED_NAMES - 1], f"{len(all_names) - 2} more"]
-    )
+    most = MAX_JOINED_NAMES if len(all_names) <= MAX_JOINED_NAMES else MAX_JOINED_NAMES - 1
+    return formatting.join_words(formatting.shorten_list(all_names, most))
 
 
 def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
@@ -120,9 +117,6 @@ def describe_damage(locations: Sequence[str]) -> str:
     """Number and locations of damaged lines, which the report omits; empty for none."""
     if not locations:
         return ""
-    listed = [
-        *locations[:MAX_LISTED_LINES],
-        *([f"{len(locations) - MAX_LISTED_LINES} more"] if len(locations) > MAX_LISTED_LINES else []),
-    ]
+    listed = formatting.shorten_list(locations, MAX_LISTED_LINES)
     were = "line was" if len(locations) == 1 else "lines were"
     return f"{len(locations)} damaged {were} left out of this report: {formatting.join_words(listed)}."

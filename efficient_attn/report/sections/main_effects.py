@@ -26,10 +26,10 @@ INTRO = (
     "logarithms with 95% intervals. Interactions are not estimated; they make the intervals wider. About one interval "
     "in twenty excludes 1 by chance."
 )
-HIGHLIGHTS = 4  # effects among the sentences at the page's start
-POINTS_BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
+HIGHLIGHTS = 4  # maximum number of effects among the findings
+POINTS_BREADTH = 0.66  # width of a group of points, relative to the distance between ticks
 
-# by factor: its mark in the plot, and the name of a level
+# by factor: its symbol in tick labels, and the format of a level
 FACTOR_NAMES: Mapping[str, tuple[str, str]] = {
     "heads": ("H", "{} heads"),
     "kv_heads": ("K", "{} key-value heads"),
@@ -53,10 +53,10 @@ LEVEL_NAMES = {
     False: ("", "bidirectional"),
     True: ("", "causal"),
 }
-LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what the others are compared with
-# named in the heading where they do not vary
+LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are not numbers; the others are compared with the first
+# part of the summary if they do not vary
 FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
-PADDED, PACKED = "drawn", "packed"  # the same rows twice
+PADDED, PACKED = "drawn", "packed"  # the same lengths in two layouts
 EffectsByVariant: TypeAlias = dict[str, dict[EffectStep, Estimate]]
 
 
@@ -80,7 +80,7 @@ class _Design:
         return [dict(zip(self.levels, values, strict=True)) for values in distinct_points]
 
     def fit_column(self, column: str) -> EffectsByVariant:
-        """The effects of every step on each variant's values; without those that its points do not tell apart."""
+        """Effects of each step on the values of each variant, without variants to which no effects can be fitted."""
         rows_by_label = {name: rows[rows[column] > 0] for name, rows in self.rows.groupby("label", sort=False)}
         if column == "speedup":
             rows_by_label = {name: rows[~rows["is_baseline"].astype(bool)] for name, rows in rows_by_label.items()}
@@ -89,7 +89,7 @@ class _Design:
 
 
 def select_design_rows(section: Section, rows: Frame) -> Any:
-    """Which rows are the design's."""
+    """Mask of the rows that belong to the section's design."""
     is_selected = (rows["task"] == section.task) & (rows["suite"] == section.suite) & (rows["part"] == section.part)
     return is_selected.astype(bool)
 
@@ -106,9 +106,9 @@ def make_chapter(section: Section, material: SectionData) -> Chapter:
 
 
 def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
-    """The rows apart by everything that is no factor and forbids a comparison."""
+    """Split rows by all columns that must agree for a comparison and are not factors."""
     names = [format_label(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
-    rows = rows.assign(label=names)  # without what tells rows apart that a factor tells apart
+    rows = rows.assign(label=names)  # without the suffixes of `select.add_labels`: factors distinguish these rows
     factors = [column.name for column in section.columns if column.name in rows]
     group_columns = [name for name in (*select.SETTING_COLUMNS, "causal", "mode") if name not in factors]
     for values, part in rows.groupby(group_columns, dropna=False, sort=False):
@@ -122,7 +122,7 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
 
 
 def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[EffectStep, Estimate] | None:
-    """All steps; besides that from padded to packed rows, for which the padded ones have to be the first level."""
+    """Effects of all steps, and of the step from padded to packed rows, by a second fit with padded rows first."""
     points = [{factor: _as_python_value(row[factor]) for factor in levels} for row in rows.to_dict("records")]
     values = rows[column].tolist()
     effects = fit_effects(points, values, list_steps(levels)) if points else None
@@ -152,8 +152,8 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
     block.sentences = [summary, *(text for _, text in effect_sentences)]
     block.highlights = block.sentences[: 1 + HIGHLIGHTS]
     block.tables = [
-        _make_table(f"By what the speedup over {design.baseline} is multiplied", speedups, marked=True),
-        _make_table("By what the time of a call is multiplied", times, marked=False),
+        _make_table(f"Factor by which the speedup over {design.baseline} changes", speedups, marked=True),
+        _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
     block.plans = [length_plots.plan_panel(_make_panel(section, design, speedups, material, suffix))]
@@ -161,7 +161,7 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
 
 
 def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
-    """What was varied, between which ends, and on what."""
+    """Varied factors with their ranges, fixed factors, and the machine."""
     key, machine = design.key, str(design.key["machine"])
     spans = []
     for factor, levels in design.levels.items():
@@ -174,7 +174,7 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
 
 
 def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
-    """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
+    """Significant changes of speedups by a step as text, and the largest of them; None if there are none."""
     parts, largest = [], 1.0
     for kind in ("slower", "faster"):
         for label, effects in fitted.items():
@@ -212,12 +212,12 @@ def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
 
 
 def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
-    """A row a step, a column a variant."""
+    """A row per step and a column per variant."""
     body = [
         [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
         for step in _list_fitted_steps(fitted)
     ]
-    return ReportTable(caption, ("From one end to the other", *fitted), body)
+    return ReportTable(caption, ("Change of level", *fitted), body)
 
 
 def _show_effect(effect: Estimate, *, marked: bool) -> ReportCell:
@@ -226,7 +226,7 @@ def _show_effect(effect: Estimate, *, marked: bool) -> ReportCell:
 
 
 def _list_points(design: _Design) -> ReportTable:
-    """Every point with the speedups that were measured there."""
+    """Every point with the speedups that were measured at it."""
     labels = list(dict.fromkeys(design.rows["label"]))
     cells: dict[tuple[Any, ...], dict[str, ReportCell]] = {}
     for row_values, row in zip(list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
@@ -239,12 +239,12 @@ def _list_points(design: _Design) -> ReportTable:
         + [cells_by_label.get(label, ReportCell(units.EMPTY)) for label in labels]
         for point, cells_by_label in cells.items()
     ]
-    note = f"Of {design.baseline} its time stands here, of all others their speedup over it."
-    return ReportTable("The points", (*head, *labels), body, note=note)
+    note = f"{design.baseline}: time; other variants: speedup over {design.baseline}."
+    return ReportTable("Measured points", (*head, *labels), body, note=note)
 
 
 def _show_level(level: Any) -> ReportCell:
-    return ReportCell(str(level), level) if is_number(level) else ReportCell(text := _format_level(level), text)
+    return ReportCell(_format_level(level), level if is_number(level) else None)
 
 
 def _make_panel(
@@ -264,9 +264,9 @@ def _make_panel(
         name=make_slug("section", section.name, design.key.get("mode"), suffix),
         kind=section.name,
         title=title,
-        caption=f"{title}. By what each speedup over {design.baseline} is multiplied, with 95% intervals; {legend}.",
-        xlabel="what changes",
-        ylabel="speedup, multiplied by",
+        caption=f"{title}. Factor by which each speedup over {design.baseline} changes, with 95% intervals; {legend}.",
+        xlabel="change of level",
+        ylabel="factor on the speedup",
         unit="ratio",
         lines=tuple(lines),
         ticks={float(i): _format_tick(step) for i, step in enumerate(steps)},
@@ -274,12 +274,12 @@ def _make_panel(
         margin=0.5,
         mark_type="points",
         level=1.0,
-        alt=f"{title}: what each factor does to the speedups of {join_words(labels)}.",
+        alt=f"{title}: effect of each factor on the speedups of {join_words(labels)}.",
     )
 
 
 def _format_tick(step: EffectStep) -> str:
-    """What stands for a step below the plot."""
+    """Tick label of a step."""
     if step == EffectStep("fill", PADDED, PACKED):
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
@@ -287,13 +287,13 @@ def _format_tick(step: EffectStep) -> str:
 
 
 def _as_python_value(value: Any) -> Any:
-    """A level as Python's own value, a whole number as such."""
+    """A level as a Python scalar, whole numbers as integers."""
     value = value.item() if hasattr(value, "item") else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _make_level_sort_key(level: Any) -> tuple[int, float, Any]:
-    """Where a level comes among the others of its factor."""
+    """Sort key of a level: numbers, then known words, then other words."""
     if is_number(level):
         return 0, float(level), []
     return (1, LEVEL_ORDER.index(level), []) if level in LEVEL_ORDER else (2, 0.0, make_natural_sort_key(str(level)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +11,9 @@ from ... import units
 from ...results.stats import Estimate
 from .. import formatting
 from ..drawing import length_plots
-from ..drawing.figures import Line, Panel
+from ..drawing.figures import Panel
 from ..drawing.heatmap import Heatmap, HeatmapGrid
+from ..drawing.panel_data import make_point
 from ..gather import Frame
 
 EXACT_DIVERGENCE = 1e-6  # nats; smaller divergences count as rounding
@@ -21,7 +21,7 @@ SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are w
 
 
 class SwapCost(NamedTuple):
-    """A cost axis. find_estimate: gets the cost from a line of the section's table."""
+    """A cost axis. find_estimate: gets the cost from a summary over segments."""
 
     name: str
     title: str
@@ -29,6 +29,10 @@ class SwapCost(NamedTuple):
     description: str
     higher_is_better: bool
     find_estimate: Callable[[Mapping[str, Any]], Estimate | None]
+
+    def format_value(self, value: float) -> str:
+        """A ratio if higher is better, else a number of bytes."""
+        return units.ratio(value) if self.higher_is_better else units.size(value)
 
 
 def _make_column_finder(column: str) -> Callable[[Mapping[str, Any]], Estimate | None]:
@@ -86,17 +90,14 @@ def _make_pareto_panel(
         if line["divergence"].value > EXACT_DIVERGENCE
     ]
     exact = [line for line in lines if line["divergence"].value <= EXACT_DIVERGENCE]
-    points = tuple(_make_point(line, estimate, scene) for line, estimate in drawn)
-    marks = sorted({estimate.value for _, estimate in drawn})
-    interval_reach = max(
-        abs(end - estimate.value)
-        for _, estimate in drawn
-        for end in (estimate.low, estimate.high, estimate.value)
-        if end
+    points = tuple(
+        make_point(line["label"], scene.looks[line["label"]], estimate, line["divergence"]) for line, estimate in drawn
     )
+    marks = sorted({estimate.value for _, estimate in drawn})
+    interval_reach = max(abs(end - estimate.value) for _, estimate in drawn for end in estimate if end)
+    values = [(estimate.value, line["divergence"].value) for line, estimate in drawn]
     exact_note = _describe_exact(exact, cost)
     decoder = any(line["swap.divergence"] is not None for line in lines)
-    write = units.ratio if cost.higher_is_better else units.size
     return Panel(
         name=name,
         kind="swap",
@@ -108,34 +109,18 @@ def _make_pareto_panel(
         ylabel="KL from the unmodified model, nats" if decoder else "error of hidden rows",
         unit="error",
         lines=points,
-        ticks={mark: write(mark) for mark in marks},
+        ticks={mark: cost.format_value(mark) for mark in marks},
         log_x=not cost.higher_is_better,
         margin=max(0.05, interval_reach),
         mark_type="points",
-        pareto_front=tuple(
-            find_pareto_points(
-                [(estimate.value, line["divergence"].value) for line, estimate in drawn],
-                higher_is_better=cost.higher_is_better,
-            )
-        ),
+        pareto_front=tuple(find_pareto_points(values, higher_is_better=cost.higher_is_better)),
         alt=f"Quality against {cost.title} over {where} for {formatting.join_words(line.label for line in points)}.",
     )
 
 
-def _make_point(line: Mapping[str, Any], cost: Estimate, scene: length_plots.Scene) -> Line:
-    error: Estimate = line["divergence"]
-    point = Line(line["label"], scene.looks[line["label"]], [cost.value], [error.value])
-    if error.low is not None and error.high is not None:
-        point = replace(point, low=[error.low], high=[error.high])
-    if cost.low is not None and cost.high is not None:
-        point = replace(point, left=[cost.low], right=[cost.high])
-    return point
-
-
 def _describe_exact(lines: Sequence[Mapping[str, Any]], cost: SwapCost) -> str:
-    write = units.ratio if cost.higher_is_better else units.size
     texts = [
-        f"{line['label']} ({write(estimate.value)})"
+        f"{line['label']} ({cost.format_value(estimate.value)})"
         for line in lines
         if (estimate := cost.find_estimate(line)) is not None
     ]

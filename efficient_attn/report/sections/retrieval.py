@@ -12,7 +12,7 @@ from .. import formatting, select
 from ..drawing import length_plots
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, show_size
+from ..tables import ReportCell, ReportTable, show_label, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -64,10 +64,10 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
             for kind, n in columns
         ]
         longest = variant_rows[variant_rows["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
-        state = show_size(longest.iloc[0] if len(longest) else None)
-        body.append([ReportCell(str(label), str(label), "base" if is_baseline else ""), *cells, state])
+        state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
+        body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
     head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in columns), "States, longest")
-    return ReportTable(f"Right answers, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
+    return ReportTable(f"Accuracy, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 
 
 def _show_accuracy(rows: Frame) -> ReportCell:
@@ -111,10 +111,10 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, sce
     return Heatmap(
         name=name,
         kind="found",
-        title=f"Found by depth: {where}"[:60],
-        caption=f"Right answers in percent by the needle's depth and the text's length: {where}.",
+        title=f"Accuracy by depth: {where}"[:60],
+        caption=f"Accuracy in percent by the needle's depth and the text's length: {where}.",
         config_text=scene.config_text,
-        alt=f"Shares of right answers by depth and length, {where}, for {formatting.join_words(labels)}.",
+        alt=f"Accuracy by depth and length, {where}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),
         row_labels=tuple(f"{depth}%" for depth in depths),

@@ -18,6 +18,7 @@ from ..gather import Frame
 # a plot takes a tenth of a second, half of it for lines and labels
 MOST_PLOTS, MOST_LINES = 24, 240
 MOST_NAMED = 2  # mechanisms in a highlight
+MOST_OMITTED = 4  # titles of plots that are not drawn
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,9 @@ class SectionBlock:
         ]
         omitted = [plan.title for plan in self.plans if plan.name not in chosen]
         if omitted:
-            listed = formatting.join_words(omitted[:4] + ([f"{len(omitted) - 4} more"] if len(omitted) > 4 else []))
-            self.note = (
-                f"Not drawn, because a report has at most {limit}: {listed}. To draw them, report fewer runs at once."
-            )
+            listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
+            self.note = f"Not drawn, because a report has at most {limit}: {listed}. "
+            self.note += "To draw them, report fewer runs at once."
 
 
 @dataclass

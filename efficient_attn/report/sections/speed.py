@@ -40,20 +40,15 @@ def make_chapter(section: Section, material: SectionData) -> Chapter:
 
 def make_details(section: Section, material: SectionData, decision_tables: Sequence[DecisionTable]) -> Chapter:
     """Collapsed tables of the same rows: all speedups, and costs at one length."""
-    fill = partial(
-        _fill_tables,
-        {select.make_config_key(decision_table.config): decision_table for decision_table in decision_tables},
-    )
+    tables_by_key = {select.make_config_key(table.config): table for table in decision_tables}
     rows = _select_rows(section, material)
-    blocks = make_blocks(rows, material, fill, most=MOST_SETTINGS)
+    blocks = make_blocks(rows, material, partial(_fill_tables, tables_by_key), most=MOST_SETTINGS)
     omitted = rows.groupby(select.SETTING_COLUMNS, dropna=False, sort=False).ngroups - MOST_SETTINGS
     if omitted > 0 and blocks:
-        blocks[
-            -1
-        ].note = f"{formatting.format_count(omitted, 'more setting')} not shown here: all rows are in rows.csv."
-    return Chapter(
-        DETAILS_TITLE, INTRO + explain_columns(blocks, tables.COLUMN_EXPLANATIONS), blocks, DETAILS_ANCHOR, section.task
-    )
+        more = formatting.format_count(omitted, "more setting")
+        blocks[-1].note = f"{more} not shown here: all rows are in rows.csv."
+    intro = INTRO + explain_columns(blocks, tables.COLUMN_EXPLANATIONS)
+    return Chapter(DETAILS_TITLE, intro, blocks, DETAILS_ANCHOR, section.task)
 
 
 def _select_rows(section: Section, material: SectionData) -> Frame:
@@ -74,48 +69,25 @@ def _fill_tables(
     for piece, top in find_headline_slices(setting):
         block.add_speedup_sentences(setting, piece, top)
         block.tables.append(_make_table(setting, piece, top))
-        decision_table = tables_by_key.get(
-            select.make_config_key(setting.key | {"mode": piece.mode, "causal": piece.causal})
-        )
-        where = formatting.format_slice(piece.mode, piece.causal)
-        heatmap = (
-            make_speedup_heatmap(decision_table, f"Speedup over {setting.baseline} at all lengths: {where}")
-            if decision_table
-            else None
-        )
-        block.tables += [heatmap] if heatmap else []
+        key = select.make_config_key(setting.key | {"mode": piece.mode, "causal": piece.causal})
+        slice_text = formatting.format_slice(piece.mode, piece.causal)
+        caption = f"Speedup over {setting.baseline} at all lengths: {slice_text}"
+        if key in tables_by_key and (heatmap := make_speedup_heatmap(tables_by_key[key], caption)):
+            block.tables.append(heatmap)
 
 
 def _make_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
     """Costs of each variant at the length of `select.find_headline_rows`, and their growth."""
-    groups, prefill = select.split_variants(piece.rows), piece.mode == "prefill"
-    backends_by_label = tables.find_backends(piece.rows)
-    rows, row_values = [], tables.list_row_values(top)
-    for row in row_values:
-        arrays = groups[row["label"]]
-        cells = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
-        cells += [tables.show_rate(row["tokens_per_s"] if prefill else None), tables.show_error(row)]
-        cells += [tables.show_crossover(row, arrays), tables.show_growth(arrays, "latency_ms")]
-        cells += [tables.show_size(row["peak_memory_bytes"]), tables.show_growth(arrays, "peak_memory_bytes")]
-        rows.append([*cells, *tables.show_pairs(row, int(row["seq_len"])), tables.show_backend(row, backends_by_label)])
-    head = ("Variant", f"Speedup over {setting.baseline}", "Time", "Tokens a second", tables.ERROR_HEADING)
-    head = (
-        *head,
-        "Faster from",
-        "Time exponent",
-        "Peak memory",
-        "Memory exponent",
-        *tables.PAIRS_HEADINGS,
-        tables.BACKEND_HEADING,
-    )
-    where = formatting.format_slice(piece.mode, piece.causal)
-    notes = (
-        PREFILL_EXPLANATION if prefill else "",
-        tables.describe_error_source(row_values),
-        tables.describe_verification_lengths(row_values),
-    )
-    caption = f"{where[:1].upper()}{where[1:]} at length {tables.format_table_length(top)}"
-    note = tables.join_sentences(*notes, tables.list_absent_variants(piece.rows, top))
-    return tables.drop_empty_columns(
-        ReportTable(caption, head, rows, 1, note, wrapped=(tables.BACKEND_HEADING,), mode=piece.mode)
-    )
+    prefill = piece.mode == "prefill"
+    columns: tables.CostColumns = {
+        "Time": lambda row, _: tables.show_time(row),
+        "Tokens a second": lambda row, _: tables.show_rate(row["tokens_per_s"] if prefill else None),
+        tables.ERROR_HEADING: lambda row, _: tables.show_error(row),
+        "Faster from": tables.show_crossover,
+        "Time exponent": lambda _, arrays: tables.show_growth(arrays, "latency_ms"),
+        "Peak memory": lambda row, _: tables.show_value(row["peak_memory_bytes"], "bytes"),
+        "Memory exponent": lambda _, arrays: tables.show_growth(arrays, "peak_memory_bytes"),
+    }
+    slice_text = formatting.format_slice(piece.mode, piece.causal)
+    caption = f"{slice_text[:1].upper()}{slice_text[1:]} at length {tables.format_table_length(top)}"
+    return tables.make_cost_table(setting, piece, top, caption, columns, PREFILL_EXPLANATION if prefill else "")

@@ -12,10 +12,11 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
+from ...units import Unit
 from .. import formatting, select
 from ..drawing import length_plots
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number, show_size
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .model_pareto import plan_layer_heatmap, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
@@ -123,17 +124,16 @@ def _get_divergence(line: dict[str, Any]) -> float:
 
 def _make_table(lines: Sequence[dict[str, Any]], where: str, segments: int) -> ReportTable:
     head = ("Variant", *(name for name, _ in TABLE_COLUMNS))
-    body = [[_show_name(line), *(show(line) for _, show in TABLE_COLUMNS)] for line in lines]
+    body = [
+        [show_label(line["label"], is_baseline=line["is_baseline"]), *(show(line) for _, show in TABLE_COLUMNS)]
+        for line in lines
+    ]
     over = f"mean over {formatting.format_count(segments, 'segment')}"
     return drop_empty_columns(ReportTable(f"Swapped into {where}, {over}", head, body))
 
 
-def _show_name(line: dict[str, Any]) -> ReportCell:
-    return ReportCell(line["label"], line["label"], "base" if line["is_baseline"] else "")
-
-
-def _make_mean_cell(column: str) -> Callable[[dict[str, Any]], ReportCell]:
-    return lambda line: show_number(line[column])
+def _make_mean_cell(column: str, unit: Unit = "number") -> Callable[[dict[str, Any]], ReportCell]:
+    return lambda line: show_value(line[column], unit)
 
 
 def _make_estimate_cell(name: str, write: Callable[..., str]) -> Callable[[dict[str, Any]], ReportCell]:
@@ -152,36 +152,23 @@ def _format_interval(value: float, low: float | None, high: float | None) -> str
     return units.number(value) if low is None else f"{units.number(value)} ({units.number(low)}-{units.number(high)})"
 
 
-def _make_share_cell(column: str) -> Callable[[dict[str, Any]], ReportCell]:
-    def show(line: dict[str, Any]) -> ReportCell:
-        value = line[column]
-        return ReportCell(units.EMPTY) if value is None else ReportCell(units.percent(value), value)
-
-    return show
-
-
-def _show_step_time(line: dict[str, Any]) -> ReportCell:
-    value = line["swap.step_ms"]
-    return ReportCell(units.EMPTY) if value is None else ReportCell(units.duration(value), value)
-
-
 TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = (
     ("Budget", lambda line: ReportCell(line["budget"][1], line["budget"][0])),
     ("Loss", _make_estimate_cell("loss", _format_interval)),
     ("Perplexity, over its own", _make_estimate_cell("perplexity", units.ratio)),
     ("KL a token", _make_mean_cell("swap.divergence")),
     ("99% below", _make_mean_cell("swap.divergence_p99")),
-    ("Same first choice", _make_share_cell("swap.agreement")),
+    ("Same first choice", _make_mean_cell("swap.agreement", "share")),
     ("Loss, first 512", _make_mean_cell("swap.loss_early")),
     ("Loss, later", _make_mean_cell("swap.loss_later")),
     ("Error of hidden rows", _make_mean_cell("swap.hidden_error")),
     ("Cosine of embeddings", _make_mean_cell("swap.embedding_cosine")),
     ("Rank correlation", _make_mean_cell("swap.similarity_rank")),
     ("Time of a pass", _make_estimate_cell("speedup", units.ratio)),
-    ("Attention", _make_share_cell("swap.attention_share")),
-    ("A step", _show_step_time),
-    ("States", lambda line: show_size(line["state_bytes"])),
-    ("Peak memory", lambda line: show_size(line["peak_memory_bytes"])),
+    ("Attention", _make_mean_cell("swap.attention_share", "share")),
+    ("A step", _make_mean_cell("swap.step_ms", "time")),
+    ("States", _make_mean_cell("state_bytes", "bytes")),
+    ("Peak memory", _make_mean_cell("peak_memory_bytes", "bytes")),
 )
 
 
@@ -192,7 +179,7 @@ def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene:
     means = rows.groupby(["layer", "label"], sort=False)[column].mean().unstack("label").sort_index()
     body = []
     for layer, line in means.iterrows():
-        body.append([ReportCell(f"layer {int(layer)}", float(layer)), *map(show_number, line.tolist())])
+        body.append([ReportCell(f"layer {int(layer)}", float(layer)), *map(show_value, line.tolist())])
     measure = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
     title = f"{measure} with one layer swapped, {where}, mean over {segments}"

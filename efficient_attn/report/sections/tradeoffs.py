@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Literal, NamedTuple
 
 from ... import units
+from ...results.stats import Estimate
 from .. import formatting, select
 from ..answers.decision_table import DecisionTable
 from ..answers.pareto import RankedPoint, classify_points, list_points
@@ -16,7 +16,9 @@ from ..approximation_errors import ROUNDING_ERROR
 from ..drawing import length_plots
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
+from ..drawing.panel_data import make_point
 from ..drawing.style import FAINT, Look
+from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData
 
 TITLE, ANCHOR = "Relative error against time, memory and state", "front"
@@ -108,7 +110,7 @@ def make_pareto_panel(
     floor = least * EXACT_FLOOR
     lines = tuple(_make_line(point, floor, scene) for point in points)
     nulls = [decision.null_error for decision in decision_table.decisions if decision.null_error is not None]
-    front = sorted((line.x[0], line.y[0]) for line, point in zip(lines, points, strict=True) if point.status == "front")
+    front = [(line.x[0], line.y[0]) for line, point in zip(lines, points, strict=True) if point.status == "front"]
     costs = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
     return Panel(
         name=formatting.make_slug(name, scene.suffix),
@@ -124,32 +126,19 @@ def make_pareto_panel(
         ticks=_make_ticks(costs),
         level=median(nulls) if nulls else None,
         mark_type="points",
-        pareto_front=tuple(_filter_falling(front)),
+        pareto_front=tuple(find_pareto_points(front, higher_is_better=False)),
         alt=f"{title}, for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
-def _make_line(placed_point: RankedPoint, floor: float, scene: length_plots.Scene) -> Line:
+def _make_line(ranked_point: RankedPoint, floor: float, scene: length_plots.Scene) -> Line:
     """A point with its intervals; exact mechanisms are drawn at the floor and labeled."""
-    point, look = placed_point.point, scene.looks.get(placed_point.point.label, Look(FAINT, "o", "-", False))
+    point, look = ranked_point.point, scene.looks.get(ranked_point.point.label, Look(FAINT, "o", "-", False))
     exact = point.error.value < ROUNDING_ERROR
-    look = Look(FAINT, look.marker, look.dashes, True) if placed_point.status == "dominated" else look
-    line = Line(point.label, look, [point.cost.value], [floor if exact else point.error.value])
-    line = replace(line, note="exact" if exact else "")
-    if not exact and point.error.low is not None and point.error.high is not None:
-        line = replace(line, low=[max(point.error.low, floor)], high=[point.error.high])
-    if point.cost.low is not None and point.cost.high is not None:
-        line = replace(line, left=[point.cost.low], right=[point.cost.high])
-    return line
-
-
-def _filter_falling(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Of points sorted by cost, those with a smaller error than all before."""
-    least = float("inf")
-    for x, y in points:
-        if y < least:
-            least = y
-            yield x, y
+    look = Look(FAINT, look.marker, look.dashes, True) if ranked_point.status == "dominated" else look
+    error = Estimate(floor) if exact else point.error
+    error = error if error.low is None else error._replace(low=max(error.low, floor))
+    return make_point(point.label, look, point.cost, error, "exact" if exact else "")
 
 
 def _make_ticks(costs: Sequence[float]) -> dict[float, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import units
 from ...results.stats import Estimate, estimate_mean
+from ...units import Unit
 from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
@@ -53,6 +54,11 @@ class MechanismResult:
             )
         matches = [attempts[name] == best[name].iloc[-1] for name in ("train.learning_rate", "train.budget")]
         return attempts[matches[0] & matches[1]].drop_duplicates("seed", keep="last").sort_values("seed")
+
+    def get_first_samples(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """The ``curve`` or ``alignment`` of the first seed in `best_attempts`; empty if it was not stored."""
+        samples: Any = self.best_attempts[name].iloc[0] if name in self.best_attempts else None
+        return samples if isinstance(samples, tuple) else ()
 
     @cached_property
     def score(self) -> Estimate | None:
@@ -177,6 +183,11 @@ class LearningTest:
         return self.metric == BITS_METRIC
 
     @property
+    def unit(self) -> Unit:
+        """Unit of the scores."""
+        return "number" if self.in_bits else "share"
+
+    @property
     def heading(self) -> str:
         """The name, with the metric unless it is accuracy."""
         return self.name if self.metric in ("accuracy", "") else f"{self.name}, {self.metric}"
@@ -201,8 +212,8 @@ class LearningTest:
         if self.is_ranked or self.baseline is None:
             return ""
         if all(result.at_chance and result.all_attempts_made for result in self.scored_results):
-            return f"{self.name}: not learned by anybody here, so nobody is ranked by it."
-        return f"{self.name}: {self.baseline.label} itself is at chance here, so nobody is ranked by it."
+            return f"{self.name}: no mechanism learned it, so it gives no ranking."
+        return f"{self.name}: {self.baseline.label} itself is at chance, so there is no ranking."
 
     def list_best_first(self) -> list[MechanismResult]:
         """The results with scores, the best first."""

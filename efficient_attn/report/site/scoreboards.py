@@ -79,7 +79,7 @@ def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note:
 
 
 def _make_label_cell(label: object, mark: Literal["base", "null", ""]) -> ReportCell:
-    return ReportCell(str(label), str(label), mark)
+    return ReportCell(str(label), mark=mark)
 
 
 def _mark_baseline(rows: Frame) -> Literal["base", ""]:

@@ -1,16 +1,16 @@
 "use strict";
-// Tables sort by a click on a heading, are filtered by what their rows have in common, and give what they show as CSV.
-// Without this script they stay as they were written.
+// Sort tables by a click on a heading, filter rows, and download the visible rows as CSV.
+// Without this script, the page shows all rows in their original order.
 const make = (name, properties, ...inside) => {
   const found = Object.assign(document.createElement(name), properties);
   found.append(...inside);
   return found;
 };
-const words = (cell) => (cell.querySelector("small, .phone") ? cell.firstChild.textContent : cell.textContent).trim();
+const cellText = (cell) => (cell.querySelector("small, .phone") ? cell.firstChild.textContent : cell.textContent).trim();
 
-// -- what of a table is laid out: of many rows the first, so that no click has to wait for thousands
+// -- lay out only the first rows of long tables, so that clicks stay fast
 const MOST = 100;
-const painters = []; // one a table: [its rows, in order, and what lays them out]
+const painters = []; // per table: its rows in order, and the function that lays them out
 for (const table of document.querySelectorAll("table.sortable")) {
   const found = { table, rows: [...table.tBodies[0].rows], most: Infinity };
   const more = make("button", { type: "button", className: "csv" });
@@ -35,7 +35,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }
 }
 
-// after a filter: only tables that are in sight, and the others once they are opened
+// after filtering, lay out open tables; the others once they are opened
 const paintSome = () => {
   for (const found of painters) {
     if (found.most < Infinity && !found.table.closest("details:not([open])")) found.paint();
@@ -48,13 +48,13 @@ for (const found of painters) {
   const { table } = found;
   const value = (row, column) => {
     const cell = row.cells[column];
-    const text = cell.dataset.sort ?? words(cell);
+    const text = cell.dataset.sort ?? cellText(cell);
     if (text === "" || text === "\u2013") return null;
     return text === "inf" ? Infinity : Number.isNaN(Number(text)) ? text : Number(text);
   };
   const letters = new Intl.Collator("en", { numeric: true });
   const order = (a, b, sign) => {
-    if (a === null || b === null) return (a === null) - (b === null); // empty cells last, whichever way
+    if (a === null || b === null) return (a === null) - (b === null); // empty cells last in both directions
     if (typeof a === "number" && typeof b === "number") return sign * (a === b ? 0 : a < b ? -1 : 1);
     return sign * letters.compare(a, b);
   };
@@ -73,32 +73,32 @@ for (const found of painters) {
   }
 }
 
-// -- filters: a choice hides what has another value (rows; tables, plots and chapters that are of one), and says nothing
-// of what has none; what is empty then goes too
-const asked = ["family", "mechanism", "device", "mode", "task", "status"];
-const rows = []; // [element, what is known of it]
+// -- filters: hide rows, tables, plots and chapters that have another value than the selected one; elements without a
+// value stay. Blocks and sections without visible content are hidden too.
+const filterNames = ["family", "mechanism", "device", "mode", "task", "status"];
+const rows = []; // [element, its value of each filter]
 const raw = document.querySelector("table.raw");
-const every = painters.flatMap((found) => found.rows.map((row) => [row, found.table]));
+const allRows = painters.flatMap((found) => found.rows.map((row) => [row, found.table]));
 if (raw) {
   const at = Object.fromEntries([...raw.tHead.rows[0].cells].map((cell, i) => [cell.textContent, i]));
-  for (const [row] of every.filter((pair) => pair[1] === raw)) {
+  for (const [row] of allRows.filter((pair) => pair[1] === raw)) {
     const known = {};
-    for (const name of asked) if (name in at) known[name] = row.cells[at[name]].textContent;
+    for (const name of filterNames) if (name in at) known[name] = row.cells[at[name]].textContent;
     if ("variant" in at) known.mechanism = row.cells[at.variant].textContent.split(":")[0];
     rows.push([row, known]);
   }
 }
-for (const row of new Set([...every.map((pair) => pair[0]), ...document.querySelectorAll("tr[data-family]")])) {
+for (const row of new Set([...allRows.map((pair) => pair[0]), ...document.querySelectorAll("tr[data-family]")])) {
   if (row.dataset.family) rows.push([row, { family: row.dataset.family, mechanism: row.cells[0].textContent.split(/[:|( ]/)[0] }]);
 }
 for (const part of document.querySelectorAll("[data-task], [data-mode], [data-device]")) {
   const { task, mode, device } = part.dataset;
   rows.push([part, { task, mode, device }]);
 }
-const around = [...document.querySelectorAll(".block"), ...document.querySelectorAll("section")];
+const containers = [...document.querySelectorAll(".block"), ...document.querySelectorAll("section")];
 const emptied = new Set();
 const hideEmpty = () => {
-  for (const one of around) {
+  for (const one of containers) {
     const own = [...one.querySelectorAll("table, figure")];
     if (!one.hidden && own.length && own.every((it) => it.closest("[hidden]"))) {
       one.hidden = true;
@@ -108,20 +108,20 @@ const hideEmpty = () => {
   for (const link of document.querySelectorAll("nav a")) link.hidden = Boolean(document.getElementById(link.hash.slice(1))?.hidden);
 };
 const chosen = {};
-const told = make("output", {});
+const rowCount = make("output", {});
 const apply = () => {
   for (const one of emptied) one.hidden = false;
   emptied.clear();
   for (const [row, known] of rows) {
-    const hide = asked.some((name) => chosen[name] && known[name] !== undefined && known[name] !== chosen[name]);
+    const hide = filterNames.some((name) => chosen[name] && known[name] !== undefined && known[name] !== chosen[name]);
     if (row.hidden !== hide) row.hidden = hide;
   }
   hideEmpty();
   paintSome();
-  const own = every.filter((pair) => pair[1] === raw);
-  told.textContent = `${own.filter((pair) => !pair[0].hidden).length} of ${own.length} rows are chosen.`;
+  const own = allRows.filter((pair) => pair[1] === raw);
+  rowCount.textContent = `${own.filter((pair) => !pair[0].hidden).length} of ${own.length} rows are chosen.`;
 };
-const choices = asked.flatMap((name) => {
+const choices = filterNames.flatMap((name) => {
   const values = new Set(rows.map((pair) => pair[1][name]).filter((value) => value));
   if (values.size < 2) return [];
   const list = make("select", {}, make("option", { value: "" }, "all"));
@@ -133,11 +133,11 @@ const choices = asked.flatMap((name) => {
   return [make("label", {}, `${name} `, list)];
 });
 if (raw && choices.length) {
-  const bar = make("div", { className: "filters" }, ...choices, told);
+  const bar = make("div", { className: "filters" }, ...choices, rowCount);
   document.querySelector("main").prepend(make("details", {}, make("summary", {}, "Filter tables and plots"), bar));
 }
 
-// -- what a table shows, as CSV; a cell that a spreadsheet would take for a formula gets a quote before it
+// -- CSV of the visible rows; cells that a spreadsheet would evaluate as formulas are prefixed with a quote
 const quote = (text) => {
   const safe = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
@@ -147,7 +147,7 @@ for (const found of painters) {
   const button = make("button", { type: "button", className: "csv" }, "CSV of what is shown");
   button.setAttribute("aria-label", `CSV of what is shown: ${table.caption.textContent}`);
   button.addEventListener("click", () => {
-    const lines = [table.tHead.rows[0], ...found.rows.filter((row) => !row.hidden)].map((row) => [...row.cells].map((cell) => quote(words(cell))).join(","));
+    const lines = [table.tHead.rows[0], ...found.rows.filter((row) => !row.hidden)].map((row) => [...row.cells].map((cell) => quote(cellText(cell))).join(","));
     const link = make("a", { href: URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" })) });
     link.download = `${table.caption.textContent.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-").slice(0, 80)}.csv`;
     link.click();

@@ -155,7 +155,7 @@ def test_trained_scores_are_shown_by_task(capsys: Capture) -> None:
     assert shown["full"][0] == "90.5% (84.1\u201396.9)"
     assert shown["full"][1:] == ["at chance, too early to say"]  # 2.5 bits are not fewer than a chance of 0.1
     assert shown["linear"] == ["at chance, too early to say", "skipped"]
-    assert "text, length 64: full itself is at chance here, so nobody is ranked by it." in lines
+    assert "text, length 64: full itself is at chance, so there is no ranking." in lines
 
 
 def test_trained_models_are_not_shown_as_timed(capsys: Capture) -> None:

@@ -24,7 +24,7 @@ def test_a_difference_is_claimed_only_where_the_interval_excludes_1() -> None:
     assert "a is 24.1x (23.0-25.3) faster than full" in said
     assert "b is 2.00x (1.60-2.50) slower than full" in said
     assert "no difference is shown for c" in said
-    assert "measured without an interval, so nothing is said for d" in said
+    assert "measured without an interval, so no difference is claimed for d" in said
 
 
 def test_what_is_lost_follows_what_is_gained() -> None:

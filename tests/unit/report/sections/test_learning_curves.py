@@ -24,7 +24,7 @@ def test_curves_are_of_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
 def test_rates_that_differ_stand_beside_the_names(tmp_path: Path) -> None:
     curve = panels(block(tmp_path, attempt("full", 0.9), attempt("linear", 0.3, rate=0.008)))["learning"]
     assert [line.note for line in curve.lines] == ["rate 0.002", "rate 0.008"]
-    assert "which stands beside its name. " in curve.caption
+    assert "which is given after its name. " in curve.caption
 
 
 def test_lines_that_end_early_are_explained(tmp_path: Path) -> None:

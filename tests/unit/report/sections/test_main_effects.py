@@ -110,7 +110,7 @@ def test_what_chance_could_do_is_not_reported(tmp_path: Path) -> None:
 
 def test_the_table_of_times_says_who_uses_the_padding(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records())
-    times = text.partition("By what the time of a call is multiplied")[2].partition("**")[2]
+    times = text.partition("Factor by which the time of a call changes")[2].partition("**")[2]
     (line,) = [
         line for line in times.splitlines() if line.startswith("| Packed rows of drawn lengths instead of padded")
     ]
@@ -119,7 +119,7 @@ def test_the_table_of_times_says_who_uses_the_padding(tmp_path: Path) -> None:
 
 def test_all_points_are_listed_and_stand_nowhere_else(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, [*records(), *runs.speed(lengths=(512, 1024))])
-    points = text.partition("**The points**")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    points = text.partition("**Measured points**")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(points) == 24 + 2  # and the head
     assert "bidirectional | bfloat16 |" in "".join(points)
     assert text.index("## Speed and memory") < text.index("## Effects: points")
@@ -147,7 +147,7 @@ def test_two_machines_are_distinguished(tmp_path: Path) -> None:
     for record in other:
         record.row.case_key += "/b"
     text, _ = _write(tmp_path, [*records(), *other])
-    assert text.count("**The points**") == 2
+    assert text.count("**Measured points**") == 2
     assert text.count("Effects over 24 points") == 2
 
 

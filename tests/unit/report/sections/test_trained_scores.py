@@ -65,14 +65,14 @@ def test_what_is_learned_once_is_learned(tmp_path: Path) -> None:
 def test_nobody_is_ranked_where_nobody_learned(tmp_path: Path) -> None:
     other = [*seeds("full", (0.6,), task="other"), *seeds("mqa", (0.9,), task="other")]
     (table, *_) = block(tmp_path, *unable("full"), *unable("mqa"), *other).tables
-    assert "recall, length 64: not learned by anybody here, so nobody is ranked by it." in table.note
+    assert "recall, length 64: no mechanism learned it, so it gives no ranking." in table.note
     assert [row[0].text for row in table.rows] == ["chance", "mqa", "full"]
     assert [cell.sort for row in table.rows[1:] for cell in row[1:]] == [None, 0.9, None, 0.6]
 
 
 def test_where_the_baseline_alone_fails_that_is_said(tmp_path: Path) -> None:
     (table, *_) = block(tmp_path, *unable("full"), *seeds("linear", (0.9,))).tables
-    assert "recall, length 64: full itself is at chance here, so nobody is ranked by it." in table.note
+    assert "recall, length 64: full itself is at chance, so there is no ranking." in table.note
 
 
 REACHING: dict[str, Any] = {"train_shortcut": 0.5, "train_way": trained_scores.REACH_SHORTCUT}
@@ -84,7 +84,7 @@ def test_a_mechanism_that_learned_all_within_its_reach_is_reported_so(
 ) -> None:
     (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **REACHING)).tables
     said = f"recall, length 64: with {WINDOW} a model can score 50.0%, by {trained_scores.REACH_SHORTCUT}"
-    assert table.note == said + (", and it learned all that lies within its reach." if whole else ".")
+    assert table.note == said + (", and it learned everything within its reach." if whole else ".")
     assert "shortcut" not in [row[0].text for row in table.rows]  # it is not the task's
     assert training.rows[0][2].text == trained_scores.REACH_SHORTCUT
 
