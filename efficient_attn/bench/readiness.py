@@ -17,7 +17,7 @@ GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not re
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check. note: worth knowing; problem: makes measurements unreliable. numbers: in SI units."""
+    """The result of one check. A note is informative; a problem makes measurements unreliable. numbers: in SI units."""
 
     topic: str
     message: str

@@ -46,7 +46,7 @@ def plan(args: Namespace) -> int:
 
         costs = [estimate.cases.get(case.key, (None, None)) for case in cases]
         estimates = [{"expected_s": wall_s, "expected_bytes": size} for wall_s, size in costs]
-        return print_json([as_json(case) | known for case, known in zip(cases, estimates, strict=True)])
+        return print_json([as_json(case) | estimate for case, estimate in zip(cases, estimates, strict=True)])
     from . import console
 
     console.show_plan(cases)

@@ -90,7 +90,7 @@ def _make_block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> Blo
 
 @register("peer_flex_sliding_window", family="sparse")
 class PeerFlexWindow(_FlexPeer):
-    """flex_attention, compiled: the same pairs as `sliding_window`, abs(i - j) <= window. Forward only on a CPU."""
+    """Compiled flex_attention with the same pairs as `sliding_window`, abs(i - j) <= window. Forward only on a CPU."""
 
     def __init__(self, *, window: int = 256) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class PeerFlexWindow(_FlexPeer):
 
 @register("peer_flex_longformer", family="sparse")
 class PeerFlexLongformer(_FlexPeer):
-    """flex_attention, compiled: the same pairs as `longformer`, a window and global tokens. Forward only on a CPU."""
+    """Compiled flex_attention with the same pairs as `longformer`: window and global tokens. Forward only on a CPU."""
 
     def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class PeerFlexLongformer(_FlexPeer):
 
 @register("peer_flex_strided", family="sparse")
 class PeerFlexStrided(_FlexPeer):
-    """flex_attention, compiled: the same pairs as `strided`, the last stride keys and every stride-th. Forward only.
+    """Compiled flex_attention with the same pairs as `strided`, the last stride keys and every stride-th. Forward only.
 
     Every block of keys contains some of the pairs, so that all N x M are computed.
     """

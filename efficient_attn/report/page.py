@@ -97,9 +97,9 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
     draw: renders the planned plots of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
-    looks, overridden_runs = style.choose_looks(rows["label"]), frozenset(data.overrides)
+    line_styles, overridden_runs = style.choose_line_styles(rows["label"]), frozenset(data.overrides)
     sections, folded = _make_chapters(
-        data.sections, section_blocks.SectionData(rows, data.cpus, looks, overridden_runs)
+        data.sections, section_blocks.SectionData(rows, data.cpus, line_styles, overridden_runs)
     )
     draw([block for section in sections for block in section.blocks])
     blocks_by_section = [section.blocks for section in (*folded, *sections)]
@@ -133,7 +133,7 @@ def choose_findings(chapters: Sequence[Sequence[section_blocks.SectionBlock]]) -
 
 
 def _make_chapters(
-    task_sections: Sequence[Section], material: section_blocks.SectionData
+    task_sections: Sequence[Section], section_data: section_blocks.SectionData
 ) -> tuple[list[section_blocks.Chapter], list[section_blocks.Chapter]]:
     """Return the sections with content, and the collapsed ones.
 
@@ -144,18 +144,20 @@ def _make_chapters(
     built_in = {section.name for section in BUILT_IN}
     chapters_by_name: dict[str, section_blocks.Chapter] = {}
     for section in sorted(sections.values(), key=lambda section: section.layout != "effects"):
-        chapter = SECTION_MODULES.get(section.layout, generic).make_chapter(section, material)
+        chapter = SECTION_MODULES.get(section.layout, generic).make_chapter(section, section_data)
         chapter.anchor = section.name if section.name in built_in else formatting.make_slug("section", section.name)
-        chapter.task = section.task if (material.rows["task"] == section.task).any() else None
+        chapter.task = section.task if (section_data.rows["task"] == section.task).any() else None
         chapters_by_name[section.name] = chapter
         if chapter.blocks and section.layout == "effects":
-            material = replace(material, rows=material.rows[~main_effects.select_design_rows(section, material.rows)])
-    decision_tables = make_decision_tables(material.rows)
+            section_data = replace(
+                section_data, rows=section_data.rows[~main_effects.select_design_rows(section, section_data.rows)]
+            )
+    decision_tables = make_decision_tables(section_data.rows)
     decision_chapters = [
-        decisions.make_chapter(decision_tables, material),
-        tradeoffs.make_chapter(decision_tables, material),
+        decisions.make_chapter(decision_tables, section_data),
+        tradeoffs.make_chapter(decision_tables, section_data),
     ]
-    details = [speed.make_details(s, material, decision_tables) for s in sections.values() if s.layout == "speed"]
+    details = [speed.make_details(s, section_data, decision_tables) for s in sections.values() if s.layout == "speed"]
     chapters = [*decision_chapters, *(chapters_by_name[name] for name in sections)]
     return [chapter for chapter in chapters if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 

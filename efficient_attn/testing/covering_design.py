@@ -32,8 +32,8 @@ def cover(
     pool = [case for case in drawn if allowed(case)]
     combinations_of = [_combinations(case, levels, together) for case in pool]
     indices = defaultdict(list)  # in the pool, of the cases with a combination
-    for index, found in enumerate(combinations_of):
-        for combination in found:
+    for index, covered in enumerate(combinations_of):
+        for combination in covered:
             indices[combination].append(index)
     missing, chosen = set(indices), []
     while missing:

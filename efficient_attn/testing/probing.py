@@ -38,10 +38,10 @@ def find_capacity(subject: Subject) -> StateCapacity:
         return state_bytes(attn.init_state(1, positions, subject.dtype, "meta"))
 
     try:
-        one, half, full = size(1), size(MANY // 2), size(MANY)
+        single, half, full = size(1), size(MANY // 2), size(MANY)
     except Exception as error:
         return StateCapacity(None, f"the capacity of its state is unknown ({type(error).__name__})")
-    if one == full:
+    if single == full:
         return StateCapacity(None, "the capacity of its state is unknown: its bytes do not depend on max_len")
     if half < full:
         return StateCapacity(None, "its state stores every position")

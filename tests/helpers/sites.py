@@ -35,7 +35,7 @@ class ParsedPage(HTMLParser):
             self.scripts.append(values)
 
 
-def look(text: str) -> ParsedPage:
+def line_style(text: str) -> ParsedPage:
     page = ParsedPage()
     page.feed(text)
     return page
@@ -46,13 +46,13 @@ def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[s
     reached, todo, broken = {start}, [start], []
     while todo:
         name = todo.pop()
-        page = look(files[name].decode())
+        page = line_style(files[name].decode())
         for link in page.links:
             to, _, anchor = link.partition("#")
             if link.startswith(("data:", "https://")):
                 continue
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), to)) if to else name
-            if target not in files or (anchor and anchor not in look(files[target].decode()).ids):
+            if target not in files or (anchor and anchor not in line_style(files[target].decode()).ids):
                 broken.append(f"{name}: {link}")
             elif target not in reached:
                 reached.add(target)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
+import docstring_names
 import pytest
 from imports import Import, find_cycles, list_imports
 from layout import (
@@ -155,3 +157,28 @@ def test_a_misplaced_test_is_detected(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"test_{path.name}.py").touch()
     assert list_misplaced_tests(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "unknown"),
+    [
+        ("Cut. size: of a slice.", []),
+        ("Cut. width: of a slice.", ["a.cut: width"]),
+        ("Cut.\n\n    size, width: of a slice. step: of all.\n    ", ["a.cut: width", "a.cut: step"]),
+        ("Cut into two: halves. Raises: nothing.", []),
+    ],
+)
+def test_arguments_that_do_not_exist_are_reported(docstring: str, unknown: list[str]) -> None:
+    tree = ast.parse(f'def cut(size):\n    """{docstring}"""')
+    assert docstring_names.list_unknown_arguments({"a": tree}) == unknown
+
+
+def test_fields_and_methods_are_arguments_of_a_class() -> None:
+    tree = ast.parse('class A:\n    """A value. x: its size. scale: a factor. area: of x. y: missing."""\n'
+                     "    x: int\n    def area(self, scale): ...")  # fmt: skip
+    assert docstring_names.list_unknown_arguments({"a": tree}) == ["a.A: y"]
+
+
+def test_references_to_names_that_do_not_exist_are_reported() -> None:
+    trees = {"a.b": ast.parse('"""See `cut`, `b.cut`, ``any``, `ea.load` and `gone`."""\ndef cut(): load()')}
+    assert docstring_names.list_unknown_references(trees) == ["a.b: gone"]

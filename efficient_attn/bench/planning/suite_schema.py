@@ -93,8 +93,7 @@ class GridTable(_SuiteTable):
 class SuitePart(GridTable):
     """One grid of a suite. Missing keys come from the top level; axes and dims are merged key by key.
 
-    shapes: every combination of the axes is measured at each of them, instead of every combination of sizes. quick: the
-    axes for ``--quick``.
+    shapes: every combination of the axes is measured at each of them, instead of every combination of sizes.
     """
 
     name: str

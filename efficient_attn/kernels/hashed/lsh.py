@@ -40,7 +40,7 @@ class Rounds:
     lengths: Tensor | None
 
     def visible_pairs(self, causal: bool) -> Tensor:
-        """``[R, N, N]`` bool: whether query i sees key j in any round; itself, where it sees no other. N x N memory."""
+        """Whether query i sees key j in any round, or itself if it sees no other: bool ``[R, N, N]``."""
         _, rows, n = self.chunk.shape
         chunk_distance = self.chunk[..., :, None] - self.chunk[..., None, :]
         pairs = ((chunk_distance == 0) | (chunk_distance == 1)).any(0)

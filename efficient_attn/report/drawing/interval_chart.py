@@ -86,5 +86,5 @@ def shorten_label(label: str) -> str:
 
 
 def _make_marker_style(colour: str, marker: str, face: str) -> dict[str, Any]:
-    look = {"color": colour, "linestyle": "none", "marker": marker, "markersize": 4.6}
-    return look | {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}
+    line_style = {"color": colour, "linestyle": "none", "marker": marker, "markersize": 4.6}
+    return line_style | {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}

@@ -14,7 +14,7 @@ from ..gather import Frame, FrameColumn
 from .axes import compute_log_limits, make_y_ticks
 from .clipping import choose_clipped_limits, describe_clipped
 from .figures import Line, Panel, Picture
-from .style import Look
+from .style import LineStyle
 
 MOST_LINES = 14  # of a panel; with more, each family gets its own panel, with the baseline
 
@@ -42,10 +42,10 @@ SPEEDUP = LengthPlot(
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What all plots of a setting share: looks by label, the suffix of file names, and the configuration."""
+class PlotContext:
+    """What all plots of a setting share: line styles by label, the suffix of file names, and the configuration."""
 
-    looks: Mapping[str, Look]
+    line_styles: Mapping[str, LineStyle]
     suffix: str = ""
     config_text: str = ""
 
@@ -67,7 +67,9 @@ class PlotPlan:
     mode: str | None = None
 
 
-def plan_length_plots(setting: select.SettingRows, kinds: tuple[LengthPlot, ...], scene: Scene) -> Iterator[PlotPlan]:
+def plan_length_plots(
+    setting: select.SettingRows, kinds: tuple[LengthPlot, ...], context: PlotContext
+) -> Iterator[PlotPlan]:
     """Plans of these kinds, one per mode and direction; the directions of a mode share y limits."""
     for kind in kinds:
         slices = [replace(piece, rows=_filter_drawable(piece.rows, kind)) for piece in setting.slices]
@@ -75,7 +77,7 @@ def plan_length_plots(setting: select.SettingRows, kinds: tuple[LengthPlot, ...]
             mode_slices = [piece for piece in slices if piece.mode == mode and len(piece.rows)]
             find_limits = cache(partial(_compute_shared_limits, [piece.rows for piece in mode_slices], kind))
             for piece in mode_slices:
-                yield from _plan_by_family(setting, piece, kind, scene, find_limits)
+                yield from _plan_by_family(setting, piece, kind, context, find_limits)
 
 
 def _filter_drawable(rows: Frame, kind: LengthPlot) -> Frame:
@@ -99,7 +101,7 @@ def _plan_by_family(
     setting: select.SettingRows,
     piece: select.Slice,
     kind: LengthPlot,
-    scene: Scene,
+    context: PlotContext,
     find_limits: Callable[[], tuple[float, float]],
 ) -> Iterator[PlotPlan]:
     """Plan the slice as one plot, or as one per family, with the baseline in each, if there are too many lines."""
@@ -108,17 +110,17 @@ def _plan_by_family(
         slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
         title = ", ".join(filter(None, (f"{kind.title}: {slice_text}", family)))
         name = formatting.make_slug(
-            kind.name, piece.mode, formatting.format_direction(piece.causal), family, scene.suffix
+            kind.name, piece.mode, formatting.format_direction(piece.causal), family, context.suffix
         )
 
         def make_picture() -> Panel:
             lines = select.split_variants(rows[chosen]).items()
-            plot_lines = tuple(_make_line(label, arrays, kind, scene) for label, arrays in lines)
+            plot_lines = tuple(_make_line(label, arrays, kind, context) for label, arrays in lines)
             xlabel = "context length" if piece.mode == "decode" else "sequence length"
             panel = _make_panel(
                 name=name,
                 title=title,
-                config_text=scene.config_text,
+                config_text=context.config_text,
                 setting=setting,
                 kind=kind,
                 lines=plot_lines,
@@ -202,12 +204,12 @@ def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> P
     )
 
 
-def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, scene: Scene) -> Line:
+def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, context: PlotContext) -> Line:
     x, y, *interval = select.sort_series(arrays, kind.column, *_list_interval_columns(kind))
     growth = select.fit_growth(arrays, kind.column) if kind.level is None else None
     power = f"N^{units.exponent_interval(growth.value)}" if growth and select.is_precise_growth(growth) else ""
     note = units.ratio(y[-1]) if kind.level is not None else power
-    line = Line(label, scene.looks[label], x, y, note=note)
+    line = Line(label, context.line_styles[label], x, y, note=note)
     has_interval = len(interval) == 2 and all(value > 0 for end in interval for value in end)
     return replace(line, low=interval[0], high=interval[1]) if has_interval else line
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...results.section import PlotKind, Unit
 from ...results.stats import Estimate
-from .style import Look
+from .style import LineStyle
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Line:
     label, such as the fitted exponent."""
 
     label: str
-    look: Look
+    line_style: LineStyle
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
@@ -28,10 +28,10 @@ class Line:
     note: str = ""
 
 
-def make_point(label: str, look: Look, x: Estimate, y: Estimate, note: str = "") -> Line:
+def make_point(label: str, line_style: LineStyle, x: Estimate, y: Estimate, note: str = "") -> Line:
     """A line of a single point, with the intervals of both values if they have any."""
     (left, right), (low, high) = _list_ends(x), _list_ends(y)
-    return Line(label, look, [x.value], [y.value], low, high, left, right, note)
+    return Line(label, line_style, [x.value], [y.value], low, high, left, right, note)
 
 
 def _list_ends(estimate: Estimate) -> tuple[list[float] | None, list[float] | None]:

@@ -16,9 +16,9 @@ from ...results.section import PlotKind
 from . import clipping
 from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_labels, thin_ticks
 from .panel_data import Line, PanelData
-from .style import FAINT, GRID, INK, Look
+from .style import FAINT, GRID, INK, LineStyle
 
-LEADER_GAP = 0.02  # of the axes: between the last point of a line and its leader, which must not look like data
+LEADER_GAP = 0.02  # of the axes: between the last point of a line and its leader, which must not resemble data
 BOLD_LINE_WIDTH = 2.4  # points
 LEADERS_ID = "threads"  # id of the leaders in an SVG
 
@@ -36,11 +36,11 @@ def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> Non
             stroke: dict[str, Any] = {
                 "zorder": 3,
                 "markevery": _marker_interval(line),
-                **make_artist_style(line.look, panel.mark_type),
+                **make_artist_style(line.line_style, panel.mark_type),
             }
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
             axes.add_line(Line2D(line.x, line.y, **stroke))
-    clipping.draw_clipped(axes, panel, {line.label: make_artist_style(line.look) for line in panel.lines})
+    clipping.draw_clipped(axes, panel, {line.label: make_artist_style(line.line_style) for line in panel.lines})
 
 
 def draw_frame(axes: Axes, panel: PanelData) -> None:
@@ -74,13 +74,13 @@ def _draw_intervals(axes: Axes, panel: PanelData) -> None:
             ends = list(zip(line.x, line.low, line.high, strict=True))
             if panel.mark_type == "line":
                 bands.append([(x, low) for x, low, _ in ends] + [(x, high) for x, _, high in reversed(ends)])
-                fills.append(line.look.colour)
+                fills.append(line.line_style.colour)
             sparse_ends = ends[:: _marker_interval(line)]
             bars += [[(x, low), (x, high)] for x, low, high in sparse_ends]
-            colours += [line.look.colour] * len(sparse_ends)
+            colours += [line.line_style.colour] * len(sparse_ends)
         if line.left and line.right:
             bars += [[(low, y), (high, y)] for low, high, y in zip(line.left, line.right, line.y, strict=True)]
-            colours += [line.look.colour] * len(line.y)
+            colours += [line.line_style.colour] * len(line.y)
     axes.add_collection(PolyCollection(bands, facecolors=fills, alpha=0.16, linewidths=0, zorder=2), autolim=False)
     axes.add_collection(LineCollection(bars, colors=colours, linewidths=1.1, zorder=2.5), autolim=False)
 
@@ -91,22 +91,22 @@ def _marker_interval(line: Line) -> int:
 
 
 def _draw_bars(axes: Axes, line: Line, width: float) -> None:
-    face = "white" if line.look.hollow else line.look.colour
+    face = "white" if line.line_style.hollow else line.line_style.colour
     for x, y in zip(line.x, line.y, strict=True):
-        look = {"facecolor": face, "edgecolor": line.look.colour, "linewidth": 1.1, "zorder": 3}
-        axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **look))
+        line_style = {"facecolor": face, "edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
+        axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **line_style))
 
 
-def make_artist_style(look: Look, mark_type: PlotKind = "line") -> dict[str, Any]:
+def make_artist_style(line_style: LineStyle, mark_type: PlotKind = "line") -> dict[str, Any]:
     """A line's style as keyword arguments of matplotlib."""
     return {
-        "color": look.colour,
-        "linestyle": look.dashes if mark_type == "line" else "none",
+        "color": line_style.colour,
+        "linestyle": line_style.dashes if mark_type == "line" else "none",
         "linewidth": 1.5,
-        "marker": "s" if mark_type == "bars" else look.marker or "None",
+        "marker": "s" if mark_type == "bars" else line_style.marker or "None",
         "markersize": 4.6,
-        "markerfacecolor": "white" if look.hollow else look.colour,
-        "markeredgecolor": look.colour,
+        "markerfacecolor": "white" if line_style.hollow else line_style.colour,
+        "markeredgecolor": line_style.colour,
         "markeredgewidth": 1.1,
     }
 
@@ -140,7 +140,7 @@ def label_line_ends(axes: Axes, panel: PanelData, labels: Sequence[str], step: f
                 [1.045, 1.08, 1.115],
                 [label_y, label_y, label_y],
                 markevery=[1],
-                **make_artist_style(line.look, panel.mark_type),
+                **make_artist_style(line.line_style, panel.mark_type),
                 **placement,
             )
         )

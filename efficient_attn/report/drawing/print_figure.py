@@ -88,7 +88,7 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
         label_line_ends(axes, panel, names, NAME_ROW_HEIGHT / axes_height, size)
         texts = axes.texts
     else:
-        handles = [Line2D([], [], **make_artist_style(line.look, panel.mark_type)) for line in panel.lines]
+        handles = [Line2D([], [], **make_artist_style(line.line_style, panel.mark_type)) for line in panel.lines]
         legend = figure.legend(
             handles, names, loc="outside lower center", ncols=names_per_row, frameon=False, fontsize=size
         )

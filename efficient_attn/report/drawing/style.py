@@ -26,7 +26,7 @@ DASH_PATTERNS: tuple[Any, ...] = (
 )
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 
-# The index of a name determines its look: append new names, never sort or remove.
+# The index of a name determines its line style: append new names, never sort or remove.
 # fmt: off
 MECHANISM_ORDER = (
     "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
@@ -36,7 +36,7 @@ MECHANISM_ORDER = (
 # fmt: on
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """Style of a variant; hollow markers and dashes distinguish variants of the same mechanism."""
 
     colour: str
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     hollow: bool
 
 
-NULL_LOOK = Look(FAINT, "", (0, (4, 3)), False)
+NULL_STYLE = LineStyle(FAINT, "", (0, (4, 3)), False)
 
 
 def name_mechanism(label: str) -> str:
@@ -65,15 +65,15 @@ def choose_colour_and_marker(name: str) -> tuple[str, str]:
     return COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
 
 
-def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
-    """The look of each variant of a report. Variants with the same color and marker differ in dashes and fill."""
+def choose_line_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
+    """The line style of each variant of a report. Variants with the same color and marker differ in dashes and fill."""
     rank_by_pair: dict[tuple[str, str], int] = {}
     look_by_label = {}
     for label in sorted(set(labels), key=make_natural_sort_key):
         pair = choose_colour_and_marker(name_mechanism(label))
         rank = rank_by_pair.get(pair, 0)
         rank_by_pair[pair] = rank + 1
-        look_by_label[label] = Look(*pair, DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
+        look_by_label[label] = LineStyle(*pair, DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
     return look_by_label
 
 

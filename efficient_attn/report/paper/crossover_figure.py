@@ -9,7 +9,7 @@ from .. import formatting
 from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import Decision
 from ..drawing.figures import Line, Panel
-from ..drawing.style import Look
+from ..drawing.style import LineStyle
 from .selection import PlotRows
 
 CAPTION = (
@@ -19,13 +19,14 @@ CAPTION = (
 )
 
 
-def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: Mapping[str, Look]) -> Panel:
+def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_styles: Mapping[str, LineStyle]) -> Panel:
     """Draw crossovers sorted by length, shortest at the top; those without one are drawn at the longest length."""
     crossovers = [(decision.label, decision.crossover) for decision in decisions if decision.crossover is not None]
     lengths = sorted({n for decision in decisions for n in decision.speedups})
     ranked = sorted(crossovers, key=lambda pair: (-_rank_crossover(pair[1], lengths), pair[0]))
     lines = tuple(
-        _make_line(label, crossover, float(y), lengths, looks[label]) for y, (label, crossover) in enumerate(ranked)
+        _make_line(label, crossover, float(y), lengths, line_styles[label])
+        for y, (label, crossover) in enumerate(ranked)
     )
     labels = formatting.join_words(label for label, _ in crossovers)
     baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
@@ -57,11 +58,11 @@ def _rank_crossover(crossover: Crossover, lengths: Sequence[int]) -> float:
     return crossover.estimate or crossover.high or float(crossover.first_faster)
 
 
-def _make_line(label: str, crossover: Crossover, y: float, lengths: Sequence[int], look: Look) -> Line:
+def _make_line(label: str, crossover: Crossover, y: float, lengths: Sequence[int], line_style: LineStyle) -> Line:
     note, first_faster = format_crossover(crossover), crossover.first_faster
     if first_faster is None or crossover.kind == "always":
         length, marker = (crossover.longest, ">") if first_faster is None else (first_faster, "<")
-        return Line(label, look._replace(marker=marker, hollow=True), [float(length)], [y], note=note)
+        return Line(label, line_style._replace(marker=marker, hollow=True), [float(length)], [y], note=note)
     low, high = crossover.low or float(lengths[0]), crossover.high or float(first_faster)
-    xs, look = [crossover.estimate or high], look._replace(hollow=False)
-    return Line(label, look, xs, [y], left=[low], right=[high], note=note)
+    xs, line_style = [crossover.estimate or high], line_style._replace(hollow=False)
+    return Line(label, line_style, xs, [y], left=[low], right=[high], note=note)

@@ -66,14 +66,14 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     """
     gathered = gather(runs)
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
-    looks = style.choose_looks(rows["label"])
+    line_styles = style.choose_line_styles(rows["label"])
     figure = choose_figure(request.figure, request.against)
     filtered = selection.filter_rows(rows, request.filters)
     list_rows = selection.list_compared_rows if figure.compares_outputs else selection.list_timed_rows
     plot_rows, alternatives = selection.choose_plot_rows(list_rows(filtered), figure.count, request.figure)
     baseline_labels = plot_rows.baseline_labels
     labels, left_out = selection.choose_labels(figure.rank(plot_rows), request, figure.max_lines, baseline_labels)
-    paper_figure = figure.make(plot_rows, labels, looks)
+    paper_figure = figure.make(plot_rows, labels, line_styles)
     shown_labels = [cells[0].text for cells in paper_figure.body] + [line.label for line in paper_figure.panel.lines]
     shown_labels = list(dict.fromkeys(shown_labels))
     valid_labels = [*shown_labels, *baseline_labels]
@@ -113,8 +113,8 @@ def _apply_names(panel: Panel, names: Mapping[str, str], bold: frozenset[str], c
     lines = []
     for line in panel.lines:
         grey = bool(bold) and line.label not in bold
-        look = line.look._replace(colour=style.FAINT) if grey else line.look
-        lines.append(replace(line, label=names[line.label], look=look))
+        line_style = line.line_style._replace(colour=style.FAINT) if grey else line.line_style
+        lines.append(replace(line, label=names[line.label], line_style=line_style))
     return replace(panel, lines=tuple(lines), config_text=config_text)
 
 

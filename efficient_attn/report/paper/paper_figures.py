@@ -15,8 +15,8 @@ from ..answers.decision_table import Decision, choose_lengths
 from ..answers.pareto import classify_points, list_points
 from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR, compute_error_interval
 from ..drawing.figures import Panel
-from ..drawing.length_plots import SPEEDUP, LengthPlot, Scene, plan_length_plots
-from ..drawing.style import Look
+from ..drawing.length_plots import SPEEDUP, LengthPlot, PlotContext, plan_length_plots
+from ..drawing.style import LineStyle
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName
 from .crossover_figure import draw_crossovers
@@ -48,7 +48,7 @@ class FigureKind:
     mechanisms that decides between configurations. compares_outputs: whether it shows rows of fidelity, not times."""
 
     rank: Callable[[PlotRows], list[str]]
-    make: Callable[[PlotRows, Sequence[str], Mapping[str, Look]], PaperFigure]
+    make: Callable[[PlotRows, Sequence[str], Mapping[str, LineStyle]], PaperFigure]
     max_lines: int = MAX_LINES
     compares_outputs: bool = False
     count_points: Callable[[PlotRows], int] | None = None
@@ -114,19 +114,21 @@ def _make_estimate_cell(
 # -- speed and memory -----------------------------------------------------------------------------------------------
 
 
-def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> Panel:
+def _draw_over_length(
+    kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
+) -> Panel:
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
-    (planned,) = plan_length_plots(setting, (kind,), Scene(looks, config_text=plot_rows.format_config()))
+    (planned,) = plan_length_plots(setting, (kind,), PlotContext(line_styles, config_text=plot_rows.format_config()))
     panel = planned.make_picture()
     assert isinstance(panel, Panel)
     return panel
 
 
-def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
     decisions = _list_decisions(plot_rows, labels)
-    panel = _draw_over_length(SPEEDUP, plot_rows, labels, looks)
+    panel = _draw_over_length(SPEEDUP, plot_rows, labels, line_styles)
     body = [
         (
             TableCell(decision.label),
@@ -153,9 +155,11 @@ def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
     return last.sort_values(["seq_len", column, "label"], ascending=[False, True, True])["label"].tolist()
 
 
-def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+def _make_memory_figure(
+    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
+) -> PaperFigure:
     kind = _choose_memory_kind(plot_rows)
-    panel = _draw_over_length(kind, plot_rows, labels, looks)
+    panel = _draw_over_length(kind, plot_rows, labels, line_styles)
     groups = select.split_variants(plot_rows.rows)
     baseline_labels = plot_rows.baseline_labels
     decisions = {decision.label: decision for decision in plot_rows.decisions}
@@ -186,13 +190,15 @@ def _count_inexact_points(against: CostName, plot_rows: PlotRows) -> int:
 
 
 def _make_front_figure(
-    against: CostName, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]
+    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
 ) -> PaperFigure:
     assert plot_rows.decision_table is not None
     table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
     length = table.lengths[-1]
     ranked = classify_points(list_points(table, length, against))
-    panel = tradeoffs.make_pareto_panel(table, against, ranked, Scene(looks, config_text=plot_rows.format_config()))
+    panel = tradeoffs.make_pareto_panel(
+        table, against, ranked, PlotContext(line_styles, config_text=plot_rows.format_config())
+    )
     exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
     status_texts = {"front": "on the front", "dominated": "dominated by ", "unclear": "not distinguishable from "}
     body = tuple(
@@ -209,9 +215,11 @@ def _make_front_figure(
     return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
 
 
-def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+def _make_crossover_figure(
+    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
+) -> PaperFigure:
     decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
-    panel = draw_crossovers(plot_rows, decisions, looks)
+    panel = draw_crossovers(plot_rows, decisions, line_styles)
     body = []
     for decision in decisions:
         assert decision.crossover is not None
@@ -238,13 +246,13 @@ def _rank_by_error(plot_rows: PlotRows) -> list[str]:
     return [str(label) for label, mean in means.items() if mean >= ROUNDING_ERROR]
 
 
-def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
     # mechanisms that are exact up to rounding are named in the caption, not drawn
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
-    panel = approximation.make_dot_panel(piece, Scene(looks, config_text=plot_rows.format_config()))
+    panel = approximation.make_dot_panel(piece, PlotContext(line_styles, config_text=plot_rows.format_config()))
     assert panel is not None
     errors = rows.groupby("label")["relative_error"].apply(list)
     body = []

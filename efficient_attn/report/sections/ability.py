@@ -40,20 +40,20 @@ INTRO = (
 LOWER_IS_BETTER_NOTE = " For bits, lower is better."
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on trained models."""
-    rows = filter_trained(material.rows)
+    rows = filter_trained(section_data.rows)
     # the setting's batch is that of timed calls; the batch of training is listed by task
     rows = rows.assign(batch=None)
-    fill = partial(_fill_block, swap_errors=_find_swap_errors(material.rows))
+    fill = partial(_fill_block, swap_errors=_find_swap_errors(section_data.rows))
     intro = INTRO + (LOWER_IS_BETTER_NOTE if (rows["metric"] == BITS_METRIC).any() else "")
-    return Chapter(section.title, intro, make_blocks(rows, material, fill))
+    return Chapter(section.title, intro, make_blocks(rows, section_data, fill))
 
 
 def _fill_block(
     block: SectionBlock,
     setting: select.SettingRows,
-    scene: length_plots.Scene,
+    context: length_plots.PlotContext,
     swap_errors: dict[str, dict[str, float]],
 ) -> None:
     tests = [test for test in list_tests(setting.rows) if test.scored_results]
@@ -65,7 +65,7 @@ def _fill_block(
     block.tables += _compare_with_swapping(tests, labels, swap_errors)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.plans += [*plan_curves(test, scene), *plan_alignments(test, scene)]
+        block.plans += [*plan_curves(test, context), *plan_alignments(test, context)]
 
 
 # -- scores --------------------------------------------------------------------------------------------------------

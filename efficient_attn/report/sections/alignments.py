@@ -13,17 +13,19 @@ from .trained_scores import LearningTest, MechanismResult
 TICK_INTERVAL = 4  # positions per tick label
 
 
-def plan_alignments(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
+def plan_alignments(test: LearningTest, context: length_plots.PlotContext) -> Iterator[length_plots.PlotPlan]:
     """Plan plots for mechanisms with a stored alignment."""
     results = [result for result in test.scored_results if result.get_first_samples("alignment")]
     for batch_text, batch in formatting.split_batches(results, MAX_COLUMNS):
         title = ", ".join(filter(None, (f"Alignment: {test.name}", batch_text)))
-        name = formatting.make_slug("alignment", test.name, batch_text, scene.suffix)
-        make = partial(_make_heatmap, batch, name, title, scene)
+        name = formatting.make_slug("alignment", test.name, batch_text, context.suffix)
+        make = partial(_make_heatmap, batch, name, title, context)
         yield length_plots.PlotPlan(name, "alignment", title, len(batch), make, draw_order=2)
 
 
-def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, scene: length_plots.Scene) -> Heatmap:
+def _make_heatmap(
+    results: Sequence[MechanismResult], name: str, title: str, context: length_plots.PlotContext
+) -> Heatmap:
     shares_by_label = {result.label: result.get_first_samples("alignment") for result in results}
     # empty texts, as there are too many cells for numbers
     grids = [
@@ -38,7 +40,7 @@ def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, sce
         caption=f"{title}: one test example. Rows are target tokens, columns are source tokens, shades are attention "
         "weights, averaged over the heads of the last layer; one model per mechanism, with the first seed at its best "
         "learning rate.",
-        config_text=scene.config_text,
+        config_text=context.config_text,
         alt=f"{title}, for {formatting.join_words(result.label for result in results)}.",
         grids=tuple(grids),
         column_labels=_make_tick_labels(column_count),

@@ -17,7 +17,7 @@ from ..drawing import length_plots
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.panel_data import make_point
-from ..drawing.style import NULL_LOOK
+from ..drawing.style import NULL_STYLE
 from ..gather import Frame, FrameColumn
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -31,17 +31,17 @@ INTRO = (
 )
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on errors of approximation."""
-    rows = select.filter_fidelity(select.filter_task(material.rows, section.task))
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+    rows = select.filter_fidelity(select.filter_task(section_data.rows, section.task))
+    return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     for piece in select.slice_fidelity(setting.rows):
         tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in tables if table]
-        panels = (make_dot_panel(piece, scene), _make_layer_panel(piece, scene))
+        panels = (make_dot_panel(piece, context), _make_layer_panel(piece, context))
         block.plans += [length_plots.plan_panel(panel) for panel in panels if panel]
 
 
@@ -149,7 +149,7 @@ def _make_layer_table(piece: select.Slice) -> ReportTable | None:
 
 
 def _format_suffix(piece: select.Slice) -> str:
-    return f": {where}" if (where := _describe_slice(piece)) else ""
+    return f": {slice_text}" if (slice_text := _describe_slice(piece)) else ""
 
 
 # -- the plots -----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def _format_suffix(piece: select.Slice) -> str:
 MAX_DOTS = 30  # rows of a plot with readable names
 
 
-def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
+def make_dot_panel(piece: select.Slice, context: length_plots.PlotContext) -> Panel | None:
     """Dot plot of mean errors with intervals over layers, smallest below; trivial predictors as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
     means = sorted(
@@ -169,10 +169,10 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
     drawn = list(reversed([variant for variant in means if variant[0] >= ROUNDING_ERROR][:MAX_DOTS]))
     if not drawn:
         return None
-    lines = tuple(_make_dot(float(i), *variant, scene) for i, variant in enumerate(drawn))
+    lines = tuple(_make_dot(float(i), *variant, context) for i, variant in enumerate(drawn))
     values = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
     bands = _find_null_bands(piece.rows)
-    where, limits = _describe_slice(piece), compute_log_limits([*values, *(end for band in bands for end in band)])
+    slice_text, limits = _describe_slice(piece), compute_log_limits([*values, *(end for band in bands for end in band)])
     omitted = len(means) - len(exact) - len(drawn)
     notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
     notes += (
@@ -182,12 +182,12 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
     )
     return Panel(
         name=formatting.make_slug(
-            "loss", piece.inputs, formatting.format_direction(piece.causal), piece.length, scene.suffix
+            "loss", piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix
         ),
         kind="loss",
-        title=f"Relative error: {where}" if where else "Relative error",
-        config_text=scene.config_text,
-        caption=f"Error against exact attention ({where}), mean and 95% interval over layers. Bands: errors of "
+        title=f"Relative error: {slice_text}" if slice_text else "Relative error",
+        config_text=context.config_text,
+        caption=f"Error against exact attention ({slice_text}), mean and 95% interval over layers. Bands: errors of "
         f"predicting the mean of v and zero, over layers.{notes}",
         xlabel="relative error",
         ylabel="",
@@ -202,10 +202,10 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
     )
 
 
-def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene: length_plots.Scene) -> Line:
+def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], context: length_plots.PlotContext) -> Line:
     low, high = compute_error_interval(errors)
     error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
-    return make_point(label, scene.looks[label], error, Estimate(y), units.number(mean))
+    return make_point(label, context.line_styles[label], error, Estimate(y), units.number(mean))
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
@@ -214,7 +214,7 @@ def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
-def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
+def _make_layer_panel(piece: select.Slice, context: length_plots.PlotContext) -> Panel | None:
     """Plot of relative error by layer, with trivial predictors; None if all variants are exact."""
     rows = piece.rows
     top = rows.groupby("label")["relative_error"].transform("max")
@@ -224,17 +224,17 @@ def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel |
         return None
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
-    lines = tuple(_make_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _make_null_lines(drawn)
-    where = _describe_slice(piece)
+    lines = tuple(_make_line(part, context) for _, part in drawn.groupby("label", sort=False)) + _make_null_lines(drawn)
+    slice_text = _describe_slice(piece)
     notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
     return Panel(
         name=formatting.make_slug(
-            "error", piece.inputs, formatting.format_direction(piece.causal), piece.length, scene.suffix
+            "error", piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix
         ),
         kind="error",
-        title=f"Error: {where}" if where else "Error",
-        config_text=scene.config_text,
-        caption=f"Relative error against exact attention ({where}); dashed: two trivial predictors.{notes}",
+        title=f"Error: {slice_text}" if slice_text else "Error",
+        config_text=context.config_text,
+        caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors.{notes}",
         xlabel="layer",
         ylabel="relative error",
         unit="error",
@@ -245,23 +245,23 @@ def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel |
     )
 
 
-def _make_line(rows: Frame, scene: length_plots.Scene) -> Line:
+def _make_line(rows: Frame, context: length_plots.PlotContext) -> Line:
     label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
     x, y = _as_floats(rows["place"]), _as_floats(rows["relative_error"])
-    return Line(label, scene.looks[label], x, y, note=units.number(mean))
+    return Line(label, context.line_styles[label], x, y, note=units.number(mean))
 
 
 def _make_null_lines(rows: Frame) -> tuple[Line, ...]:
     """The dashed lines: predicting zero, and the mean of v where it was measured."""
     places = sorted(rows["place"].unique())
     span = (places[0] - 0.3, places[-1] + 0.3)
-    lines = [Line("null: zero", NULL_LOOK, span, (1.0, 1.0), note="1")]
+    lines = [Line("null: zero", NULL_STYLE, span, (1.0, 1.0), note="1")]
     mean = rows[rows["mean_value_error"] > 0].groupby("place")["mean_value_error"].median()
     if len(mean):
         note = units.number(mean.mean())
         x = _as_floats(mean.index) if len(mean) > 1 else (mean.index[0] - 0.3, mean.index[0] + 0.3)
         value = _as_floats(mean) if len(mean) > 1 else (mean.iloc[0],) * 2
-        lines.append(Line("null: mean of v", NULL_LOOK, x, value, note=note))
+        lines.append(Line("null: mean of v", NULL_STYLE, x, value, note=note))
     return tuple(lines)
 
 

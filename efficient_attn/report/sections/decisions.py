@@ -28,14 +28,14 @@ INTRO = (
 )
 
 
-def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData) -> Chapter:
+def make_chapter(decision_tables: Sequence[DecisionTable], section_data: SectionData) -> Chapter:
     """Sort tables by mode and number of mechanisms and lengths; the first are expanded, the last may be omitted."""
     ordered = sorted(decision_tables, key=_make_sort_key)
     several = len({decision_table.baseline for decision_table in decision_tables}) > 1
     blocks: dict[str, SectionBlock] = {}
     open_kinds: set[tuple[str, bool]] = set()
     for decision_table in ordered[:MAX_TABLES]:
-        title = formatting.format_setting(dict(decision_table.config), material.cpus)
+        title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
         block, kind = (
             blocks.setdefault(title, _make_block(title, decision_table)),
             (decision_table.config["mode"], decision_table.config["causal"]),
@@ -61,10 +61,10 @@ def _make_sort_key(decision_table: DecisionTable) -> tuple[int, ...]:
     return mode_rank, -len(decision_table.decisions), -len(decision_table.lengths), -decision_table.lengths[-1]
 
 
-def _make_table(decision_table: DecisionTable, where: str) -> ReportTable:
+def _make_table(decision_table: DecisionTable, setting_text: str) -> ReportTable:
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     slice_text = formatting.format_slice(mode, None if mode == "decode" else causal)
-    caption = f"{TITLE}: {', '.join(filter(None, (slice_text, where)))}"
+    caption = f"{TITLE}: {', '.join(filter(None, (slice_text, setting_text)))}"
     speedups = [f"{'After' if mode == 'decode' else 'At'} {units.short_length(n)}" for n in decision_table.lengths]
     head = ("Mechanism", "Faster from", *speedups, "Relative error", "Memory", "State")
     body = [_make_row(decision, decision_table) for decision in decision_table.decisions[:MOST_LINES]]
@@ -124,8 +124,12 @@ def _show_state(decision: Decision) -> ReportCell:
 def _make_note(decision_table: DecisionTable) -> str:
     """Reference of the ratios, and the inputs with which errors were measured."""
     sentences = [f"Speedups and memory are over {decision_table.baseline}'s."]
-    where = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
-    sentences.append(f"Errors were measured on {'; '.join(where)}." if where else "Relative errors were not measured.")
+    error_sources = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
+    sentences.append(
+        f"Errors were measured on {'; '.join(error_sources)}."
+        if error_sources
+        else "Relative errors were not measured."
+    )
     omitted = len(decision_table.decisions) - MOST_LINES
     sentences += (
         [f"{omitted} more with smaller speedups are in the tables of all lengths below."] if omitted > 0 else []

@@ -34,22 +34,22 @@ _STATE_CAPTION = f"State between steps{length_plots.GROWTH_NOTE}"
 STATE_PLOT = length_plots.LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """Tables of decode steps, followed by comparisons of batch sizes."""
-    rows = select.filter_timed(select.filter_task(material.rows, section.task))
+    rows = select.filter_timed(select.filter_task(section_data.rows, section.task))
     rows = rows[rows["mode"] == "decode"]
-    blocks = make_blocks(rows, material, _fill_block)
-    blocks += [SectionBlock(title, tables=[table]) for title, table in _make_batch_tables(rows, material.cpus)]
+    blocks = make_blocks(rows, section_data, _fill_block)
+    blocks += [SectionBlock(title, tables=[table]) for title, table in _make_batch_tables(rows, section_data.cpus)]
     intro = INTRO + explain_columns(blocks, [*tables.COLUMN_EXPLANATIONS, (TRAFFIC_HEADINGS, TRAFFIC_EXPLANATION)])
     return Chapter(section.title, intro, blocks)
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     for piece, top in find_headline_slices(setting):
         block.add_speedup_sentences(setting, piece, top)
         by_heads = _make_heads_table(setting, top)
         block.tables += [_make_step_table(setting, piece, top), *([by_heads] if by_heads else [])]
-    block.plans += length_plots.plan_length_plots(setting, (STEP_PLOT, length_plots.SPEEDUP, STATE_PLOT), scene)
+    block.plans += length_plots.plan_length_plots(setting, (STEP_PLOT, length_plots.SPEEDUP, STATE_PLOT), context)
 
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
@@ -72,8 +72,8 @@ def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Fram
 
 
 def _show_traffic(row: dict[str, Any]) -> ReportCell:
-    known = units.is_present(row["bytes_moved"]) and units.is_present(row["batch"])
-    return tables.show_value(row["bytes_moved"] / row["batch"] if known else None, "bytes")
+    has_bytes = units.is_present(row["bytes_moved"]) and units.is_present(row["batch"])
+    return tables.show_value(row["bytes_moved"] / row["batch"] if has_bytes else None, "bytes")
 
 
 def _show_bandwidth(row: dict[str, Any]) -> ReportCell:

@@ -17,7 +17,7 @@ from .. import formatting, select
 from ..drawing import length_plots
 from ..drawing.axes import strip_zeros
 from ..drawing.figures import Line, Panel
-from ..drawing.style import choose_looks, make_natural_sort_key
+from ..drawing.style import choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -29,21 +29,23 @@ GROWING_UNITS: tuple[Unit, ...] = ("time", "seconds", "bytes", "ratio", "error")
 MAX_TITLE_LETTERS = 60  # of a plot; titles of tables are not shortened
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter of a task without a chapter of its own."""
-    rows = material.rows
+    rows = section_data.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
     return Chapter(
-        section.title, " ".join(section.sentences), make_blocks(rows, material, partial(_fill_block, section))
+        section.title, " ".join(section.sentences), make_blocks(rows, section_data, partial(_fill_block, section))
     )
 
 
-def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(
+    section: Section, block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext
+) -> None:
     for piece in setting.slices:
         slice_text = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
         rows = _sort_rows(piece.rows, section.x)
         block.tables.append(_make_table(section, rows, slice_text))
-        block.plans += _plan_groups(section, rows, slice_text, scene)
+        block.plans += _plan_groups(section, rows, slice_text, context)
 
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
@@ -99,7 +101,7 @@ class _XAxis(NamedTuple):
 
 
 def _plan_groups(
-    section: Section, rows: Frame, slice_text: str, scene: length_plots.Scene
+    section: Section, rows: Frame, slice_text: str, context: length_plots.PlotContext
 ) -> Iterator[length_plots.PlotPlan]:
     """Plan the plot, or several if there are too many lines."""
     if section.y is None or section.y not in rows:
@@ -111,8 +113,8 @@ def _plan_groups(
     for batch_text, batch in formatting.split_batches(names, length_plots.MOST_LINES):
         y = _find_column(section, section.y)
         title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (slice_text, batch_text))))))
-        name = formatting.make_slug("section", section.name, slice_text, batch_text, scene.suffix)
-        make_picture = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], name, title, scene)
+        name = formatting.make_slug("section", section.name, slice_text, batch_text, context.suffix)
+        make_picture = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], name, title, context)
         single_length = section.x not in drawn or drawn[section.x].nunique() == 1
         yield length_plots.PlotPlan(name, section.name, title, len(batch), make_picture, single_length=single_length)
 
@@ -132,16 +134,16 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
     return names
 
 
-def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Panel:
+def _make_panel(section: Section, rows: Frame, name: str, title: str, context: length_plots.PlotContext) -> Panel:
     x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
     x_axis = _make_x_axis(section, rows, x.unit)
     over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
-    lines = _make_lines(rows.assign(x=x_axis.positions), y.unit, scene)
+    lines = _make_lines(rows.assign(x=x_axis.positions), y.unit, context)
     return Panel(
         name=name,
         kind=section.name,
         title=textwrap.shorten(title, MAX_TITLE_LETTERS, placeholder=" ..."),
-        config_text=scene.config_text,
+        config_text=context.config_text,
         caption=f"{section.title}. {title}{over_text}.",
         xlabel=textwrap.shorten(x.heading if over_text else "", MAX_TITLE_LETTERS, placeholder=" ..."),
         ylabel=textwrap.shorten(y.heading, MAX_TITLE_LETTERS // 2, placeholder=" ..."),
@@ -182,11 +184,11 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
     return unit in GROWING_UNITS or max(values) >= 10 * min(values)
 
 
-def _make_lines(rows: Frame, unit: Unit, scene: length_plots.Scene) -> tuple[Line, ...]:
+def _make_lines(rows: Frame, unit: Unit, context: length_plots.PlotContext) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
-    looks = {**choose_looks(rows["name"]), **scene.looks}
+    line_styles = {**choose_line_styles(rows["name"]), **context.line_styles}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()
-        lines.append(Line(str(name), looks[name], x, y, note=units.format_value(y[-1], unit)))
+        lines.append(Line(str(name), line_styles[name], x, y, note=units.format_value(y[-1], unit)))
     return tuple(lines)

@@ -28,23 +28,23 @@ VERDICT_MARKS = {"reproduced": "faster", "contradicted": "slower", "inconclusive
 AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on growth with length and width."""
-    rows = material.rows
+    rows = section_data.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
     # lengths and widths vary within a setting
     rows = rows.assign(**dict.fromkeys(("heads", "head_dim"), pd.NA), baseline=None)
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+    return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     for (part, subject), rows in setting.rows.groupby(["part", "complexity.of"], sort=False):
         block.tables.append(_make_table(rows, f"{part}: {subject}s"))
         for along, sweep in rows.groupby("complexity.along", sort=False):
             if along in ("length", "width") and len(sweep) > 1:
-                name = formatting.make_slug("growth", part, subject, along, scene.suffix)
+                name = formatting.make_slug("growth", part, subject, along, context.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                make = partial(_make_chart, sweep, name, title, scene)
+                make = partial(_make_chart, sweep, name, title, context)
                 block.plans.append(length_plots.PlotPlan(name, "growth", title, 2, make))
 
 
@@ -110,7 +110,7 @@ def _describe_sources(rows: Frame) -> str:
 # -- the plot --------------------------------------------------------------------------------------------------------
 
 
-def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> IntervalChart:
+def _make_chart(rows: Frame, name: str, title: str, context: length_plots.PlotContext) -> IntervalChart:
     """Interval chart with the measured and the claimed exponent of each variant."""
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
     columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
@@ -123,7 +123,7 @@ def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -
         name=name,
         kind="growth",
         title=f"Exponent of time: {title}"[:60],
-        config_text=scene.config_text,
+        config_text=context.config_text,
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
         rows=chart_rows,
         xlabel="Exponent of time",

@@ -30,7 +30,7 @@ class _ScorePlot(NamedTuple):
     results: Sequence[MechanismResult]
     name: str
     title: str
-    scene: length_plots.Scene
+    context: length_plots.PlotContext
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def list_column_numbers(test: LearningTest, prefix: str) -> list[int]:
     return sorted(int(end) for end in ends if end.isdecimal())
 
 
-def plan_curves(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
+def plan_curves(test: LearningTest, context: length_plots.PlotContext) -> Iterator[length_plots.PlotPlan]:
     """Plan the plots of a test, the most informative first; several of a kind if there are too many lines."""
     scored = test.scored_results
     kinds: list[tuple[str, str, int, Callable[[_ScorePlot], Panel], Sequence[MechanismResult]]] = []
@@ -107,9 +107,9 @@ def plan_curves(test: LearningTest, scene: length_plots.Scene) -> Iterator[lengt
     kinds.append(("distances", "By distance", 2, _make_distances_panel, scored if by_distance else ()))
     for kind, kind_title, draw_order, make, results in kinds:
         for batch_text, batch in formatting.split_batches(results, length_plots.MOST_LINES):
-            name = formatting.make_slug(kind, test.name, batch_text, scene.suffix)
+            name = formatting.make_slug(kind, test.name, batch_text, context.suffix)
             title = ", ".join(filter(None, (f"{kind_title}: {test.name}", batch_text)))
-            plot = _ScorePlot(test, batch, name, title, scene)
+            plot = _ScorePlot(test, batch, name, title, context)
             yield length_plots.PlotPlan(name, kind, title, len(batch), partial(make, plot), draw_order)
 
 
@@ -123,7 +123,7 @@ def _make_curves_panel(plot: _ScorePlot) -> Panel:
     for result, rate in zip(results, rates, strict=True):
         x, y = zip(*result.get_first_samples("curve"), strict=True)
         note = "" if same_rate else f"rate {rate}"
-        lines.append(Line(result.label, plot.scene.looks[result.label], x, y, note=note))
+        lines.append(Line(result.label, plot.context.line_styles[result.label], x, y, note=note))
     last_steps = {max(line.x) for line in lines}
     seeds = sorted({int(result.best_attempts["seed"].iloc[0]) for result in results})
     best = f"which is {rates[0]} for all" if same_rate else "which is given after its name"
@@ -146,7 +146,7 @@ def _make_cost_panel(cost: _ScoreCost, plot: _ScorePlot) -> Panel:
         if cost_estimate.low is not None and cost_estimate.low <= 0:  # cannot be drawn on a logarithmic axis
             cost_estimate = Estimate(cost_estimate.value)
         score = result.score or Estimate(math.nan)
-        lines.append(make_point(result.label, plot.scene.looks[result.label], cost_estimate, score))
+        lines.append(make_point(result.label, plot.context.line_styles[result.label], cost_estimate, score))
     description = f"the score against {cost.description}"
     description += "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
     ends = [end for line in lines for side in (line.x, line.left, line.right) if side for end in side]
@@ -187,7 +187,7 @@ def _make_columns_panel(plot: _ScorePlot, columns: dict[int, str], axes: _AxesSp
         if not means:
             continue
         x, y = [float(n) for n in means], [mean.value for mean in means.values()]
-        line = Line(result.label, plot.scene.looks[result.label], x, y)
+        line = Line(result.label, plot.context.line_styles[result.label], x, y)
         ends = [(m.low, m.high) for m in means.values() if m.low is not None and m.high is not None]
         if len(ends) == len(means):
             low, high = zip(*ends, strict=True)
@@ -206,7 +206,7 @@ def _make_panel(plot: _ScorePlot, lines: Sequence[Line], axes: _AxesSpec) -> Pan
         name=plot.name,
         kind=axes.kind,
         title=plot.title[:60],
-        config_text=plot.scene.config_text,
+        config_text=plot.context.config_text,
         caption=f"{plot.title}: {axes.description}." + ("" if chance is None else " The black line is chance."),
         xlabel=axes.xlabel,
         ylabel=axes.ylabel,

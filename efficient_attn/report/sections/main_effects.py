@@ -14,7 +14,7 @@ from ...spec import format_label
 from .. import select
 from ..drawing import length_plots
 from ..drawing.figures import Line, Panel
-from ..drawing.style import choose_looks, make_natural_sort_key
+from ..drawing.style import choose_line_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
@@ -94,12 +94,12 @@ def select_design_rows(section: Section, rows: Frame) -> Any:
     return is_selected.astype(bool)
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on main effects of a screening design."""
-    rows = material.rows[select_design_rows(section, material.rows)]
+    rows = section_data.rows[select_design_rows(section, section_data.rows)]
     designs = list(_split_designs(section, select.filter_timed(rows)))
     blocks = [
-        _make_block(section, design, material, str(number) if len(designs) > 1 else "")
+        _make_block(section, design, section_data, str(number) if len(designs) > 1 else "")
         for number, design in enumerate(designs, 1)
     ]
     return Chapter(section.title, INTRO, [block for block in blocks if block])
@@ -141,12 +141,12 @@ def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> 
 # -- a block -------------------------------------------------------------------------------------------------------
 
 
-def _make_block(section: Section, design: _Design, material: SectionData, suffix: str) -> SectionBlock | None:
+def _make_block(section: Section, design: _Design, section_data: SectionData, suffix: str) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
-    block = SectionBlock(format_setting(design.key, material.cpus))
-    summary = _describe_design(design, material.cpus)
+    block = SectionBlock(format_setting(design.key, section_data.cpus))
+    summary = _describe_design(design, section_data.cpus)
     effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
     effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
     block.sentences = [summary, *(text for _, text in effect_sentences)]
@@ -156,7 +156,7 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
         _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
-    block.plans = [length_plots.plan_panel(_make_panel(section, design, speedups, material, suffix))]
+    block.plans = [length_plots.plan_panel(_make_panel(section, design, speedups, section_data, suffix))]
     return block
 
 
@@ -248,16 +248,16 @@ def _show_level(level: Any) -> ReportCell:
 
 
 def _make_panel(
-    section: Section, design: _Design, fitted: EffectsByVariant, material: SectionData, suffix: str
+    section: Section, design: _Design, fitted: EffectsByVariant, section_data: SectionData, suffix: str
 ) -> Panel:
     steps, labels = _list_fitted_steps(fitted), list(fitted)
-    looks = {**choose_looks(labels), **material.looks}
+    line_styles = {**choose_line_styles(labels), **section_data.line_styles}
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]
         y, low, high = zip(*(effects[step] for step in steps), strict=True)
         ends = (low, high) if None not in (*low, *high) else (None, None)
-        lines.append(Line(label, looks[label], x, y, *ends))
+        lines.append(Line(label, line_styles[label], x, y, *ends))
     legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
     title = f"Effects: {format_slice(design.key.get('mode'), design.key.get('causal'))}"
     return Panel(

@@ -68,7 +68,7 @@ SWAP_COSTS = (
 
 
 def plan_pareto_plots(
-    lines: Sequence[Mapping[str, Any]], name: str, where: str, scene: length_plots.Scene
+    lines: Sequence[Mapping[str, Any]], name: str, setting_text: str, context: length_plots.PlotContext
 ) -> Iterator[length_plots.PlotPlan]:
     """Plan a plot of divergence against each cost that several lines have."""
     for cost in SWAP_COSTS:
@@ -76,12 +76,16 @@ def plan_pareto_plots(
         if len(drawn) > 1 and any(line["divergence"].value > EXACT_DIVERGENCE for line in drawn):
             plot_name = name if cost.higher_is_better else f"{name}-{cost.name}"
             yield length_plots.PlotPlan(
-                plot_name, "swap", where, len(drawn), partial(_make_pareto_panel, drawn, cost, plot_name, where, scene)
+                plot_name,
+                "swap",
+                setting_text,
+                len(drawn),
+                partial(_make_pareto_panel, drawn, cost, plot_name, setting_text, context),
             )
 
 
 def _make_pareto_panel(
-    lines: Sequence[Mapping[str, Any]], cost: SwapCost, name: str, where: str, scene: length_plots.Scene
+    lines: Sequence[Mapping[str, Any]], cost: SwapCost, name: str, setting_text: str, context: length_plots.PlotContext
 ) -> Panel:
     """A point per variant with both intervals, and the Pareto front."""
     drawn = [
@@ -91,7 +95,8 @@ def _make_pareto_panel(
     ]
     exact = [line for line in lines if line["divergence"].value <= EXACT_DIVERGENCE]
     points = tuple(
-        make_point(line["label"], scene.looks[line["label"]], estimate, line["divergence"]) for line, estimate in drawn
+        make_point(line["label"], context.line_styles[line["label"]], estimate, line["divergence"])
+        for line, estimate in drawn
     )
     marks = sorted({estimate.value for _, estimate in drawn})
     interval_reach = max(abs(end - estimate.value) for _, estimate in drawn for end in estimate if end)
@@ -101,12 +106,12 @@ def _make_pareto_panel(
     return Panel(
         name=name,
         kind="swap",
-        title=f"Quality against {cost.title}: {where}"[:60],
-        config_text=scene.config_text,
-        caption=f"Quality against {cost.description}, over {where}; bars: 95% intervals over segments. The line is the "
-        f"Pareto front.{exact_note}",
+        title=f"Quality against {cost.title}: {setting_text}"[:60],
+        config_text=context.config_text,
+        caption=f"Quality against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The line "
+        f"is the Pareto front.{exact_note}",
         xlabel=cost.label,
-        ylabel="KL from the unmodified model, nats" if decoder else "error of hidden rows",
+        ylabel="KL from the unmodified model, nats" if decoder else "error of hidden states",
         unit="error",
         lines=points,
         ticks={mark: cost.format_value(mark) for mark in marks},
@@ -114,7 +119,8 @@ def _make_pareto_panel(
         margin=max(0.05, interval_reach),
         mark_type="points",
         pareto_front=tuple(find_pareto_points(values, higher_is_better=cost.higher_is_better)),
-        alt=f"Quality against {cost.title} over {where} for {formatting.join_words(line.label for line in points)}.",
+        alt=f"Quality against {cost.title} over {setting_text} for "
+        f"{formatting.join_words(line.label for line in points)}.",
     )
 
 
@@ -140,16 +146,18 @@ def find_pareto_points(points: Sequence[tuple[float, float]], *, higher_is_bette
 
 
 def plan_layer_heatmap(
-    means: Frame, name: str, measure: str, where: str, scene: length_plots.Scene
+    means: Frame, name: str, measure: str, setting_text: str, context: length_plots.PlotContext
 ) -> length_plots.PlotPlan:
     """Plan a heatmap of divergence with a single layer swapped. means (layers, variants)."""
     count = means.shape[1]
     return length_plots.PlotPlan(
-        name, "layers", where, count, partial(_make_layer_heatmap, means, name, measure, where, scene)
+        name, "layers", setting_text, count, partial(_make_layer_heatmap, means, name, measure, setting_text, context)
     )
 
 
-def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene: length_plots.Scene) -> Heatmap:
+def _make_layer_heatmap(
+    means: Frame, name: str, measure: str, setting_text: str, context: length_plots.PlotContext
+) -> Heatmap:
     worst = float(means.max().max())
 
     def make_grid(label: str) -> HeatmapGrid:
@@ -161,10 +169,10 @@ def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene
     return Heatmap(
         name=name,
         kind="layers",
-        title=f"One layer swapped: {where}"[:60],
-        caption=f"{measure} with a single layer swapped, {where}. Shades are logarithmic.",
-        config_text=scene.config_text,
-        alt=f"{measure} by layer over {where} for {formatting.join_words(labels)}.",
+        title=f"One layer swapped: {setting_text}"[:60],
+        caption=f"{measure} with a single layer swapped, {setting_text}. Shades are logarithmic.",
+        config_text=context.config_text,
+        alt=f"{measure} by layer over {setting_text} for {formatting.join_words(labels)}.",
         grids=tuple(map(make_grid, labels)),
         column_labels=("",),
         row_labels=tuple(str(int(layer)) for layer in means.index),

@@ -28,15 +28,15 @@ TOO_WEAK_REASON = "does not exceed chance|says nothing here"  # a regular expres
 TOO_WEAK_TEXT = "skipped: original at chance"
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on retrieval in long contexts."""
-    rows = material.rows
+    rows = section_data.rows
     rows = rows[(rows["task"] == section.task) & rows["status"].isin(("ok", "skipped"))]
     rows = rows[rows["retrieval.needles"].notna()] if "retrieval.needles" in rows else rows[:0]
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+    return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     model = setting.rows["inputs"].str.rpartition(":")[0]
     for inputs, piece in setting.rows.groupby(model, sort=True):
         ok_rows = piece[piece["status"] == "ok"]
@@ -44,8 +44,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
             continue
         block.tables.append(_make_table(piece, str(inputs)))
         for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
-            name = formatting.make_slug("found", inputs, needles, scene.suffix)
-            block.plans.append(_plan_heatmap(part, name, f"{needles} needles, {inputs}", scene))
+            name = formatting.make_slug("found", inputs, needles, context.suffix)
+            block.plans.append(_plan_heatmap(part, name, f"{needles} needles, {inputs}", context))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -91,14 +91,18 @@ def _describe_too_weak(rows: Frame) -> Iterator[str]:
 # -- the heatmaps ------------------------------------------------------------------------------------------------------
 
 
-def _plan_heatmap(rows: Frame, name: str, where: str, scene: length_plots.Scene) -> length_plots.PlotPlan:
+def _plan_heatmap(
+    rows: Frame, name: str, setting_text: str, context: length_plots.PlotContext
+) -> length_plots.PlotPlan:
     labels = list(dict.fromkeys(rows["label"]))
     return length_plots.PlotPlan(
-        name, "found", where, len(labels), lambda: _make_heatmap(rows, labels, name, where, scene)
+        name, "found", setting_text, len(labels), lambda: _make_heatmap(rows, labels, name, setting_text, context)
     )
 
 
-def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, scene: length_plots.Scene) -> Heatmap:
+def _make_heatmap(
+    rows: Frame, labels: Sequence[str], name: str, setting_text: str, context: length_plots.PlotContext
+) -> Heatmap:
     lengths = sorted(rows["seq_len"].astype(int).unique())
     depths = sorted(
         int(column.removeprefix(DEPTH_PREFIX)) for column in rows.columns if column.startswith(DEPTH_PREFIX)
@@ -111,10 +115,10 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, sce
     return Heatmap(
         name=name,
         kind="found",
-        title=f"Accuracy by depth: {where}"[:60],
-        caption=f"Accuracy in percent by the needle's depth and the text's length: {where}.",
-        config_text=scene.config_text,
-        alt=f"Accuracy by depth and length, {where}, for {formatting.join_words(labels)}.",
+        title=f"Accuracy by depth: {setting_text}"[:60],
+        caption=f"Accuracy in percent by the needle's depth and the text's length: {setting_text}.",
+        config_text=context.config_text,
+        alt=f"Accuracy by depth and length, {setting_text}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),
         row_labels=tuple(f"{depth}%" for depth in depths),

@@ -12,7 +12,7 @@ import pandas as pd
 from ... import units
 from .. import approximation_errors, formatting, select, tables
 from ..drawing import figures, length_plots
-from ..drawing.style import Look
+from ..drawing.style import LineStyle
 from ..gather import Frame
 
 # a plot takes a tenth of a second, half of it for lines and labels
@@ -23,14 +23,14 @@ MOST_OMITTED = 4  # titles of plots that are not drawn
 
 @dataclass(frozen=True)
 class SectionData:
-    """Input of all sections: labeled rows, processor names by machine, and looks of variants.
+    """Input of all sections: labeled rows, processor names by machine, and line_styles of variants.
 
     overridden_runs: ``run_id`` of sessions that overrode their suite.
     """
 
     rows: Frame
     cpus: dict[str, str]
-    looks: Mapping[str, Look]
+    line_styles: Mapping[str, LineStyle]
     overridden_runs: frozenset[str] = frozenset()
 
     def describe_config(self, setting: select.SettingRows) -> str:
@@ -108,32 +108,36 @@ class Chapter:
     task: str | None = None
 
 
-FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, length_plots.Scene], object]
+FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, length_plots.PlotContext], object]
 
 
-def make_blocks(rows: Frame, material: SectionData, fill: FillBlock, *, most: int | None = None) -> list[SectionBlock]:
+def make_blocks(
+    rows: Frame, section_data: SectionData, fill: FillBlock, *, most: int | None = None
+) -> list[SectionBlock]:
     """Make a block per setting with ``fill``, for the first ``most`` settings. File names are numbered if there are
     several."""
     blocks = []
     settings = list(itertools.islice(select.split_settings(rows), most))
-    titles = [formatting.format_setting(setting.key, material.cpus) for setting in settings]
+    titles = [formatting.format_setting(setting.key, section_data.cpus) for setting in settings]
     varying_columns = [
         name for name in select.SETTING_COLUMNS if len({str(setting.key[name]) for setting in settings}) > 1
     ]
     for number, (setting, title) in enumerate(zip(settings, titles, strict=True), 1):
         device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
         title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
-        config_text = material.describe_config(setting)
+        config_text = section_data.describe_config(setting)
         block = SectionBlock(
             title,
-            formatting.format_setting({name: setting.key[name] for name in varying_columns}, material.cpus),
+            formatting.format_setting({name: setting.key[name] for name in varying_columns}, section_data.cpus),
             config_text,
         )
         block.device = str(setting.key["device"]) if units.is_present(setting.key["device"]) else None
         fill(
             block,
             setting,
-            length_plots.Scene(material.looks, f"{number}{device}" if len(settings) > 1 else "", config_text),
+            length_plots.PlotContext(
+                section_data.line_styles, f"{number}{device}" if len(settings) > 1 else "", config_text
+            ),
         )
         blocks += [block] if block.tables or block.plans else []
     return blocks

@@ -33,16 +33,16 @@ MOST_SETTINGS = 100  # with tables
 DETAILS_TITLE, DETAILS_ANCHOR = "All lengths, exponents, pairs and backends", "details"
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """Plots of all timed rows except decode steps."""
-    return Chapter(section.title, "", make_blocks(_select_rows(section, material), material, _fill_plots))
+    return Chapter(section.title, "", make_blocks(_select_rows(section, section_data), section_data, _fill_plots))
 
 
-def make_details(section: Section, material: SectionData, decision_tables: Sequence[DecisionTable]) -> Chapter:
+def make_details(section: Section, section_data: SectionData, decision_tables: Sequence[DecisionTable]) -> Chapter:
     """Collapsed tables of the same rows: all speedups, and costs at one length."""
     tables_by_key = {select.make_config_key(table.config): table for table in decision_tables}
-    rows = _select_rows(section, material)
-    blocks = make_blocks(rows, material, partial(_fill_tables, tables_by_key), most=MOST_SETTINGS)
+    rows = _select_rows(section, section_data)
+    blocks = make_blocks(rows, section_data, partial(_fill_tables, tables_by_key), most=MOST_SETTINGS)
     omitted = rows.groupby(select.SETTING_COLUMNS, dropna=False, sort=False).ngroups - MOST_SETTINGS
     if omitted > 0 and blocks:
         more = formatting.format_count(omitted, "more setting")
@@ -51,20 +51,20 @@ def make_details(section: Section, material: SectionData, decision_tables: Seque
     return Chapter(DETAILS_TITLE, intro, blocks, DETAILS_ANCHOR, section.task)
 
 
-def _select_rows(section: Section, material: SectionData) -> Frame:
-    rows = select.filter_timed(select.filter_task(material.rows, section.task))
+def _select_rows(section: Section, section_data: SectionData) -> Frame:
+    rows = select.filter_timed(select.filter_task(section_data.rows, section.task))
     return rows[rows["mode"] != "decode"]
 
 
-def _fill_plots(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
-    block.plans += length_plots.plan_length_plots(setting, (length_plots.SPEEDUP, MEMORY_PLOT, TIME_PLOT), scene)
+def _fill_plots(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+    block.plans += length_plots.plan_length_plots(setting, (length_plots.SPEEDUP, MEMORY_PLOT, TIME_PLOT), context)
 
 
 def _fill_tables(
     tables_by_key: Mapping[str, DecisionTable],
     block: SectionBlock,
     setting: select.SettingRows,
-    scene: length_plots.Scene,
+    context: length_plots.PlotContext,
 ) -> None:
     for piece, top in find_headline_slices(setting):
         block.add_speedup_sentences(setting, piece, top)

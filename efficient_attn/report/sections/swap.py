@@ -31,29 +31,33 @@ DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # of decoders and e
 MIN_DIVERGENCE = 1e-12  # lower bound, because rounding may give values without a logarithm
 
 
-def make_chapter(section: Section, material: SectionData) -> Chapter:
+def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on mechanisms swapped into a trained model."""
-    rows = material.rows
+    rows = section_data.rows
     rows = rows[(rows["task"] == section.task) & (rows["status"] == "ok")]
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+    return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
-        where = f"{inputs}, {int(length):,} tokens"
+        setting_text = f"{inputs}, {int(length):,} tokens"
         single = piece["layer"].notna()
         if single.any():
             _fill_layers(
-                block, piece[single], where, formatting.make_slug("layers", inputs, length, scene.suffix), scene
+                block,
+                piece[single],
+                setting_text,
+                formatting.make_slug("layers", inputs, length, context.suffix),
+                context,
             )
         piece = piece[~single]
         lines = list(summarise_segments(piece))
         if not lines:
             continue
-        block.tables.append(_make_table(lines, where, piece["swap.segment"].nunique()))
-        _add_sentences(block, lines, where)
+        block.tables.append(_make_table(lines, setting_text, piece["swap.segment"].nunique()))
+        _add_sentences(block, lines, setting_text)
         block.plans += plan_pareto_plots(
-            lines, formatting.make_slug("swap", inputs, length, scene.suffix), where, scene
+            lines, formatting.make_slug("swap", inputs, length, context.suffix), setting_text, context
         )
 
 
@@ -122,14 +126,14 @@ def _get_divergence(line: dict[str, Any]) -> float:
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
-def _make_table(lines: Sequence[dict[str, Any]], where: str, segments: int) -> ReportTable:
+def _make_table(lines: Sequence[dict[str, Any]], setting_text: str, segments: int) -> ReportTable:
     head = ("Variant", *(name for name, _ in TABLE_COLUMNS))
     body = [
         [show_label(line["label"], is_baseline=line["is_baseline"]), *(show(line) for _, show in TABLE_COLUMNS)]
         for line in lines
     ]
     over = f"mean over {formatting.format_count(segments, 'segment')}"
-    return drop_empty_columns(ReportTable(f"Swapped into {where}, {over}", head, body))
+    return drop_empty_columns(ReportTable(f"Swapped into {setting_text}, {over}", head, body))
 
 
 def _make_mean_cell(column: str, unit: Unit = "number") -> Callable[[dict[str, Any]], ReportCell]:
@@ -172,7 +176,9 @@ TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = 
 )
 
 
-def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene: length_plots.Scene) -> None:
+def _fill_layers(
+    block: SectionBlock, rows: Frame, setting_text: str, name: str, context: length_plots.PlotContext
+) -> None:
     """Table and heatmap of divergence with a single layer swapped, one row per layer."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
@@ -182,16 +188,16 @@ def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene:
         body.append([ReportCell(f"layer {int(layer)}", float(layer)), *map(show_value, line.tolist())])
     measure = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
-    title = f"{measure} with one layer swapped, {where}, mean over {segments}"
+    title = f"{measure} with one layer swapped, {setting_text}, mean over {segments}"
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
-    block.plans.append(plan_layer_heatmap(means, name, measure, where, scene))
+    block.plans.append(plan_layer_heatmap(means, name, measure, setting_text, context))
 
 
-def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], where: str) -> None:
+def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], setting_text: str) -> None:
     """State the upper bound of any saving of time."""
     baseline = next((line for line in lines if line["is_baseline"]), None)
     if baseline is not None and baseline["swap.attention_share"]:
         block.sentences.append(
-            f"In {where}, attention takes {units.percent(baseline['swap.attention_share'])} of a forward pass of "
-            "the unmodified model: no mechanism can save more than that."
+            f"In {setting_text}, attention takes {units.percent(baseline['swap.attention_share'])} of a forward pass "
+            "of the unmodified model: no mechanism can save more than that."
         )

@@ -17,7 +17,7 @@ from ..drawing import length_plots
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.panel_data import make_point
-from ..drawing.style import FAINT, Look
+from ..drawing.style import FAINT, LineStyle
 from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData
 
@@ -44,7 +44,7 @@ class _CostAxis(NamedTuple):
 COST_AXES = (_CostAxis("time", "time", 0), _CostAxis("memory", "peak memory", 2), _CostAxis("state", "decode state", 2))
 
 
-def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData) -> Chapter:
+def make_chapter(decision_tables: Sequence[DecisionTable], section_data: SectionData) -> Chapter:
     """Plots of the decision tables with most mechanisms; at least two mechanisms must be inexact."""
     blocks: dict[str, SectionBlock] = {}
     ordered = sorted(
@@ -57,20 +57,20 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
         if len({str(decision_table.config[name]) for decision_table in decision_tables}) > 1
     ]
     for number, decision_table in enumerate(ordered[:MAX_TABLES], 1):
-        title = formatting.format_setting(dict(decision_table.config), material.cpus)
-        config_text = formatting.format_config(dict(decision_table.config), material.cpus)
-        override_prefix = "with overrides, " if decision_table.run_ids & material.overridden_runs else ""
-        scene = length_plots.Scene(
-            material.looks, str(number) if varying_columns else "", f"{override_prefix}{config_text}"
+        title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
+        config_text = formatting.format_config(dict(decision_table.config), section_data.cpus)
+        override_prefix = "with overrides, " if decision_table.run_ids & section_data.overridden_runs else ""
+        context = length_plots.PlotContext(
+            section_data.line_styles, str(number) if varying_columns else "", f"{override_prefix}{config_text}"
         )
-        plans = [plan for axis in COST_AXES for plan in _plan_axis(decision_table, axis, scene)]
+        plans = [plan for axis in COST_AXES for plan in _plan_axis(decision_table, axis, context)]
         if plans:
-            blocks.setdefault(title, SectionBlock(title, config_text=scene.config_text)).plans += plans
+            blocks.setdefault(title, SectionBlock(title, config_text=context.config_text)).plans += plans
     return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
 def _plan_axis(
-    decision_table: DecisionTable, axis: _CostAxis, scene: length_plots.Scene
+    decision_table: DecisionTable, axis: _CostAxis, context: length_plots.PlotContext
 ) -> Iterator[length_plots.PlotPlan]:
     """Plan a plot if at least two mechanisms are inexact. Decoding has state instead of memory."""
     if (axis.cost == "state") != (decision_table.config["mode"] == "decode") and axis.cost != "time":
@@ -80,9 +80,9 @@ def _plan_axis(
     if sum(point.point.error.value >= ROUNDING_ERROR for point in points) < 2:
         return
     title, name = _name_plot(decision_table, axis)
-    make = partial(make_pareto_panel, decision_table, axis.cost, points, scene)
+    make = partial(make_pareto_panel, decision_table, axis.cost, points, context)
     yield length_plots.PlotPlan(
-        formatting.make_slug(name, scene.suffix),
+        formatting.make_slug(name, context.suffix),
         "front",
         title,
         len(points),
@@ -95,28 +95,28 @@ def _plan_axis(
 def _name_plot(decision_table: DecisionTable, axis: _CostAxis) -> tuple[str, str]:
     """Title of the plot, and start of its file name."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
-    where = formatting.format_slice(mode, None if mode == "decode" else causal)
-    title = f"Error against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
+    slice_text = formatting.format_slice(mode, None if mode == "decode" else causal)
+    title = f"Error against {axis.title}: {slice_text}, {units.short_length(decision_table.lengths[-1])}"
     return title, formatting.make_slug("front", axis.cost, mode, formatting.format_direction(causal))
 
 
 def make_pareto_panel(
-    decision_table: DecisionTable, cost: CostName, points: Sequence[RankedPoint], scene: length_plots.Scene
+    decision_table: DecisionTable, cost: CostName, points: Sequence[RankedPoint], context: length_plots.PlotContext
 ) -> Panel:
     """Mechanisms of a decision table as points, at its longest length, with the Pareto front."""
     axis = next(axis for axis in COST_AXES if axis.cost == cost)
     title, name = _name_plot(decision_table, axis)
     least = min(point.point.error.value for point in points if point.point.error.value >= ROUNDING_ERROR)
     floor = least * EXACT_FLOOR
-    lines = tuple(_make_line(point, floor, scene) for point in points)
+    lines = tuple(_make_line(point, floor, context) for point in points)
     nulls = [decision.null_error for decision in decision_table.decisions if decision.null_error is not None]
     front = [(line.x[0], line.y[0]) for line, point in zip(lines, points, strict=True) if point.status == "front"]
     costs = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
     return Panel(
-        name=formatting.make_slug(name, scene.suffix),
+        name=formatting.make_slug(name, context.suffix),
         kind="front",
         title=title,
-        config_text=scene.config_text,
+        config_text=context.config_text,
         caption=f"{title}.{_describe_dominated(points)}"
         + (" The horizontal line is the error of predicting the mean of v." if nulls else ""),
         xlabel=f"{axis.title} over {decision_table.baseline}'s",
@@ -131,14 +131,21 @@ def make_pareto_panel(
     )
 
 
-def _make_line(ranked_point: RankedPoint, floor: float, scene: length_plots.Scene) -> Line:
+def _make_line(ranked_point: RankedPoint, floor: float, context: length_plots.PlotContext) -> Line:
     """A point with its intervals; exact mechanisms are drawn at the floor and labeled."""
-    point, look = ranked_point.point, scene.looks.get(ranked_point.point.label, Look(FAINT, "o", "-", False))
+    point, line_style = (
+        ranked_point.point,
+        context.line_styles.get(ranked_point.point.label, LineStyle(FAINT, "o", "-", False)),
+    )
     exact = point.error.value < ROUNDING_ERROR
-    look = Look(FAINT, look.marker, look.dashes, True) if ranked_point.status == "dominated" else look
+    line_style = (
+        LineStyle(FAINT, line_style.marker, line_style.dashes, True)
+        if ranked_point.status == "dominated"
+        else line_style
+    )
     error = Estimate(floor) if exact else point.error
     error = error if error.low is None else error._replace(low=max(error.low, floor))
-    return make_point(point.label, look, point.cost, error, "exact" if exact else "")
+    return make_point(point.label, line_style, point.cost, error, "exact" if exact else "")
 
 
 def _make_ticks(costs: Sequence[float]) -> dict[float, str]:

@@ -20,8 +20,8 @@ class InductionKeys(LearnKeys):
 
 def check(keys: InductionKeys, length: int) -> None:
     if length < 3 or keys.vocab < 2:
-        given = f"got {length} and {keys.vocab}"
-        raise UsageError(f"induction: it needs a length of at least 3 and a vocab of at least 2, {given}")
+        got = f"got {length} and {keys.vocab}"
+        raise UsageError(f"induction: length must be at least 3 and vocab at least 2, {got}")
     if keys.nearest is not None and keys.nearest > length - 2:
         longest = f"at most {length - 2}"
         raise UsageError(f"induction: with a length of {length} no answer can be {keys.nearest} back; {longest}")

@@ -128,11 +128,11 @@ def int32_lengths(subject: Subject) -> None:
     masks = [(subject.mask(**fields), call)]
     if "cu_seqlens" in attn.known_mask_fields:
         masks.append((subject.mask(cu_seqlens=subject.lengths(0, 30, N)), call.change(lambda x: x[:1])))
-    for mask, one in masks:
-        want = one.under(mask).run(attn)
+    for mask, masked_call in masks:
+        want = masked_call.under(mask).run(attn)
         for dtype in (torch.int32, torch.int16):
             lengths = {f: getattr(mask, f).to(dtype) for f in mask.used - {"causal"}}
-            got = one.under(replace(mask, **lengths)).run(attn)
+            got = masked_call.under(replace(mask, **lengths)).run(attn)
             subject.assert_alike(got, want, f"lengths as {dtype}, {describe(mask)}")
 
 

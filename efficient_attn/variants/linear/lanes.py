@@ -34,8 +34,8 @@ class Lane(NamedTuple):
         reference = past.reference - self.next.detach()
         if not self.next.requires_grad:
             return past._replace(reference=reference)
-        one = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # with the gradient of the weights
-        return Sums(past.kv * one[:, None, None], past.z * one[:, None], reference)
+        unit = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # 1, with the gradient of the weights
+        return Sums(past.kv * unit[:, None, None], past.z * unit[:, None], reference)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:

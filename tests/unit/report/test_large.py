@@ -88,8 +88,8 @@ def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> 
     rows = select.filter_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
-    scene = length_plots.Scene(style.choose_looks(rows["label"]))
-    planned = list(length_plots.plan_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), scene))
+    context = length_plots.PlotContext(style.choose_line_styles(rows["label"]))
+    planned = list(length_plots.plan_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), context))
     panels = [each.make_picture() for each in planned]
     assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]
     assert [p.line_count for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from efficient_attn.report.drawing import figures
 from efficient_attn.report.drawing.clipping import choose_clipped_limits, describe_clipped
-from efficient_attn.report.drawing.style import choose_looks
+from efficient_attn.report.drawing.style import choose_line_styles
 
 
 def line(label: str, *values: float) -> figures.Line:
-    look = choose_looks([label])[label]
-    return figures.Line(label, look, [256.0 * 2**i for i in range(len(values))], values)
+    line_style = choose_line_styles([label])[label]
+    return figures.Line(label, line_style, [256.0 * 2**i for i in range(len(values))], values)
 
 
 def test_one_outlier_leaves_the_axis_and_is_named_and_marked() -> None:

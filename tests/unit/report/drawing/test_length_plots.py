@@ -1,4 +1,4 @@
-"""How mechanisms look, and what plots hold."""
+"""Line styles of mechanisms, and the contents of plots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def thinned(shown: figures.Panel) -> dict[float, str]:
 
 def line(label: str, *y: float, **changed: object) -> figures.Line:
     x = [512.0 * 2**i for i in range(len(y))]
-    return figures.Line(label, style.choose_looks([label])[label], x, y, **changed)  # type: ignore[arg-type]
+    return figures.Line(label, style.choose_line_styles([label])[label], x, y, **changed)  # type: ignore[arg-type]
 
 
 def test_colours_are_fixed_for_good() -> None:
@@ -71,13 +71,13 @@ def test_unknown_names_look_the_same_in_every_process() -> None:
 
 def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
     labels = [f"sliding_window:window={w}" for w in (64, 128, 256)]
-    looks = style.choose_looks([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
-    assert len({(looks[name].colour, looks[name].marker) for name in labels}) == 1
-    assert len({str(looks[name]) for name in labels}) == 3
-    assert looks["full"].colour == looks["full:backend=dense"].colour
-    assert looks["full"] != looks["full:backend=dense"]
-    assert looks["linear (kv_heads=2)"].colour == style.choose_colour_and_marker("linear")[0]
-    assert looks[labels[0]].dashes == "-", "the smallest window comes first, counted, not spelled"
+    line_styles = style.choose_line_styles([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
+    assert len({(line_styles[name].colour, line_styles[name].marker) for name in labels}) == 1
+    assert len({str(line_styles[name]) for name in labels}) == 3
+    assert line_styles["full"].colour == line_styles["full:backend=dense"].colour
+    assert line_styles["full"] != line_styles["full:backend=dense"]
+    assert line_styles["linear (kv_heads=2)"].colour == style.choose_colour_and_marker("linear")[0]
+    assert line_styles[labels[0]].dashes == "-", "the smallest window comes first, counted, not spelled"
 
 
 def test_labels_that_are_no_specs_have_a_look_too() -> None:
@@ -85,7 +85,7 @@ def test_labels_that_are_no_specs_have_a_look_too() -> None:
         style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
     )
     assert style.name_mechanism("mine: a trial") == "mine"
-    assert set(style.choose_looks(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
+    assert set(style.choose_line_styles(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
 
 
 def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
@@ -213,8 +213,8 @@ def test_a_picture_says_what_its_numbers_hold_for() -> None:
 def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
     found = gather.gather([ROOT / "results" / run])
     rows = approximation_errors.add_errors(select.add_labels(found.rows))
-    material = section_blocks.SectionData(rows, {}, style.choose_looks(rows["label"]))
-    chapters, _ = page._make_chapters(found.sections, material)
+    section_data = section_blocks.SectionData(rows, {}, style.choose_line_styles(rows["label"]))
+    chapters, _ = page._make_chapters(found.sections, section_data)
     pictures = [p.make_picture() for c in chapters for block in c.blocks for p in block.plans]
     assert pictures
     for shown in pictures:

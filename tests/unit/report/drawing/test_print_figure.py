@@ -10,14 +10,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from efficient_attn.report.drawing import print_figure
 from efficient_attn.report.drawing.figures import Line, Panel
-from efficient_attn.report.drawing.style import choose_looks
+from efficient_attn.report.drawing.style import choose_line_styles
 
 LONG = "sliding_window:window=128:causal=true:sinks=4"
 
 
 def panel(*labels: str, **known: Any) -> Panel:
-    looks = choose_looks(labels)
-    lines = tuple(Line(n, looks[n], [1.0, 2.0, 4.0], [i + 1.0, i + 2.0, i + 3.0]) for i, n in enumerate(labels))
+    line_styles = choose_line_styles(labels)
+    lines = tuple(Line(n, line_styles[n], [1.0, 2.0, 4.0], [i + 1.0, i + 2.0, i + 3.0]) for i, n in enumerate(labels))
     base: dict[str, Any] = {
         "name": "p", "kind": "k", "title": "Speed", "caption": "c", "xlabel": "length", "ylabel": "speedup",
         "unit": "ratio", "lines": lines, "ticks": {1.0: "1K", 2.0: "2K", 4.0: "4K"}, "config_text": "cpu, machine M2",
@@ -26,9 +26,9 @@ def panel(*labels: str, **known: Any) -> Panel:
 
 
 def rows(*labels: str) -> Panel:
-    looks = choose_looks(labels)
+    line_styles = choose_line_styles(labels)
     lines = tuple(
-        Line(n, looks[n], [0.5], [float(i)], left=[0.4], right=[0.6], note="0.5") for i, n in enumerate(labels)
+        Line(n, line_styles[n], [0.5], [float(i)], left=[0.4], right=[0.6], note="0.5") for i, n in enumerate(labels)
     )
     return panel(
         lines=lines,

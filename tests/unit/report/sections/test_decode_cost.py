@@ -227,5 +227,5 @@ def test_variants_of_one_batch_size_are_not_in_the_table_of_batches(tmp_path: Pa
 def test_plots_know_whether_they_show_one_length(tmp_path: Path, lengths: list[int]) -> None:
     rows = gather([runs.write_run(tmp_path / "run", steps(lengths, [8]))]).rows
     (setting,) = select.split_settings(select.filter_timed(select.add_labels(rows)))
-    planned = list(length_plots.plan_length_plots(setting, (STEP_PLOT, STATE_PLOT), length_plots.Scene({})))
+    planned = list(length_plots.plan_length_plots(setting, (STEP_PLOT, STATE_PLOT), length_plots.PlotContext({})))
     assert [p.single_length for p in planned] == [len(lengths) == 1] * 2

@@ -151,7 +151,7 @@ def test_words_that_differ_make_lines_of_their_own(tmp_path: Path) -> None:
         "full (order: down)", "full (order: up)", "linear (order: down)", "linear (order: up)",
     ]  # fmt: skip
     assert {tuple(line.x) for line in drawn.lines} == {(1024, 4096, 65536)}
-    assert len({line.look for line in drawn.lines}) == 4
+    assert len({line.line_style for line in drawn.lines}) == 4
 
 
 def test_words_on_the_x_axis_have_a_place_each(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_a_front_of_time_and_one_of_memory(tmp_path: Path) -> None:
     assert linear.left[0] < linear.x[0] < linear.right[0]
     assert window.low[0] < window.y[0] < window.high[0]
     assert [x for x, _ in time.pareto_front] == sorted([full.x[0], linear.x[0], window.x[0]])
-    assert {line.look.colour == FAINT for line in memory.lines[1:]} == {True}, "full needs less, and loses nothing"
+    assert {line.line_style.colour == FAINT for line in memory.lines[1:]} == {True}, (
+        "full needs less, and loses nothing"
+    )
     assert "Dominated: linear (by full) and sliding_window:window=128 (by full)." in memory.caption
 
 

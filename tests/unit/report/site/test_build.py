@@ -53,7 +53,7 @@ def test_heads_titles_and_policies(site: Path) -> None:
     titles = []
     for name, data in _read(site).items():
         if name.endswith(".html"):
-            text, seen = data.decode(), sites.look(data.decode())
+            text, seen = data.decode(), sites.line_style(data.decode())
             titles += re.findall(r"<title>(.*?)</title>", text)[:1] if not name.startswith("r/") else []
             assert seen.tags.count("h1") == 1, name
             assert "default-src 'none'" in text, name
@@ -154,7 +154,7 @@ def test_hostile_names_create_no_files_and_no_scripts(evil: dict[str, bytes]) ->
     assert [name for name in evil if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
     for name, data in evil.items():
         if name.endswith(".html"):
-            seen = sites.look(data.decode())
+            seen = sites.line_style(data.decode())
             assert not seen.handlers, name
             assert {link for link in seen.links if "example.org" in link or link.startswith("javascript")} == set()
             assert {"iframe", "base", "img"}.isdisjoint(seen.tags), name
