@@ -158,7 +158,7 @@ def test_plan_does_not_estimate_absent_devices(command: Any) -> None:
 def test_doctor_fails_only_with_strict(
     level: Any, code: int, flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Diagnosis((Finding(topic="quiet", said="other programs used 1.3 cores", level=level),))
+    found = Diagnosis((Finding(topic="quiet", message="other programs used 1.3 cores", level=level),))
     monkeypatch.setattr("efficient_attn.bench.doctor.diagnose", lambda **_: found)
     assert main(["doctor", "--strict", *flags]) == code
     assert main(["doctor", *flags]) == 0

@@ -17,7 +17,8 @@ from ..subject import Subject
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
 FAR = (8192, 32768)  # lengths at which a constant part of the cost no longer hides its growth
-MAX_WORK = 4.0  # times the published cost
+MAX_WORK = 4.0  # times the published cost, from which on its growth is compared
+MAX_UNDERSTATED_WORK = 256.0  # times the published cost; tiles and blocks that exceed a pattern take up to 60 times
 MAX_MEMORY = 16  # times the inputs: smaller tensors may be buffers of a fixed size
 SLACK = 0.35  # of an exponent: lower-order terms matter for short sequences, and logarithms add a little
 
@@ -92,7 +93,8 @@ def _not_countable(subject: Subject) -> str | None:
 
 @check(skip_reason=_not_countable)
 def growth_is_measured(subject: Subject) -> str | None:
-    """Work and memory of a call grow no faster between two lengths than the declared cost and formulas."""
+    """Work and memory of a call grow no faster between two lengths than the declared cost and formulas, and the work is
+    of the declared order of magnitude."""
     growth, unread = subject.attn.growth, []
     time, memory = _highest_power(growth.time), _highest_power(growth.memory)
     for causal in subject.causalities:
@@ -101,6 +103,11 @@ def growth_is_measured(subject: Subject) -> str | None:
         far_cost = growth_exponent(*(growth.cost(n, n, causal) for n in FAR))  # beyond the length of every window
         # outputs grow with N in any case, even if the largest tensor is a buffer of a fixed size
         largest = max(growth_exponent(short.largest, long.largest), 1.0)
+        if long.work > MAX_UNDERSTATED_WORK * long.declared_work:
+            raise CheckFailure(
+                f"at N={LONG}, causal={causal}, a call takes {long.work / long.declared_work:.0f} times the work of "
+                f"growth.cost, {long.declared_cost:.3g} query-key pairs: correct it"
+            )
         # a cost that overestimates the work of short sequences may grow more slowly than the work
         exceeds_cost = long.work > MAX_WORK * long.declared_work
         exceeds_buffers = long.largest > MAX_MEMORY * long.input_bytes or memory == 0
