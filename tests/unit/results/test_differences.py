@@ -128,7 +128,7 @@ def test_mostly_or_unequally_disturbed_cases_are_inconclusive(
 
 
 def test_inconclusive_cases_do_not_widen_other_intervals() -> None:
-    old, new = [measured(np.random.default_rng(seed), cells=1) for seed in (10, 11)]
+    old, new = [measured(np.random.default_rng(seed), groups=1) for seed in (10, 11)]
     more = [record("linear", 64 << i, steady(2), contaminated=8) for i in range(1, 20)]
     for one in more:
         one.row.rounds = 8
