@@ -62,9 +62,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     folder = Path(item.config._tmp_path_factory.getbasetemp()).parent  # pyright: ignore[reportAttributeAccessIssue]
     with (folder / "door").open("w") as door, (folder / "machine").open("w") as machine:
-        fcntl.flock(
-            door, fcntl.LOCK_EX
-        )  # a worker that waits to be alone holds this lock, so that no other test starts
+        # a worker that waits to be alone holds this lock, so that no other test starts
+        fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(machine, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
         return (yield)

@@ -20,7 +20,8 @@ GEMM_S = 0.02  # of one product: far longer than a launch, and far shorter than 
 PROBE_ROWS = 256  # rows of the first product, from which the size is derived
 MAX_ROWS = {"cpu": 8192, "cuda": 16384}  # rows of the last one
 SKINNY_SIDE = 64  # the short side of skinny products: a head's width
-BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large
+BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large:
+BUFFER_CACHES = 2  # times the largest cache at least
 GEMM_REPEATS = 7  # of each of them
 MEMORY_REPEATS = 3  # of each call that reads
 CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
@@ -200,7 +201,8 @@ def _measure_product(library: str, shape: ProductShape, repeats: int, device: st
 
 def _measure_memory_read(device: str, repeats: int, min_size: int) -> MeasuredRate:
     """The highest rate of reading a buffer larger than all caches; except on the CPU, of copying it."""
-    size = max(min_size, 2 * max(read_cache_sizes().values(), default=0)) if device == "cpu" else 4 * min_size
+    largest_cache = max(read_cache_sizes().values(), default=0)
+    size = max(min_size, BUFFER_CACHES * largest_cache) if device == "cpu" else 4 * min_size
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else find_available_memory()
     return _measure_read(device, size if available is None else min(size, available // 8), repeats)
 

@@ -19,9 +19,20 @@ import sys
 import traceback
 from contextlib import suppress
 from multiprocessing import util
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 LIMIT_S = 300
+SHORT_ROOFLINE = {  # constants of instruments/roofline.py
+    "GEMM_S": 0.002,
+    "GEMM_REPEATS": 1,
+    "MEMORY_REPEATS": 1,
+    "CACHE_REPEATS": 3,
+    "BUFFER_BYTES": 2**25,
+    "BUFFER_CACHES": 0,
+}
+PUBLISHED_RUN = Path(__file__).parents[2] / "results" / "decode_heads64"  # a small one
 
 
 def import_modules() -> None:
@@ -40,16 +51,29 @@ def import_modules() -> None:
         # other libraries are imported by the commands that need them
         if not any(part in module.name for part in ("__main__", ".peers", ".integrations")):
             importlib.import_module(module.name)
-    gc.freeze()  # a collection in a child would copy all these pages
+
+
+def fill_caches() -> None:
+    """Do once what every run would do again: trace sources, prepare distributions, templates and fonts."""
+    from efficient_attn.bench.sources import fingerprint
+    from efficient_attn.report.write import write_report
+    from efficient_attn.results.stats import t_quantile
+    from efficient_attn.variants import CATALOGUE
+
+    for entry in CATALOGUE:
+        module, _, name = entry.target.partition(":")
+        fingerprint(getattr(importlib.import_module(module), name))
+    t_quantile(0.95, 7)
+    with TemporaryDirectory() as folder:
+        write_report([PUBLISHED_RUN], Path(folder))
 
 
 def shorten_measurements() -> None:
     """Shorten rounds and the roofline measurement, as no test depends on measured times."""
     from efficient_attn.instruments import roofline, timing
 
-    roofline.GEMM_S, roofline.GEMM_REPEATS = 0.002, 1
-    roofline.MEMORY_REPEATS, roofline.CACHE_REPEATS = 1, 3
-    roofline.BUFFER_BYTES = 2**25
+    for name, value in SHORT_ROOFLINE.items():
+        setattr(roofline, name, value)
     timing.MIN_ROUND_S = 0.01
 
 
@@ -128,6 +152,8 @@ def run_command() -> int:
 
 if __name__ == "__main__":
     import_modules()
+    fill_caches()
+    gc.freeze()  # a collection in a child would copy all these pages
     shorten_measurements()
     fork_fork_servers()
     if serve():

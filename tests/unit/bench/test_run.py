@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tiny_suites
 import torch
+from command_server import SHORT_ROOFLINE
 from torch import Tensor
 
 from efficient_attn.bench import run as run_module
@@ -53,11 +54,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A machine that need not be looked at, but for the tests of just that, and by them not for long."""
+    """Measure the machine only in tests of that, and briefly."""
     if "looks" not in request.keywords:
         monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-    monkeypatch.setattr(roofline, "GEMM_S", 0.002)
-    monkeypatch.setattr(roofline, "BUFFER_BYTES", 2**25)
+    for name, value in SHORT_ROOFLINE.items():
+        monkeypatch.setattr(roofline, name, value)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
