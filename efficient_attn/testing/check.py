@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import make_deprecated_alias
 from .subject import Subject
 
 Status = Literal["passed", "failed", "not_claimed"]
@@ -36,6 +38,9 @@ class Check:
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     skip_reason: Reason = lambda subject: None
+
+    ask = make_deprecated_alias("ask", "skip_reason")
+    switches = make_deprecated_alias("switches", "opt_outs")
 
     def why_not(self, subject: Subject) -> str | None:
         """Why the property does not apply to the mechanism; None if it does."""
@@ -68,12 +73,15 @@ class Outcome:
 
 
 def check(
-    *, needs: str = "", unless: str = "", skip_reason: Reason = lambda subject: None
+    *, needs: str = "", unless: str = "", skip_reason: Reason = lambda subject: None, ask: Reason | None = None
 ) -> Callable[[Callable[[Subject], str | None]], Check]:
     """Decorator that makes a check of a function. The first paragraph of the function's docstring is the meaning.
 
-    needs, unless: names of traits, separated by spaces.
+    needs, unless: names of traits, separated by spaces. skip_reason: see `Check`. ask: its deprecated name.
     """
+    if ask is not None:
+        warnings.warn("check(ask=..) is now check(skip_reason=..); version 0.3 removes ask", DeprecationWarning, 2)
+        skip_reason = ask
 
     def decorate(fn: Callable[[Subject], str | None]) -> Check:
         meaning = " ".join((inspect.getdoc(fn) or "").partition("\n\n")[0].split())

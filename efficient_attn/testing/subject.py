@@ -15,7 +15,7 @@ from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape, Values
 from ..contract.traits import Traits
-from ..errors import UsageError
+from ..errors import UsageError, make_deprecated_alias
 from ..registry import create
 from ..spec import parse
 from .tensor_comparison import TOLERANCES, assert_close, assert_same
@@ -93,6 +93,8 @@ class Call:
     def shares_qk(self) -> bool:
         """Whether one tensor is both queries and keys, as the sampler of some mechanisms draws them."""
         return self.tensors["q"] is self.tensors["k"]
+
+    tied = make_deprecated_alias("tied", "shares_qk")
 
     def queries(self, rows: slice) -> Call:
         """The same call with only these queries; the mask is unchanged."""
