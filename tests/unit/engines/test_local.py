@@ -1,4 +1,4 @@
-"""Workers: what they tell arrives, and whatever becomes of them is noticed, named, and leaves nothing."""
+"""The local engine: messages of workers, reported failures, memory limits, and processes that do not outlive it."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ PROCESSES = tuple(m for m in METHODS if m != "inline")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
+def test_messages_of_a_worker_arrive_in_order(method: Any) -> None:
     engine = LocalEngine(method)
-    *things, (pid, torch_was_there) = engine.run(Tells(("a", 2, [3.0])))
-    assert things == ["a", 2, [3.0]]
+    *messages, (pid, torch_was_imported) = engine.run(Tells(("a", 2, [3.0])))
+    assert messages == ["a", 2, [3.0]]
     assert (pid == os.getpid()) == (method == "inline")
     assert engine.times.starts == (method != "inline")
     assert engine.times.working_s >= 0
     if method == "forkserver":
-        assert torch_was_there  # the server had imported it
+        assert torch_was_imported  # the server had imported it
 
 
-def test_each_job_has_a_process_of_its_own() -> None:
+def test_each_job_runs_in_its_own_process() -> None:
     pids = {list(LocalEngine().run(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
     assert not wait_until_gone(pids)
 
 
-def test_a_fork_works_after_tensor_operations_of_many_threads() -> None:
-    multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # here: the server must not have run any itself
+def test_fork_works_after_multithreaded_tensor_operations() -> None:
+    multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # in this process; the server itself must not run any
     assert multiplied[0, 0] == 600
     for _ in range(2):
         assert list(LocalEngine().run(Ends("multiply", 60.0))) == ["begun"]
 
 
-ENDINGS = {
+FAILURES = {
     "segfault": ("crashed", "killed by SIGSEGV, in segfault (toy_jobs.py:"),
     "SIGABRT": ("crashed", "killed by SIGABRT, in kill (toy_jobs.py:"),
     "SIGKILL": ("crashed", "killed by SIGKILL"),
@@ -63,34 +63,34 @@ ENDINGS = {
 
 
 @LINUX
-@pytest.mark.parametrize("how", ENDINGS)
-def test_every_end_is_reported_with_the_case_the_stage_and_the_reason(how: str) -> None:
-    told = []
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failures_are_reported_with_case_stage_and_reason(failure: str) -> None:
+    messages = []
     with pytest.raises(WorkerDied) as caught:
-        told.extend(LocalEngine().run(Ends(how, 1.5 if how.startswith("hang") else None)))
-    status, says = ENDINGS[how]
-    death = caught.value
-    assert told == ["begun"]  # what came before the end is not lost
-    assert (death.case, death.stage, death.status) == (2, 1, status)
-    assert says in death.reason
-    assert "\n" not in death.reason
+        messages.extend(LocalEngine().run(Ends(failure, 1.5 if failure.startswith("hang") else None)))
+    status, reason = FAILURES[failure]
+    error = caught.value
+    assert messages == ["begun"]  # messages before the failure are kept
+    assert (error.case, error.stage, error.status) == (2, 1, status)
+    assert reason in error.reason
+    assert "\n" not in error.reason
 
 
 @LINUX
-def test_spawned_workers_are_watched_as_well() -> None:
+def test_failures_of_spawned_workers_are_reported() -> None:
     with pytest.raises(WorkerDied, match="killed by SIGSEGV, in segfault"):
         list(LocalEngine("spawn").run(Ends("segfault")))
 
 
 @LINUX
-def test_an_allocation_beyond_the_limit_fails_and_one_within_it_does_not() -> None:
+def test_only_allocations_beyond_the_limit_fail() -> None:
     mib = 2**20
     (refused,) = LocalEngine().run(Allocates(64 * mib, 80 * mib))
     assert "can't allocate memory" in refused
     assert list(LocalEngine().run(Allocates(64 * mib, 48 * mib))) == [48 * mib]
 
 
-def test_a_worker_goes_when_nobody_listens_any_more() -> None:
+def test_a_hanging_worker_does_not_block_closing_its_messages() -> None:
     messages = LocalEngine().run(Ends("hang_in_python"))
     assert next(messages) == "begun"
     messages.close()
@@ -99,11 +99,11 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
 @pytest.mark.sampled(4)
 @LINUX
 @pytest.mark.parametrize("method", PROCESSES)
-@pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])
-def test_workers_die_with_their_parent(how: str, method: str) -> None:
+@pytest.mark.parametrize("hang", ["hang_in_c", "hang_in_python"])
+def test_workers_exit_when_their_parent_is_killed(hang: str, method: str) -> None:
     code = (
         "import toy_jobs\nfrom efficient_attn.engines.local import LocalEngine\n"
-        f"for told in LocalEngine({method!r}).run(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
+        f"for pid in LocalEngine({method!r}).run(toy_jobs.HangsAndTells({hang!r})): print(pid, flush=True)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -120,7 +120,7 @@ def test_workers_die_with_their_parent(how: str, method: str) -> None:
     parent.stdout.close()
 
 
-def test_the_default_is_what_the_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_start_method_is_an_available_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import multiprocessing as mp
 
     assert choose_method() == "forkserver"
@@ -128,6 +128,6 @@ def test_the_default_is_what_the_system_has(monkeypatch: pytest.MonkeyPatch) -> 
     assert choose_method() == "spawn"
 
 
-def test_a_death_and_limits_are_values() -> None:
+def test_limits_are_equal_by_value_and_can_be_pickled() -> None:
     assert Limits() == Limits(timeout_s=None, memory_bytes=None)
     assert pickle.loads(pickle.dumps(Limits(timeout_s=3))) == Limits(timeout_s=3)

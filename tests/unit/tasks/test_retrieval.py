@@ -1,4 +1,4 @@
-"""Retrieval as a task: which cells it plans, what a worker asks a tiny model, and when it asks nothing."""
+"""The retrieval task: planned groups, rows of a tiny model, and reasons to skip other mechanisms."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ variant  = [{ name = "full" }, { name = "sliding_window:window=8" }, { name = "l
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    for kept in (retrieval._load_haystacks, retrieval._answer_with_exact_attention):
-        kept.cache_clear()
+def _clean_caches() -> Iterator[None]:
+    for cached in (retrieval._load_haystacks, retrieval._answer_with_exact_attention):
+        cached.cache_clear()
     with tiny_suites.isolated_registry():
         yield
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, Any]:
-    """A tiny decoder, whose tokens are letters, and a text."""
+    """Keys of a tiny decoder, whose tokens are letters, and of a text."""
     hay = "The gentlemen of both houses agree on number {}. "
     path = tmp_path / "mine.txt"
     path.write_text("".join(f"\f{d}\n" + "".join(hay.format(1000 * d + i) for i in range(50)) for d in range(3)))
     return {"model": str(save_tiny(tmp_path / "tiny", llama, max_position_embeddings=4096)), "text": str(path)}
 
 
-def test_kinds_of_needles_and_lengths_are_groups() -> None:
+def test_each_kind_of_needle_and_length_is_a_group() -> None:
     cases = tiny_suites.plan(SUITE, axes={"seq_len": [1024, 2048]})
-    places = [cell.config for cell, _ in group_cases(cases)]
-    assert [(p.inputs.rpartition(":")[2], p.seq_len) for p in places] == [
+    configs = [group.config for group, _ in group_cases(cases)]
+    assert [(c.inputs.rpartition(":")[2], c.seq_len) for c in configs] == [
         *(("single", 1024), ("single", 2048)),
         *(("multi_key", 1024), ("multi_key", 2048)),
     ]
-    assert {(p.heads, p.head_dim, p.causal, p.max_len, p.segment) for p in places} == {(9, 64, True, 8192, None)}
+    assert {(c.heads, c.head_dim, c.causal, c.max_len, c.segment) for c in configs} == {(9, 64, True, 8192, None)}
     assert len({case.key.partition("#")[0] for case in cases}) == len(cases) == 12
-    more = tiny_suites.plan(SUITE, keys={"needles": ["variables", "words"]})
-    assert {case.keys.needles for case in more} == {("variables",), ("words",)}
+    others = tiny_suites.plan(SUITE, keys={"needles": ["variables", "words"]})
+    assert {case.keys.needles for case in others} == {("variables",), ("words",)}
 
 
-def test_what_cannot_be_asked_is_refused_while_planning(keys: dict[str, Any]) -> None:
+def test_unusable_models_lengths_and_devices_are_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--model minilm: it is an encoder"):
         tiny_suites.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [512]})
     with pytest.raises(UsageError, match="seq_len 256 is too short for needles; give at least 512"):
@@ -75,31 +75,31 @@ def test_what_cannot_be_asked_is_refused_while_planning(keys: dict[str, Any]) ->
         tiny_suites.plan(SUITE, axes={"device": ["cuda"]})
 
 
-def _cases(keys: dict[str, Any], **more: Any) -> list[Case]:
-    return tiny_suites.plan(SUITE, keys=keys | {"needles": "single"} | more)
+def _plan(keys: dict[str, Any], **changes: Any) -> list[Case]:
+    return tiny_suites.plan(SUITE, keys=keys | {"needles": "single"} | changes)
 
 
-def _answer(monkeypatch: pytest.MonkeyPatch, right: dict[str, int]) -> list[str]:
-    """Have so many of ten questions answered right with each spec; returns the specs that are asked, as they are."""
+def _fake_answers(monkeypatch: pytest.MonkeyPatch, correct: dict[str, int]) -> list[str]:
+    """Let each spec answer so many of ten questions correctly; returns the list of specs that are called."""
     specs: list[str] = []
 
-    def ask(_: Any, spec: str, haystack: Any) -> HaystackResult:
+    def answer(_: Any, spec: str, haystack: Any) -> HaystackResult:
         specs.append(spec)
         by_depth = sorted(question.depth for question in haystack.questions)
-        answers = [NeedleAnswer(depth=d, margin=2.0 if i < right[spec] else -1.0) for i, d in enumerate(by_depth)]
+        answers = [NeedleAnswer(depth=d, margin=2.0 if i < correct[spec] else -1.0) for i, d in enumerate(by_depth)]
         return HaystackResult(answers=tuple(answers), bytes=64)
 
-    monkeypatch.setattr(haystack_scoring, "answer_questions", ask)
+    monkeypatch.setattr(haystack_scoring, "answer_questions", answer)
     return specs
 
 
-def test_answers_become_a_row(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _answer(monkeypatch, {"full": 9, "sliding_window:window=8": 3})
-    own, window, _ = measure_cases(_cases(keys))
-    assert asked[:2] == ["full", "full"]
+def test_rows_contain_accuracy_margin_and_depths(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = _fake_answers(monkeypatch, {"full": 9, "sliding_window:window=8": 3})
+    full, window, _ = measure_cases(_plan(keys))
+    assert specs[:2] == ["full", "full"]
     row, extra = window.row, window.row.extra
     assert (row.status, row.accuracy, row.metric, row.state_bytes) == ("ok", 0.3, "share of correct answers", 64)
-    assert (row.mode, row.rounds, own.row.accuracy) == (None, None, 0.9)  # nothing was timed
+    assert (row.mode, row.rounds, full.row.accuracy) == (None, None, 0.9)  # nothing was timed
     assert (extra["needles"], extra["questions"], extra["chance"]) == ("single", 20, 0.1)
     assert (extra["accuracy_low"], extra["accuracy_high"]) == pytest.approx((0.1455, 0.5190), abs=1e-3)
     assert extra["margin"] == pytest.approx((3 * 2 - 7) / 10)
@@ -108,13 +108,13 @@ def test_answers_become_a_row(keys: dict[str, Any], monkeypatch: pytest.MonkeyPa
     assert window.samples["right"] == ([1] * 3 + [0] * 7) * 2
 
 
-def test_where_the_model_itself_finds_nothing_nobody_else_is_asked(
+def test_retrieval_is_skipped_if_the_original_model_fails(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _answer(monkeypatch, {"full": 3})  # 6 of 20: 15% to 52%
-    own, *others = measure_cases(_cases(keys))
-    assert asked == ["full", "full"]
-    assert (own.row.status, own.row.accuracy) == ("ok", 0.3)
+    specs = _fake_answers(monkeypatch, {"full": 3})  # 6 of 20: 15% to 52%
+    full, *others = measure_cases(_plan(keys))
+    assert specs == ["full", "full"]
+    assert (full.row.status, full.row.accuracy) == ("ok", 0.3)
     for record in others:
         assert record.row.status == "skipped"
         assert record.row.reason == (
@@ -123,27 +123,27 @@ def test_where_the_model_itself_finds_nothing_nobody_else_is_asked(
         assert record.row.extra == {"needles": "single", "chance": 0.1}
 
 
-def test_what_the_model_itself_finds_is_known_without_its_case(
+def test_the_original_model_is_evaluated_without_its_case(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a run goes on, and the model's own row is there already."""
-    asked = _answer(monkeypatch, {"full": 3})
-    (record,) = measure_cases([case for case in _cases(keys) if case.variant.names[0] == "sliding_window"])
-    assert (asked, record.row.status) == (["full", "full"], "skipped")
+    """As in a resumed run that already has the row of the original model."""
+    specs = _fake_answers(monkeypatch, {"full": 3})
+    (record,) = measure_cases([case for case in _plan(keys) if case.variant.names[0] == "sliding_window"])
+    assert (specs, record.row.status) == (["full", "full"], "skipped")
 
 
-@pytest.mark.parametrize(("right", "silent"), [(8, True), (22, True), (24, False), (80, False)])
-def test_more_than_twice_chance_says_something(right: int, silent: bool) -> None:
-    answers = tuple(NeedleAnswer(depth=0.5, margin=1.0 if i < right else -1.0) for i in range(80))
-    assert (find_skip_reason([HaystackResult(answers=answers, bytes=1)]) is not None) == silent
+@pytest.mark.parametrize(("correct", "skipped"), [(8, True), (22, True), (24, False), (80, False)])
+def test_the_original_model_must_exceed_twice_chance(correct: int, skipped: bool) -> None:
+    answers = tuple(NeedleAnswer(depth=0.5, margin=1.0 if i < correct else -1.0) for i in range(80))
+    assert (find_skip_reason([HaystackResult(answers=answers, bytes=1)]) is not None) == skipped
 
 
-def test_a_tiny_model_is_really_asked(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tiny_model_is_evaluated_with_each_mechanism(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "MIN_CHANCE_RATIO", 0)
-    own, window, linformer = measure_cases(_cases(keys, needles="multi_key"))
-    assert own.row.extra["questions"] == window.row.extra["questions"] == 20
-    assert own.samples["margin"] != window.samples["margin"]
-    assert (window.row.state_bytes or 0) < (own.row.state_bytes or 0) / 50
+    full, window, linformer = measure_cases(_plan(keys, needles="multi_key"))
+    assert full.row.extra["questions"] == window.row.extra["questions"] == 20
+    assert full.samples["margin"] != window.samples["margin"]
+    assert (window.row.state_bytes or 0) < (full.row.state_bytes or 0) / 50
     assert (linformer.row.status, "decode" in (linformer.row.reason or "")) == ("unsupported", True)
 
 

@@ -1,4 +1,4 @@
-"""Speed as a task: which cells it plans."""
+"""The speed task: planned groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
     assert not any(c.keys.peak_memory for c in cases)
 
 
-def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
+def test_decode_mode_does_not_change_forward_groups() -> None:
     cases = tiny_suites.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
     assert values_of([c for c in cases if c.group.config.mode == "forward"], "causal") == [False, True]
     assert values_of([c for c in cases if c.group.config.mode == "decode"], "causal") == [True]
@@ -32,7 +32,7 @@ def test_max_len_is_the_longest_length() -> None:
     assert values_of(tiny_suites.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
 
 
-def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
+def test_memory_budget_applies_to_decode_and_can_be_overridden() -> None:
     text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
 
     def budgets(**overrides: Any) -> set[Any]:

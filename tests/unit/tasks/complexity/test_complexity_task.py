@@ -1,4 +1,4 @@
-"""Complexity: what it plans, the exponents that it fits, and the verdicts. Its clock here counts operations."""
+"""The complexity task: planned groups, fitted exponents and verdicts. The clock counts operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ gru   = { time = "N D^2", parameters = "3 (D^2 + D^2)", sequential = "N" }
 dense = { time = "N^2 D^2", parameters = "N^2 D^2", sequential = "1" }
 """
 
-FULL = "full:backend=dense"  # in products that torch counts
+FULL = "full:backend=dense"  # torch counts the operations of its matrix products
 
 
 @pytest.fixture
@@ -49,25 +49,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FlopClock:
 
 
 def measure(cases: list[Case]) -> dict[tuple[str, str, str], Record]:
-    """Records by what they are of, what grows, and their variant."""
+    """Records by kind (mechanism or layer), axis and variant."""
     records = [record for _, members in group_cases(cases) for record in measure_cases(members)]
     return {(str(r.row.extra["of"]), str(r.row.extra["along"]), r.row.variant): r for r in records}
 
 
 @cache
-def whole() -> dict[tuple[str, str, str], Record]:
-    """The suite above, measured once; asked for under the clock of operations."""
+def measure_suite() -> dict[tuple[str, str, str], Record]:
+    """Records of SUITE, measured once; callers need the `clock` fixture."""
     return measure(tiny_suites.plan(SUITE))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_axes_and_kinds_are_groups() -> None:
+def test_each_axis_and_kind_is_a_group() -> None:
     cases = tiny_suites.plan(SUITE)
-    cells = [(cell.keys, cell) for cell, _ in group_cases(cases)]
-    found = [(dict(keys)["along"], cell.of_blocks, cell.config.seq_len, cell.config.head_dim) for keys, cell in cells]
-    assert found == [
+    groups = [(group.keys, group) for group, _ in group_cases(cases)]
+    planned = [
+        (dict(keys)["along"], group.of_blocks, group.config.seq_len, group.config.head_dim) for keys, group in groups
+    ]
+    assert planned == [
         (("length",), False, 32, 8),
         (("length",), True, 32, 8),
         (("width",), False, 8, 16),
@@ -77,22 +79,22 @@ def test_axes_and_kinds_are_groups() -> None:
     assert [case.variant for case in cases] == [FULL, FULL, "gru", "dense"] * 2
 
 
-def test_keys_survive_the_group_and_json() -> None:
+def test_keys_can_be_restored_from_json() -> None:
     (case, *_) = tiny_suites.plan(SUITE)
-    want = GrowthClaim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
-    assert case.keys.claims["full"] == want
-    told = json.loads(json.dumps(as_json(case)))
-    again = ComplexityKeys(**{name: _tuples(value) for name, value in told["keys"].items()})
-    assert again == case.keys
-    assert again.find_claim("full:backend=dense") == want
-    assert again.find_claim("linear") is None
+    claim = GrowthClaim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
+    assert case.keys.claims["full"] == claim
+    data = json.loads(json.dumps(as_json(case)))
+    restored = ComplexityKeys(**{name: _tuples(value) for name, value in data["keys"].items()})
+    assert restored == case.keys
+    assert restored.find_claim("full:backend=dense") == claim
+    assert restored.find_claim("linear") is None
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def test_a_claim_of_a_whole_spec_goes_before_that_of_its_name() -> None:
+def test_claims_of_specs_precede_claims_of_names() -> None:
     keys = ComplexityKeys(claims={"linear": GrowthClaim(time="N"), "linear:chunk=8": GrowthClaim(time="N D")})
     assert (keys.find_claim("linear:chunk=8"), keys.find_claim("linear")) == (
         GrowthClaim(time="N D"),
@@ -100,7 +102,7 @@ def test_a_claim_of_a_whole_spec_goes_before_that_of_its_name() -> None:
     )
 
 
-def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
+def test_layer_and_mechanism_with_the_same_name_are_two_cases() -> None:
     cases = tiny_suites.plan(SUITE)
     assert len({case.key for case in cases}) == len({case.digest for case in cases}) == len(cases) == 8
     assert len({strip_digest(case.key) for case in cases}) == len(cases)
@@ -108,14 +110,14 @@ def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
     assert cases[1].key.startswith("trial/all/complexity-layers-growing length/full:backend=dense/")
 
 
-def test_another_claim_or_rule_is_another_case() -> None:
+def test_case_digest_depends_on_claims_and_tolerance() -> None:
     (case, *_) = tiny_suites.plan(SUITE)
     for old, new in (("N^2 D", "N D"), ("A & B", "C"), ("octaves  = 2", "octaves  = 2\ntolerance = 0.3")):
         (other, *_) = tiny_suites.plan(SUITE.replace(old, new, 1))
         assert other.digest != case.digest
 
 
-def test_names_on_the_command_line_are_of_layers_where_only_those_have_them() -> None:
+def test_command_line_names_can_select_layers() -> None:
     cases = tiny_suites.plan(SUITE, variants=["gru", "linear"])
     assert [(case.group.of_blocks, case.variant) for case in cases[:3]] == [
         *((False, "linear"), (True, "gru"), (True, "linear"))
@@ -127,7 +129,7 @@ def test_names_on_the_command_line_are_of_layers_where_only_those_have_them() ->
         tiny_suites.plan(SUITE.replace("variant  =", "#"), variants=["gruu"])
 
 
-def test_one_axis_can_be_asked_for_on_the_command_line() -> None:
+def test_one_axis_can_be_selected_on_the_command_line() -> None:
     cases = tiny_suites.plan(SUITE, keys={"along": "width"})
     assert {case.keys.along for case in cases} == {("width",)}
     heads = tiny_suites.plan(SUITE, keys={"along": "heads"})
@@ -161,11 +163,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_planned_is_one_line(name: str) -> None:
-    old, new, says = WRONG[name]
+def test_invalid_suites_are_refused_with_one_line(name: str) -> None:
+    old, new, message = WRONG[name]
     text = SUITE.replace("heads = [1]", "heads = [2]") if name == "odd widths" else SUITE
     text = text.partition("[claims]")[0] if name == "claims as text" else text
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         tiny_suites.plan(text.replace(old, new, 1))
     assert "\n" not in str(caught.value)
 
@@ -176,11 +178,11 @@ def test_what_cannot_be_planned_is_one_line(name: str) -> None:
 def test_only_the_last_octaves_are_fitted() -> None:
     noise, sizes = random.Random(3), [2**i for i in range(10)]
     rounds = [[n**1.7 * noise.lognormvariate(0, 0.02) for n in sizes] for _ in range(6)]
-    found = fit_exponent(sizes, rounds, 4)
-    assert found.value == pytest.approx(1.7, abs=0.03)
-    assert (found.low or 0) < 1.7 < (found.high or 0)
+    exponent = fit_exponent(sizes, rounds, 4)
+    assert exponent.value == pytest.approx(1.7, abs=0.03)
+    assert (exponent.low or 0) < 1.7 < (exponent.high or 0)
     flat = [[1.0] * 5 + values[5:] for values in rounds]  # 32 and up are the last four octaves
-    assert fit_exponent(sizes, flat, 4) == found
+    assert fit_exponent(sizes, flat, 4) == exponent
     assert fit_exponent(sizes, flat, 5).value > 1.8  # with a step in it
 
 
@@ -192,17 +194,17 @@ def test_a_bend_widens_the_interval() -> None:
     assert (wider_high or 0) - (wider_low or 0) > 0.1
 
 
-def test_of_two_sizes_the_rounds_own_exponents_decide() -> None:
+def test_two_sizes_use_the_exponent_of_each_round() -> None:
     rounds = [[1.0, 2.0], [1.0, 4.0], [3.0, 12.0]]
-    found, half = fit_exponent([8, 16], rounds, 4), t_quantile(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
-    assert found == pytest.approx((5 / 3, 5 / 3 - half, 5 / 3 + half))
+    exponent, half = fit_exponent([8, 16], rounds, 4), t_quantile(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
+    assert exponent == pytest.approx((5 / 3, 5 / 3 - half, 5 / 3 + half))
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("exponent", "verdict"),
     [
         (Estimate(2.0, 1.9, 2.1), "reproduced"),
-        (Estimate(1.9, 1.8, 2.0), "reproduced"),  # the ends are within
+        (Estimate(1.9, 1.8, 2.0), "reproduced"),  # the bounds are included
         (Estimate(1.9, 1.7, 2.1), "inconclusive"),
         (Estimate(2.1, 1.9, 2.3), "inconclusive"),
         (Estimate(2.0, 1.0, 3.0), "inconclusive"),
@@ -213,17 +215,17 @@ def test_of_two_sizes_the_rounds_own_exponents_decide() -> None:
         (Estimate(1.7), "contradicted: grows more slowly"),
     ],
 )
-def test_verdicts_are_by_the_rule(found: Estimate, verdict: str) -> None:
-    assert compute_verdict(found, 2.0, 0.2000001) == verdict
+def test_verdict_compares_the_interval_with_the_tolerance(exponent: Estimate, verdict: str) -> None:
+    assert compute_verdict(exponent, 2.0, 0.2000001) == verdict
 
 
 # -- whole cases -----------------------------------------------------------------------------------------------------
 
 
-def test_operations_grow_as_is_claimed(clock: FlopClock) -> None:
-    found = whole()
-    assert {record.row.status for record in found.values()} == {"ok"}
-    wanted = {
+def test_counted_operations_reproduce_the_claims(clock: FlopClock) -> None:
+    records = measure_suite()
+    assert {record.row.status for record in records.values()} == {"ok"}
+    expected = {
         ("mechanism", "length", FULL): (2, "reproduced"),
         ("mechanism", "width", FULL): (1, "reproduced"),
         ("layer", "length", "gru"): (1, "reproduced"),
@@ -231,29 +233,29 @@ def test_operations_grow_as_is_claimed(clock: FlopClock) -> None:
         ("layer", "length", "dense"): (2, "reproduced"),
         ("layer", "width", "dense"): (2, "reproduced"),
     }
-    for which, (exponent, verdict) in wanted.items():
-        extra = found[which].row.extra
-        assert extra["time_exponent"] == pytest.approx(exponent, abs=1e-9), which
+    for key, (exponent, verdict) in expected.items():
+        extra = records[key].row.extra
+        assert extra["time_exponent"] == pytest.approx(exponent, abs=1e-9), key
         assert extra["time_claimed"] == pytest.approx(exponent, abs=1e-9)
         assert extra["time_verdict"] == verdict
-    layer = found["layer", "length", FULL].row.extra  # its maps are linear in N
+    layer = records["layer", "length", FULL].row.extra  # its projections are linear in N
     assert 1.2 < layer["time_exponent"] < 1.8
     assert layer["time_verdict"] != "reproduced"
 
 
-def test_a_row_says_what_was_swept(clock: FlopClock) -> None:
-    found = whole()
-    gru, dense, full = (found["layer", "length", name] for name in ("gru", "dense", FULL))
+def test_rows_describe_the_sweep(clock: FlopClock) -> None:
+    records = measure_suite()
+    gru, dense, full = (records["layer", "length", name] for name in ("gru", "dense", FULL))
     extra = gru.row.extra
     assert (extra["smallest"], extra["reached"], extra["stopped"]) == (8, 32, None)
     assert (extra["sequential"], extra["sequential_claimed"]) == (32, 32)
     assert (extra["weights"], extra["weights_claimed"], gru.row.parameters) == (384, 384, 384 + 48)
-    assert (dense.row.extra["weights"], dense.row.extra["weights_claimed"]) == (64 * 64, 64 * 64)  # at 8 positions of 8
+    assert (dense.row.extra["weights"], dense.row.extra["weights_claimed"]) == (64 * 64, 64 * 64)  # N = D = 8
     assert (dense.row.extra["sequential"], full.row.extra["sequential"]) == (1, 1)
     assert (full.row.extra["weights"], full.row.extra["source"]) == (256, "A & B")
     assert (gru.row.mode, gru.row.rounds, gru.row.seq_len, gru.row.head_dim) == ("forward", 2, 32, 8)
     assert gru.row.oracle_error is None
-    assert full.row.oracle_error == 0  # it is its own oracle
+    assert full.row.oracle_error == 0  # it is its own reference implementation
     assert gru.samples["sizes"] == [8, 16, 32]
     assert [len(values) for values in gru.samples["rounds_ms"]] == [3, 3]
     assert gru.row.latency_ms == pytest.approx(gru.samples["rounds_ms"][0][-1], rel=1e-4)
@@ -261,7 +263,7 @@ def test_a_row_says_what_was_swept(clock: FlopClock) -> None:
     assert gru.row.peak_memory_bytes == gru.samples["bytes"][-1]
 
 
-def test_less_than_the_octaves_decides_nothing(clock: FlopClock) -> None:
+def test_too_few_octaves_are_inconclusive(clock: FlopClock) -> None:
     text = SUITE.replace("[16, 8, 32]", "[8, 12, 16]").replace("block    =", "#")
     (record,) = measure(tiny_suites.plan(text, keys={"along": "length"})).values()
     assert record.row.extra["time_exponent"] == pytest.approx(2)
@@ -269,7 +271,7 @@ def test_less_than_the_octaves_decides_nothing(clock: FlopClock) -> None:
     assert record.row.extra["memory_verdict"] == "inconclusive: less than 2 octaves"
 
 
-def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: FlopClock) -> None:
+def test_faster_growth_than_claimed_is_contradicted(clock: FlopClock) -> None:
     def cubic(out: Tensor) -> Tensor:
         square = torch.ones(out.shape[2], out.shape[2])
         return out + 0 * (square @ square @ square).sum()
@@ -284,7 +286,7 @@ def test_a_mechanism_that_grows_faster_than_it_claims_is_found(clock: FlopClock)
     assert 2.2 < record.row.extra["time_low"] <= record.row.extra["time_high"] < 3.2
 
 
-def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: FlopClock) -> None:
+def test_a_mechanism_with_wrong_output_is_invalid(clock: FlopClock) -> None:
     with tiny_suites.isolated_registry():
         tiny_suites.register_modified("zz_wrong", lambda out: out * 1.01)
         for record in measure_cases(tiny_suites.plan(SUITE, variants=["zz_wrong"], keys={"along": "length"})[:1]):
@@ -292,11 +294,11 @@ def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: FlopClock) -> No
             assert "relative error 0.01 against its dense reference, more than 1e-04" in (record.row.reason or "")
 
 
-def test_hidden_keys_halve_what_counts_pairs(clock: FlopClock) -> None:
+def test_causal_claim_of_a_dense_implementation_is_contradicted(clock: FlopClock) -> None:
     text = SUITE.replace("octaves", 'along = ["causal"]\noctaves').replace('time = "N^2 D"', 'time = "N^2 D / C"')
     text = text.replace("block    =", "#")
     (record,) = measure(tiny_suites.plan(text)).values()
     assert record.row.extra["time_claimed"] == pytest.approx(-1)
-    assert record.row.extra["time_exponent"] == 0  # the oracle works out all pairs
+    assert record.row.extra["time_exponent"] == 0  # the dense implementation computes all pairs
     assert record.row.extra["time_verdict"] == "contradicted: grows faster"
     assert "memory_exponent" not in record.row.extra

@@ -1,4 +1,4 @@
-"""Formulas: what papers write is what Python works out, and anything else is one line, quickly."""
+"""Formulas of claims: values equal Python's; anything invalid is refused quickly with one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAPERS = {
     "1.5 N": 1.5 * N,
     "  N  ": N,
     "1": 1,
-    # a power goes before a product, from the right; products and quotients go from the left
+    # powers bind more tightly than products, from the right; products and quotients are evaluated from the left
     "2 N^2": 2 * N**2,
     "N^C^k": float(N) ** 8,
     "(N^C)^k": float(N) ** 6,
@@ -48,16 +48,16 @@ PAPERS = {
 
 
 @pytest.mark.parametrize("text", PAPERS)
-def test_it_is_what_python_works_out(text: str) -> None:
+def test_formulas_from_papers_have_pythons_values(text: str) -> None:
     assert evaluate(text, KNOWN) == pytest.approx(PAPERS[text], rel=1e-12)
 
 
 ATOMS = st.sampled_from([*KNOWN, "2", "3", "1.5"])
-SIDES = st.sampled_from([" + ", " * ", " / "])
+OPERATORS = st.sampled_from([" + ", " * ", " / "])
 FORMULAS = st.recursive(
     ATOMS,
     lambda inner: (
-        st.tuples(inner, SIDES, inner).map(lambda x: f"({x[0]}{x[1]}{x[2]})")
+        st.tuples(inner, OPERATORS, inner).map(lambda x: f"({x[0]}{x[1]}{x[2]})")
         | inner.map(lambda x: f"sqrt({x})")
         | ATOMS.map(lambda x: f"({x})^2")
     ),
@@ -66,19 +66,19 @@ FORMULAS = st.recursive(
 
 
 @given(FORMULAS)
-def test_any_formula_with_all_its_signs_is_pythons(text: str) -> None:
-    wanted = eval(text.replace("^", "**"), {"sqrt": math.sqrt, **KNOWN})  # of texts that are made above
-    assert evaluate(text, KNOWN) == pytest.approx(wanted, rel=1e-12)
+def test_formulas_with_explicit_operators_match_python(text: str) -> None:
+    expected = eval(text.replace("^", "**"), {"sqrt": math.sqrt, **KNOWN})  # only of texts generated above
+    assert evaluate(text, KNOWN) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.lists(st.sampled_from([*KNOWN, "sqrt(N)", "(N + D)", "D^2"]), min_size=1, max_size=6))
-def test_factors_side_by_side_multiply(factors: list[str]) -> None:
-    wanted = math.prod(evaluate(factor, KNOWN) for factor in factors)
-    assert evaluate(" ".join(factors), KNOWN) == pytest.approx(wanted, rel=1e-12)
+def test_adjacent_factors_are_multiplied(factors: list[str]) -> None:
+    expected = math.prod(evaluate(factor, KNOWN) for factor in factors)
+    assert evaluate(" ".join(factors), KNOWN) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("N^2 sqr(D)", "unknown name 'sqr'; did you mean 'sqrt'"),
         ("n^2", "unknown name 'n'"),
@@ -87,45 +87,45 @@ def test_factors_side_by_side_multiply(factors: list[str]) -> None:
         ("N if D", "unknown name 'if'"),
     ],
 )
-def test_an_unknown_name_is_reported_with_the_nearest(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as caught:
+def test_unknown_names_are_reported(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         evaluate(text, KNOWN)
     assert str(caught.value).startswith(repr(text))
 
 
-UNREAD = [
+NOT_FORMULAS = [
     *('__import__("os")', 'print("here")', "N.real", "N[0]", "N, D", "N; D", "lambda: N", "N == D", "N - D", "N := 2"),
     *("", " ", "()", "(", "N^", "^N", "N ** 2", "N +", "+ N", "N N)", "sqrt N", "log 2"),
     *("N2", "N 2", "2 3", "1e9", "0x10", "1_000", "N²", "\uff2e", "\u0663", "N\x00", "N#D", "'N'", "{N}", "…"),
     *("(" * 300 + "N" + ")" * 300, "N" * 10**6, "N " * 10**5, "N+" * 10**5 + "N", "9" * 10**6, "(" * 199 + "N"),
 ]
-WORTHLESS = [
+WITHOUT_VALUE = [
     *("9^9^9^9", "N^N^N", "N^999 N", "10^300 10^300", "1/0", "1/0.0", "log(0)", "N^(1/0)", "0/0"),
     *("sqrt", "sqrt()", "sqrt^2", "sqrt sqrt(N)", "log(log)"),
 ]
 
 
-def refuse(text: str) -> None:
+def check_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         evaluate(text, KNOWN)
     assert len(str(caught.value)) < 500
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", UNREAD, ids=[text[:20] for text in UNREAD])
-def test_what_is_no_formula_is_one_line_and_is_never_run(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[object] = []
-    monkeypatch.setattr(formulas, "eval", lambda *given: ran.append(given), raising=False)
-    refuse(text)
-    assert ran == []
+@pytest.mark.parametrize("text", NOT_FORMULAS, ids=[text[:20] for text in NOT_FORMULAS])
+def test_invalid_formulas_are_refused_without_running_them(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(formulas, "eval", lambda *args: calls.append(args), raising=False)
+    check_refused(text)
+    assert calls == []
 
 
-@pytest.mark.parametrize("text", WORTHLESS)
-def test_a_formula_without_a_value_is_one_line(text: str) -> None:
-    refuse(text)
+@pytest.mark.parametrize("text", WITHOUT_VALUE)
+def test_formulas_without_a_value_are_refused(text: str) -> None:
+    check_refused(text)
 
 
 @given(st.text(alphabet="NDHCk2930.^*/+()sqrtlog _-'\"", max_size=40))
-def test_any_text_is_a_number_or_a_refusal(text: str) -> None:
+def test_any_text_gives_a_finite_number_or_an_error(text: str) -> None:
     with suppress(UsageError):
         assert math.isfinite(evaluate(text, KNOWN))

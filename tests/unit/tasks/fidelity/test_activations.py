@@ -1,4 +1,4 @@
-"""Activations: the built-in file, the user's own, and the one line that a wrong file gets."""
+"""Files of activations: the built-in ones, the user's own, and the errors of invalid files."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def _npz(folder: Path, **arrays: Any) -> Path:
     return folder / "mine.npz"
 
 
-def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
-    found = Activations.find("minilm")
-    assert found.q.shape == found.k.shape == found.v.shape == (3, 12, 384, 32)
-    assert found.layers == (0, 2, 5)
-    assert found.label.startswith("minilm@")
-    assert "MiniLM" in found.source
-    assert all(x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
+def test_minilm_has_three_layers_of_a_trained_encoder() -> None:
+    loaded = Activations.find("minilm")
+    assert loaded.q.shape == loaded.k.shape == loaded.v.shape == (3, 12, 384, 32)
+    assert loaded.layers == (0, 2, 5)
+    assert loaded.label.startswith("minilm@")
+    assert "MiniLM" in loaded.source
+    assert all(x.astype("float32").std() > 0.1 for x in (loaded.q, loaded.k, loaded.v))
 
 
-def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_listed_for_it() -> None:
-    found = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
-    assert found.sizes._replace(label="smollm2") == REPOSITORY_ONLY["smollm2"]
-    assert (found.q.shape, found.k.shape, found.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
-    assert found.label.startswith("smollm2@")
-    assert describe_activations("smollm2")._replace(label="") == found.sizes._replace(label="")
-    assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
+def test_smollm2_has_the_sizes_that_are_listed_for_it() -> None:
+    loaded = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # not in wheels
+    assert loaded.sizes._replace(label="smollm2") == REPOSITORY_ONLY["smollm2"]
+    assert (loaded.q.shape, loaded.k.shape, loaded.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
+    assert loaded.label.startswith("smollm2@")
+    assert describe_activations("smollm2")._replace(label="") == loaded.sizes._replace(label="")
+    assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (loaded.q, loaded.k, loaded.v))
 
 
-def test_where_it_is_left_out_the_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_smollm2_is_reported_with_the_capture_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
     with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations smollm2.npz"):
@@ -62,41 +62,41 @@ def test_where_it_is_left_out_the_command_is_reported(tmp_path: Path, monkeypatc
     assert not isinstance(caught.value, ActivationsNotInstalled)
 
 
-def test_a_layer_is_found_by_its_number() -> None:
-    found = Activations.find("minilm")
-    q, k, v = found.select_layer(2)
+def test_layers_are_selected_by_number() -> None:
+    loaded = Activations.find("minilm")
+    q, k, v = loaded.select_layer(2)
     assert q.shape == k.shape == v.shape == (1, 12, 384, 32)
-    for got, all_layers in ((q, found.q), (k, found.k), (v, found.v)):
+    for got, all_layers in ((q, loaded.q), (k, loaded.k), (v, loaded.v)):
         np.testing.assert_array_equal(got[0], all_layers[1])
 
 
-def test_an_npz_file_of_ones_own(tmp_path: Path) -> None:
+def test_npz_files_of_users_are_read(tmp_path: Path) -> None:
     arrays = _arrays(2, 4, 10, 8, kv_heads=2)
-    found = Activations.find(str(_npz(tmp_path, **arrays, layers=[3, 7], source="me")))
+    loaded = Activations.find(str(_npz(tmp_path, **arrays, layers=[3, 7], source="me")))
     for name in ("q", "k", "v"):
-        np.testing.assert_array_equal(getattr(found, name), arrays[name])
-    assert (found.layers, found.source) == ((3, 7), "me")
-    assert found.label.startswith("mine@")
+        np.testing.assert_array_equal(getattr(loaded, name), arrays[name])
+    assert (loaded.layers, loaded.source) == ((3, 7), "me")
+    assert loaded.label.startswith("mine@")
 
 
-def test_one_layer_needs_no_dimension_for_it(tmp_path: Path) -> None:
-    found = Activations.find(str(_npz(tmp_path, **_arrays(4, 10, 8))))
-    assert found.q.shape == (1, 4, 10, 8)
-    assert found.layers == (0,)
+def test_the_layer_dimension_is_optional(tmp_path: Path) -> None:
+    loaded = Activations.find(str(_npz(tmp_path, **_arrays(4, 10, 8))))
+    assert loaded.q.shape == (1, 4, 10, 8)
+    assert loaded.layers == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_safetensors_file_of_ones_own(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_safetensors_files_of_users_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
     tensors = {n: torch.from_numpy(x).to(dtype) for n, x in _arrays(2, 4, 10, 8).items()}
     path = tmp_path / "mine.safetensors"
     save_file(tensors | {"layers": torch.tensor([1, 4])}, path)
-    found = Activations.find(str(path))
-    assert found.layers == (1, 4)
+    loaded = Activations.find(str(path))
+    assert loaded.layers == (1, 4)
     for name in ("q", "k", "v"):
-        np.testing.assert_array_equal(getattr(found, name), tensors[name].float().numpy())
+        np.testing.assert_array_equal(getattr(loaded, name), tensors[name].float().numpy())
 
 
-def test_the_label_follows_the_content(tmp_path: Path) -> None:
+def test_the_label_depends_on_the_content(tmp_path: Path) -> None:
     arrays = _arrays(1, 2, 4, 8)
     first = Activations.find(str(_npz(tmp_path, **arrays))).label
     assert Activations.find(str(_npz(tmp_path, **arrays))).label == first
@@ -161,10 +161,10 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 
 
-@pytest.mark.parametrize(("write", "says"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_gets_one_line(write: Callable[[Path], Path], says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("write", "message"), WRONG.values(), ids=WRONG)
+def test_invalid_files_are_refused_with_one_line(write: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
     path = write(tmp_path)
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         Activations.find(str(path))
     assert path.name in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Fidelity against numbers worked out by hand."""
+"""Distances from exact attention, compared with values that are computed directly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def qkv() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
 
@@ -44,17 +44,17 @@ def _exact(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("variant", ["full", "full:backend=dense", "sliding_window:window=24"])
-def test_exact_attention_is_faithful(variant: str, causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
-    found = measure_distances(ea.create(variant), *qkv, ea.Mask(causal=causal))
-    assert found.relative_error < 1e-10
-    assert found.total_variation < 1e-10
-    assert found.missed_mass < 1e-10
-    assert found.cosine_similarity == pytest.approx(1)
-    assert found.mean_value_error > 0.1
+def test_exact_attention_has_no_error(variant: str, causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+    measured = measure_distances(ea.create(variant), *qkv, ea.Mask(causal=causal))
+    assert measured.relative_error < 1e-10
+    assert measured.total_variation < 1e-10
+    assert measured.missed_mass < 1e-10
+    assert measured.cosine_similarity == pytest.approx(1)
+    assert measured.mean_value_error > 0.1
 
 
 class MeanOfValues(ea.SoftmaxAttention):
-    """Every visible key weighs the same."""
+    """Gives every visible key the same weight."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return super().compute(torch.zeros_like(q), k, v, mask, **inputs)
@@ -63,31 +63,31 @@ class MeanOfValues(ea.SoftmaxAttention):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_mean_of_the_values_has_the_mean_value_error(causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = measure_distances(MeanOfValues(), q, k, v, ea.Mask(causal=causal))
-    assert found.relative_error == pytest.approx(found.mean_value_error)
+    measured = measure_distances(MeanOfValues(), q, k, v, ea.Mask(causal=causal))
+    assert measured.relative_error == pytest.approx(measured.mean_value_error)
     visible = torch.ones(N, N, dtype=torch.float64).tril() if causal else torch.ones(N, N, dtype=torch.float64)
     mean, exact = visible / visible.sum(-1, keepdim=True) @ v, _exact(q, k, causal=causal) @ v
-    assert found.mean_value_error == pytest.approx(((mean - exact).norm() / exact.norm()).item())
-    assert found.missed_mass == 0
+    assert measured.mean_value_error == pytest.approx(((mean - exact).norm() / exact.norm()).item())
+    assert measured.missed_mass == 0
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_misses_the_mass_outside_it(causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
+    measured = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
     i = torch.arange(N)
     outside = (i[:, None] - i).abs() > 3
     weights = _exact(q, k, causal=causal)
     missed = (weights * outside).sum(-1)
-    assert found.missed_mass == pytest.approx(missed.mean().item())
-    assert found.total_variation == pytest.approx(missed.mean().item())  # what is outside is given to what is inside
+    assert measured.missed_mass == pytest.approx(missed.mean().item())
+    assert measured.total_variation == pytest.approx(missed.mean().item())  # the missed mass goes to the keys inside
     inside = weights.masked_fill(outside, 0)
     out, exact = inside / inside.sum(-1, keepdim=True) @ v, weights @ v
-    assert found.relative_error == pytest.approx(((out - exact).norm() / exact.norm()).item())
-    assert found.cosine_similarity == pytest.approx(torch.cosine_similarity(out, exact, dim=-1).mean().item())
+    assert measured.relative_error == pytest.approx(((out - exact).norm() / exact.norm()).item())
+    assert measured.cosine_similarity == pytest.approx(torch.cosine_similarity(out, exact, dim=-1).mean().item())
 
 
-def test_uniform_weights_read_every_key(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_effective_keys_of_uniform_weights_are_all_keys(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
     zero = torch.zeros_like(q)
     assert measure_distances(ea.create("full"), zero, k, v, ea.Mask()).effective_keys == pytest.approx(N)
@@ -95,7 +95,7 @@ def test_uniform_weights_read_every_key(qkv: tuple[Tensor, Tensor, Tensor]) -> N
     assert causal == pytest.approx((N + 1) / 2)  # row i reads i + 1 keys
 
 
-def test_weights_on_a_single_key_read_one(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_effective_keys_of_one_hot_weights_are_one(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     _, _, v = qkv
     one_hot = torch.eye(N, dtype=torch.float64).expand(2, 4, N, N) * 100
     assert measure_distances(ea.create("full"), one_hot, one_hot, v, ea.Mask()).effective_keys == pytest.approx(1)
@@ -103,12 +103,12 @@ def test_weights_on_a_single_key_read_one(qkv: tuple[Tensor, Tensor, Tensor]) ->
 
 def test_grouped_heads_are_compared_with_their_own_keys(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = measure_distances(ea.create("gqa:kv_heads=2"), q, k[:, :2], v[:, :2], ea.Mask())
-    assert found.relative_error < 1e-10
-    assert found.total_variation < 1e-10
+    measured = measure_distances(ea.create("gqa:kv_heads=2"), q, k[:, :2], v[:, :2], ea.Mask())
+    assert measured.relative_error < 1e-10
+    assert measured.total_variation < 1e-10
 
 
-def test_padding_counts_for_nothing(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_padding_is_ignored(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
     mask = ea.Mask(key_lengths=torch.tensor([10, 10]))
     padded = asdict(measure_distances(ea.create("linear"), q, k, v, mask))
@@ -118,50 +118,50 @@ def test_padding_counts_for_nothing(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "strided:stride=4"])
-def test_blocks_change_no_number(
+def test_block_size_does_not_change_distances(
     variant: str, causal: bool, qkv: tuple[Tensor, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k, v = qkv
-    given_to = (ea.create(variant), q, k[:, :2], v[:, :2], ea.Mask(causal=causal))
-    whole = asdict(measure_distances(*given_to))
+    args = (ea.create(variant), q, k[:, :2], v[:, :2], ea.Mask(causal=causal))
+    whole = asdict(measure_distances(*args))
     for module in (distances, exact):
         monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 8 * 2 * N * 5)
     monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 7)
-    assert asdict(measure_distances(*given_to)) == pytest.approx(whole, rel=1e-9, abs=1e-12)
+    assert asdict(measure_distances(*args)) == pytest.approx(whole, rel=1e-9, abs=1e-12)
 
 
-# -- rows that are drawn ---------------------------------------------------------------------------------------------
+# -- sampled rows ----------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(distances.ALL_ROWS + 1, 50_000))
-def test_a_block_is_drawn_in_every_stretch(n: int) -> None:
-    places = distances._draw_row_blocks(n)
-    assert sum(place.stop - place.start for place in places) == distances.ALL_ROWS
-    for stretch, place in enumerate(places):
-        first, end = (n * at // distances.N_SEGMENTS for at in (stretch, stretch + 1))
-        assert first <= place.start < place.stop <= end
-    assert places == distances._draw_row_blocks(n)
+def test_each_segment_has_a_block_of_sampled_rows(n: int) -> None:
+    blocks = distances._draw_row_blocks(n)
+    assert sum(block.stop - block.start for block in blocks) == distances.ALL_ROWS
+    for segment, block in enumerate(blocks):
+        first, end = (n * at // distances.N_SEGMENTS for at in (segment, segment + 1))
+        assert first <= block.start < block.stop <= end
+    assert blocks == distances._draw_row_blocks(n)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_weights_of_drawn_rows_are_those_rows_alone(
+def test_weight_distances_use_only_the_sampled_rows(
     causal: bool, qkv: tuple[Tensor, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distances, "ALL_ROWS", 8)
     monkeypatch.setattr(distances, "N_SEGMENTS", 4)
     monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 5)
     q, k, v = qkv
-    found = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
+    measured = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
     i = torch.arange(N)
     outside = (_exact(q, k, causal=causal) * ((i[:, None] - i).abs() > 3)).sum(-1)
-    rows = [row for place in distances._draw_row_blocks(N) for row in range(place.start, place.stop)]
-    assert found.weight_rows == len(rows) == 8
-    assert found.missed_mass == pytest.approx(outside[..., rows].mean().item())
-    assert found.total_variation == pytest.approx(outside[..., rows].mean().item())
+    rows = [row for block in distances._draw_row_blocks(N) for row in range(block.start, block.stop)]
+    assert measured.weight_rows == len(rows) == 8
+    assert measured.missed_mass == pytest.approx(outside[..., rows].mean().item())
+    assert measured.total_variation == pytest.approx(outside[..., rows].mean().item())
     assert outside[..., rows].mean().item() != pytest.approx(outside.mean().item(), rel=1e-3)
 
 
-def test_all_rows_are_looked_at_where_queries_are_mixed(
+def test_all_rows_are_used_if_queries_are_mixed(
     qkv: tuple[Tensor, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attn = ea.create("nystromformer:n_landmarks=4")
@@ -171,22 +171,22 @@ def test_all_rows_are_looked_at_where_queries_are_mixed(
     assert whole.weight_rows == N
 
 
-def test_what_weights_hold_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_below_one_matrix_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (distances, exact):
         monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 2**17)
     monkeypatch.setattr(distances, "ALL_ROWS", 128)
     monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 16)
     q, k, v = (torch.randn(1, 1, 1024, 8) for _ in range(3))
     mask, attn = ea.Mask(causal=True), ea.create("sliding_window:window=16")
-    known = exact.ExactReference.compute(q, k, v, mask)
-    found = measure_footprint(lambda: measure_distances(attn, q, k, v, mask, exact=known), device="cpu")
-    assert 0 < (found.peak or 0) < 4 * 1024**2  # one matrix of weights
+    reference = exact.ExactReference.compute(q, k, v, mask)
+    footprint = measure_footprint(lambda: measure_distances(attn, q, k, v, mask, exact=reference), device="cpu")
+    assert 0 < (footprint.peak or 0) < 4 * 1024**2  # the size of one matrix of weights
 
 
 # -- heads, sinks, gradients -----------------------------------------------------------------------------------------
 
 
-class Twisted(ea.SoftmaxAttention):
+class ScaledHeads(ea.SoftmaxAttention):
     """Exact attention times a factor for each head."""
 
     factors: tuple[float, ...] = (1.0,) * 4
@@ -206,53 +206,53 @@ class Twisted(ea.SoftmaxAttention):
         ((0.0, 1.0, 1.0, 1.0), math.sqrt(3) / 4, None),
     ],
 )
-def test_heads_and_gradients_of_known_twists(
+def test_spread_and_gradient_cosine_of_scaled_heads(
     factors: tuple[float, ...], spread: float, cosine: float | None, qkv: tuple[Tensor, Tensor, Tensor]
 ) -> None:
-    attn = Twisted()
+    attn = ScaledHeads()
     attn.factors = factors
-    found = measure_distances(attn, *qkv, ea.Mask(causal=True))
-    assert found.spread_over_heads == pytest.approx(spread, abs=1e-9)
+    measured = measure_distances(attn, *qkv, ea.Mask(causal=True))
+    assert measured.spread_over_heads == pytest.approx(spread, abs=1e-9)
     if cosine is None:
-        assert 0.5 < (found.gradient_cosine or 0) < 0.99
+        assert 0.5 < (measured.gradient_cosine or 0) < 0.99
     else:
-        assert found.gradient_cosine == pytest.approx(cosine)
+        assert measured.gradient_cosine == pytest.approx(cosine)
 
 
-def test_the_gradient_cosine_is_of_all_three_gradients_as_one(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_gradient_cosine_uses_concatenated_gradients(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     attn, mask, leaves = ea.create("linear"), ea.Mask(causal=True), [x.clone().requires_grad_() for x in qkv]
     upstream = exact.ExactReference.compute(*qkv, mask).upstream
-    own, theirs = (
+    actual, expected = (
         torch.cat([x.flatten() for x in torch.autograd.grad(out, leaves, upstream)])
         for out in (attn(*leaves, mask), _exact(leaves[0], leaves[1], causal=True) @ leaves[2])
     )
-    want = torch.cosine_similarity(own, theirs, dim=0).item()
-    assert measure_distances(attn, *qkv, mask).gradient_cosine == pytest.approx(want)
+    cosine = torch.cosine_similarity(actual, expected, dim=0).item()
+    assert measure_distances(attn, *qkv, mask).gradient_cosine == pytest.approx(cosine)
 
 
-class Fixed(Twisted):
+class WithoutGradient(ScaledHeads):
     @property
     def traits(self) -> ea.Traits:
         return replace(super().traits, gradient=False)
 
 
-def test_without_a_gradient_there_is_no_cosine(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
-    assert measure_distances(Fixed(), *qkv, ea.Mask()).gradient_cosine is None
+def test_gradient_cosine_is_none_without_a_gradient(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+    assert measure_distances(WithoutGradient(), *qkv, ea.Mask()).gradient_cosine is None
 
 
-def test_sinks_are_the_four_first_keys(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_sinks_are_the_first_four_keys(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = measure_distances(ea.create("sliding_window:window=2"), torch.zeros_like(q), k, v, ea.Mask(causal=True))
+    measured = measure_distances(ea.create("sliding_window:window=2"), torch.zeros_like(q), k, v, ea.Mask(causal=True))
     rows = range(1, N + 1)
-    assert found.sink_mass == pytest.approx(sum(min(4, i) / i for i in rows) / N)
+    assert measured.sink_mass == pytest.approx(sum(min(4, i) / i for i in rows) / N)
     # uniform over the row itself and two keys before it: the last row that sees a sink is the sixth
-    assert found.own_sink_mass == pytest.approx((4 + 2 / 3 + 1 / 3) / N)
+    assert measured.own_sink_mass == pytest.approx((4 + 2 / 3 + 1 / 3) / N)
 
 
-def test_fewer_keys_than_sinks(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_sink_mass_is_one_with_fewer_keys_than_sinks(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = measure_distances(ea.create("full"), q, k[:, :, :3], v[:, :, :3], ea.Mask())
-    assert (found.sink_mass, found.own_sink_mass) == (pytest.approx(1), pytest.approx(1))
+    measured = measure_distances(ea.create("full"), q, k[:, :, :3], v[:, :, :3], ea.Mask())
+    assert (measured.sink_mass, measured.own_sink_mass) == (pytest.approx(1), pytest.approx(1))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Exact attention in blocks against autograd through all pairs at once."""
+"""Exact attention in blocks, compared with autograd through the dense implementation."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ def draw(n: int = N, m: int = M, *, heads: int = 4, kv_heads: int = 2, batch: in
 
 @pytest.mark.parametrize("block", [8, 8 * 2 * M * 5, 2**25], ids=["a row", "five rows", "all"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_output_and_gradients_are_those_of_all_pairs(mask: Mask, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_and_gradients_match_dense_attention(mask: Mask, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", block)
     q, k, v = draw()
-    found, leaves = ExactReference.compute(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
-    want = softmax_attention(*leaves, mask.dense(N, M))
-    torch.testing.assert_close(found.out, want)
-    for own, theirs in zip(found.gradients, torch.autograd.grad(want, leaves, found.upstream), strict=True):
-        torch.testing.assert_close(own, theirs)
+    reference, leaves = ExactReference.compute(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
+    dense_out = softmax_attention(*leaves, mask.dense(N, M))
+    torch.testing.assert_close(reference.out, dense_out)
+    for actual, expected in zip(
+        reference.gradients, torch.autograd.grad(dense_out, leaves, reference.upstream), strict=True
+    ):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_blocks_change_no_number(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_statistics(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ExactReference.compute(*draw(), mask)
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 8 * 2 * M * 3)
     parts = ExactReference.compute(*draw(), mask)
@@ -52,22 +54,22 @@ def test_blocks_change_no_number(mask: Mask, monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(parts.lse, whole.lse)
 
 
-def test_weights_of_some_rows_and_keys_are_their_part_of_all() -> None:
+def test_partial_weights_are_a_slice_of_all_weights() -> None:
     q, k, v = draw()
     mask = Mask(causal=True)
-    found = ExactReference.compute(q, k, v, mask)
+    reference = ExactReference.compute(q, k, v, mask)
     scores = q @ expand_heads(k, 4).mT / math.sqrt(8)
-    want = scores.masked_fill(~mask.dense(N, M), -torch.inf).softmax(-1)
-    some = (slice(1, 3), slice(4, 11), slice(5, 28))
-    torch.testing.assert_close(found.compute_weights(q, k, mask, *some), want[:, some[0], some[1], some[2]])
+    weights = scores.masked_fill(~mask.dense(N, M), -torch.inf).softmax(-1)
+    part = (slice(1, 3), slice(4, 11), slice(5, 28))
+    torch.testing.assert_close(reference.compute_weights(q, k, mask, *part), weights[:, part[0], part[1], part[2]])
 
 
-def test_the_upstream_gradient_is_always_the_same() -> None:
+def test_the_upstream_gradient_is_deterministic() -> None:
     first, second = (ExactReference.compute(*draw(), Mask()).upstream for _ in range(2))
     assert torch.equal(first, second)
 
 
-def test_what_it_holds_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 2**17)
 
     def peak(n: int) -> int:
@@ -75,5 +77,5 @@ def test_what_it_holds_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPa
         return measure_footprint(lambda: ExactReference.compute(*inputs, Mask(causal=True)), device="cpu").peak or 0
 
     short, long = peak(256), peak(1024)
-    assert long < 8 * 1024**2  # one matrix of one head
-    assert long - short < 20 * 8 * 8 * 3 * 768  # what is kept of every row: outputs, gradients
+    assert long < 8 * 1024**2  # the size of one matrix of one head
+    assert long - short < 20 * 8 * 8 * 3 * 768  # outputs and gradients of every row

@@ -1,4 +1,4 @@
-"""Fidelity as a task: which cells it plans, and what a worker makes of a case."""
+"""The fidelity task: planned groups, rows, verification and estimated cost."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from efficient_attn.tasks.fidelity.exact import ExactReference
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
 
 
-def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> None:
+def test_each_layer_has_cases_with_the_sizes_of_the_file() -> None:
     cases = tiny_suites.plan(
         SEVERAL.replace('"forward", "peak_memory"', '"fidelity"').replace(", causal", ", batch = [5], causal")
     )
@@ -48,7 +48,7 @@ def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
         tiny_suites.plan(SEVERAL, keys={"activations": "mine.npz"})
 
 
-def test_missing_activations_are_refused_while_planning() -> None:
+def test_missing_activations_are_refused_when_planning() -> None:
     with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
         tiny_suites.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
 
@@ -58,7 +58,7 @@ def _measure_fidelity(*variants: str) -> list[Record]:
     return measure_cases([c for c in cases if c.group.config.layer == 2])
 
 
-def test_fidelity_rows_hold_errors_and_no_times() -> None:
+def test_fidelity_rows_contain_errors_and_no_times() -> None:
     full, window = _measure_fidelity("full", "sliding_window:window=8")
     assert (full.row.status, full.row.task, full.row.layer, full.row.mode) == ("ok", "fidelity", 2, None)
     assert (full.row.inputs or "").startswith("minilm@")
@@ -70,7 +70,7 @@ def test_fidelity_rows_hold_errors_and_no_times() -> None:
     assert 0.1 < full.samples["mean_value_error"] == window.samples["mean_value_error"]
 
 
-def test_fidelity_is_verified_too() -> None:
+def test_fidelity_cases_are_verified() -> None:
     wrong, failing, full = _measure_fidelity(
         tiny_suites.register_modified("zz_wrong", lambda out: out * 1.1),
         tiny_suites.register_modified("zz_failing", tiny_suites.raising(RuntimeError("boom"))),
@@ -101,7 +101,7 @@ def _measure(file: str, *variants: str, causal: bool = True) -> list[Record]:
     )
 
 
-def test_causal_and_grouped_activations(captured: str) -> None:
+def test_causal_and_grouped_activations_are_measured(captured: str) -> None:
     records = _measure(captured, "full", "sliding_window:window=8", "linear", "strided:stride=4", "performer")
     assert [r.row.status for r in records] == ["ok"] * 5
     for record in records:
@@ -115,17 +115,17 @@ def test_causal_and_grouped_activations(captured: str) -> None:
     assert float(window["own_sink_mass"] or 0) < float(full["sink_mass"] or 0)
 
 
-def test_exact_attention_is_worked_out_once_for_a_group(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_attention_is_computed_once_per_group(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fidelity_task._compute_reference.cache_clear()
-    calls, of = [], ExactReference.compute
-    monkeypatch.setattr(ExactReference, "compute", lambda *given: calls.append(given) or of(*given))
+    calls, compute = [], ExactReference.compute
+    monkeypatch.setattr(ExactReference, "compute", lambda *args: calls.append(args) or compute(*args))
     _measure(captured, "full", "linear", "sliding_window:window=8")
     assert len(calls) == 1
     _measure(captured, "full", causal=False)
     assert len(calls) == 2
 
 
-def test_a_mechanism_without_a_gradient_says_so(captured: str) -> None:
+def test_a_missing_gradient_is_reported_in_the_row(captured: str) -> None:
     no_gradient = tiny_suites.register_modified("zz_fixed", traits=ea.Traits(decode=False, exact=True, gradient=False))
     (record,) = _measure(captured, no_gradient)
     assert (record.row.status, record.row.extra["gradient_cosine"]) == ("ok", None)
@@ -133,22 +133,20 @@ def test_a_mechanism_without_a_gradient_says_so(captured: str) -> None:
 
 
 def _wrong_from(row: int) -> tiny_suites.Change:
-    def twist(out: torch.Tensor) -> torch.Tensor:
+    def change(out: torch.Tensor) -> torch.Tensor:
         return torch.cat([out[:, :, :row], out[:, :, row:] * 1.1], 2)
 
-    return twist
+    return change
 
 
-def test_some_rows_are_proved_where_all_are_too_many(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_rows_are_verified_if_all_are_too_many(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
     full, late = _measure(captured, "full", tiny_suites.register_modified("zz_late", _wrong_from(38)))
     assert (full.row.status, full.row.gate_len) == ("ok", 40)
     assert (late.row.status, late.row.relative_error) == ("invalid", None)
 
 
-def test_the_first_positions_are_proved_where_rows_cannot_be_taken_alone(
-    captured: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prefix_is_verified_if_queries_are_mixed(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
     mixing = ea.Traits(decode=False, exact=True, mixes_queries=True)
     whole, wrong = _measure(
@@ -160,24 +158,22 @@ def test_the_first_positions_are_proved_where_rows_cannot_be_taken_alone(
     assert wrong.row.status == "invalid"
 
 
-def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
+def test_estimated_time_but_not_memory_grows_with_pairs() -> None:
     text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
-    best = Roofline(gemm_flops_per_s=1e10, bytes_per_s=1e10)
+    roofline = Roofline(gemm_flops_per_s=1e10, bytes_per_s=1e10)
     full, linear = (
-        estimate_case(case, best)
+        estimate_case(case, roofline)
         for case in tiny_suites.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})[:2]
     )
     pairs = 9 * 2048**2
-    assert full.call_bytes < 8 * pairs * 2  # two matrices of all pairs, as they once were
+    assert full.call_bytes < 8 * pairs * 2  # less than two matrices of all pairs
     assert (
         full.call_s * CALLS > linear.call_s * CALLS + pairs * fidelity_task.SECONDS_PER_PAIR
-    )  # the baseline's, exact attention
+    )  # full is the baseline, which includes the exact reference
     assert linear.call_s * CALLS > pairs * fidelity_task.SECONDS_PER_PAIR
 
 
-def test_activations_that_are_not_installed_are_skipped_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cases_without_installed_activations_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
     cases = tiny_suites.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})

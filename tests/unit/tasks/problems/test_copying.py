@@ -1,4 +1,4 @@
-"""Copying, solved by reading the first half."""
+"""Copying: targets, the majority baseline and invalid sizes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ KEYS = CopyingKeys()
 
 
 @pytest.mark.parametrize("length", [2, 4, 32])
-def test_the_first_half_is_asked_in_the_second(length: int) -> None:
+def test_targets_repeat_the_first_half(length: int) -> None:
     COPYING.check(KEYS, length)
     batch, half = COPYING.draw(KEYS, length, 30, np.random.default_rng(0), "train"), length // 2
     assert batch.inputs.shape == batch.targets.shape == (30, length)
     assert (batch.targets[:, :half] == IGNORED).all()
     assert (batch.targets[:, half:] == batch.inputs[:, :half]).all()
     assert (batch.inputs[:, half] == KEYS.vocab).all()
-    assert (batch.inputs[:, half + 1 :] == batch.targets[:, half:-1]).all()  # each is asked before it comes
+    assert (batch.inputs[:, half + 1 :] == batch.targets[:, half:-1]).all()  # each target precedes the same input
     assert batch.distance is not None
     assert (batch.distance == [-1] * half + [half] * half).all()
 
 
-def test_a_guess_is_right_by_chance() -> None:
+def test_majority_is_the_share_of_the_most_frequent_token() -> None:
     targets = COPYING.draw(KEYS, 64, 2000, np.random.default_rng(0), "test").targets
     share = np.bincount(targets[targets != IGNORED]).max() / (2000 * 32)
     assert share == pytest.approx(COPYING.baselines(KEYS, 64).majority, abs=0.003)

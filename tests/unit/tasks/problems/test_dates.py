@@ -1,4 +1,4 @@
-"""Dates, read by a reader that was written apart from the writer."""
+"""Dates: sources are parsed by a reader that is independent of the generator."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 
 
 def _read(text: str) -> str:
-    if found := re.search(r"(\d\d)/(\d\d)/(\d\d)$", text):
-        month, day, year = map(int, found.groups())
+    if match := re.search(r"(\d\d)/(\d\d)/(\d\d)$", text):
+        month, day, year = map(int, match.groups())
         year += 1900 if year >= 50 else 2000
-    elif found := re.search(r"(\d+)\.(\d+)\.(\d{4})$", text):
-        day, month, year = map(int, found.groups())
-    elif found := re.search(r"([a-z]+) (\d+), (\d{4})$", text):
-        month, day, year = MONTHS.index(found[1][:3]) + 1, int(found[2]), int(found[3])
+    elif match := re.search(r"(\d+)\.(\d+)\.(\d{4})$", text):
+        day, month, year = map(int, match.groups())
+    elif match := re.search(r"([a-z]+) (\d+), (\d{4})$", text):
+        month, day, year = MONTHS.index(match[1][:3]) + 1, int(match[2]), int(match[3])
     else:
-        found = re.search(r"(\d+) ([a-z]+) (\d{4})$", text)
-        assert found, text
-        day, month, year = int(found[1]), MONTHS.index(found[2][:3]) + 1, int(found[3])
+        match = re.search(r"(\d+) ([a-z]+) (\d{4})$", text)
+        assert match, text
+        day, month, year = int(match[1]), MONTHS.index(match[2][:3]) + 1, int(match[3])
         if weekday := re.search(r"(\w{3}), \d", text):
             assert weekday[1] == WEEKDAYS[date(year, month, day).weekday()]
     return f"{year}-{month:02}-{day:02}"
 
 
 @pytest.mark.parametrize("length", [MAX_DATE_CHARACTERS, 48])
-def test_every_source_can_be_read(length: int) -> None:
+def test_sources_can_be_parsed_to_their_targets(length: int) -> None:
     DATES.check(KEYS, length)
     batch = DATES.draw(KEYS, length, 400, np.random.default_rng(0), "train")
     assert batch.lengths is not None
@@ -61,16 +61,16 @@ def test_no_day_is_in_two_splits() -> None:
     assert drawn <= parts[2]
 
 
-def test_baselines_are_counted_over_the_days_of_tests() -> None:
-    told = DATES.baselines(KEYS, 48)
+def test_baselines_are_counted_over_test_days() -> None:
+    baselines = DATES.baselines(KEYS, 48)
     following: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for day in list_days("test").tolist():
         text = f"{date.fromordinal(day).isoformat()}$"
         for i, letter in enumerate(text):
             following[text[:i]][letter] += 1
     letters = sum(following.values(), Counter())
-    assert told.majority == pytest.approx(max(letters.values()) / letters.total())
-    assert told.shortcut == pytest.approx(sum(max(c.values()) for c in following.values()) / letters.total())
+    assert baselines.majority == pytest.approx(max(letters.values()) / letters.total())
+    assert baselines.shortcut == pytest.approx(sum(max(c.values()) for c in following.values()) / letters.total())
 
 
 def test_too_few_characters_are_refused() -> None:

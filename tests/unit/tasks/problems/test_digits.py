@@ -1,4 +1,4 @@
-"""Digits: the splits, and the nearest mean worked out one image at a time."""
+"""Digits: the splits, and the nearest-mean baseline, computed image by image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load_images
 KEYS = DigitsKeys()
 
 
-def test_without_scikit_learn_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from efficient_attn.integrations.model_info import NotInstalled
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
@@ -22,12 +22,12 @@ def test_without_scikit_learn_it_is_said_how_to_get_it(monkeypatch: pytest.Monke
         DIGITS.draw(KEYS, 16, 4, np.random.default_rng(0), "train")
 
 
-def test_an_image_has_one_length() -> None:
+def test_lengths_other_than_16_are_refused() -> None:
     with pytest.raises(UsageError, match="16 patches"):
         DIGITS.check(KEYS, 64)
 
 
-def test_splits_are_apart_and_hold_every_class() -> None:
+def test_splits_are_disjoint_and_contain_every_class() -> None:
     sklearn = pytest.importorskip("sklearn.datasets")
     parts = [load_images(split) for split in ("train", "validation", "test")]
     assert [len(labels) for _, labels in parts] == [1197, 300, 300]
@@ -41,7 +41,7 @@ def test_splits_are_apart_and_hold_every_class() -> None:
     assert (values.min(), values.max()) == (0, 1)
 
 
-def test_a_draw_has_each_image_once_and_no_more_than_there_are() -> None:
+def test_draws_contain_each_image_at_most_once() -> None:
     pytest.importorskip("sklearn.datasets")
     batch = DIGITS.draw(KEYS, 16, 512, np.random.default_rng(0), "test")
     assert batch.inputs.shape == (300, 1, 8, 8)
@@ -51,13 +51,16 @@ def test_a_draw_has_each_image_once_and_no_more_than_there_are() -> None:
     assert (some[0].inputs != some[2].inputs).any()
 
 
-def test_baselines_are_counted_over_the_tests() -> None:
+def test_baselines_are_measured_on_the_test_split() -> None:
     pytest.importorskip("sklearn.datasets")
-    (images, labels), (asked, right) = load_images("train"), load_images("test")
+    (images, labels), (test_images, test_labels) = load_images("train"), load_images("test")
     means = [np.mean([x for x, y in zip(images, labels, strict=True) if y == digit], axis=0) for digit in range(10)]
-    hits = [int(np.argmin([np.linalg.norm(x - m) for m in means])) == y for x, y in zip(asked, right, strict=True)]
-    told = DIGITS.baselines(KEYS, 16)
-    assert told.shortcut == pytest.approx(np.mean(hits))
-    assert told.shortcut is not None
-    assert told.shortcut > 0.85
-    assert told.majority == pytest.approx(0.1, abs=0.01)
+    hits = [
+        int(np.argmin([np.linalg.norm(x - m) for m in means])) == y
+        for x, y in zip(test_images, test_labels, strict=True)
+    ]
+    baselines = DIGITS.baselines(KEYS, 16)
+    assert baselines.shortcut == pytest.approx(np.mean(hits))
+    assert baselines.shortcut is not None
+    assert baselines.shortcut > 0.85
+    assert baselines.majority == pytest.approx(0.1, abs=0.01)

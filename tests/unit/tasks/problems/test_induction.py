@@ -1,4 +1,4 @@
-"""Induction, solved by looking for the special token."""
+"""Induction: targets, distances, the majority baseline and invalid sizes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ KEYS = InductionKeys(nearest=1)
 
 
 @pytest.mark.parametrize("length", [3, 4, 33])
-def test_what_followed_the_special_token_is_asked_at_the_end(length: int) -> None:
+def test_target_is_the_token_after_the_special_token(length: int) -> None:
     INDUCTION.check(KEYS, length)
     batch = INDUCTION.draw(KEYS, length, 300, np.random.default_rng(0), "train")
-    rows, places = np.nonzero(batch.inputs == KEYS.vocab)
-    assert (rows == np.repeat(np.arange(300), 2)).all()  # it comes twice
-    assert (places[1::2] == length - 1).all()
+    rows, positions = np.nonzero(batch.inputs == KEYS.vocab)
+    assert (rows == np.repeat(np.arange(300), 2)).all()  # twice in each row
+    assert (positions[1::2] == length - 1).all()
     assert (batch.targets[:, :-1] == IGNORED).all()
-    answer = places[::2] + 1
+    answer = positions[::2] + 1
     assert (batch.inputs[np.arange(300), answer] == batch.targets[:, -1]).all()
     assert batch.distance is not None
     assert (batch.distance[:, :-1] == -1).all()
     assert (batch.distance[:, -1] == length - 1 - answer).all()
-    assert set(places[::2]) == set(range(length - 2))  # anywhere
+    assert set(positions[::2]) == set(range(length - 2))  # at any position
 
 
-def test_answers_lie_half_the_length_back_unless_said_otherwise() -> None:
+def test_answers_are_at_least_half_the_length_back_by_default() -> None:
     for keys, nearest in ((InductionKeys(), 32), (InductionKeys(nearest=50), 50)):
         distance = INDUCTION.draw(keys, 64, 2000, np.random.default_rng(0), "train").distance
         assert distance is not None
         assert set(distance[:, -1]) == set(range(nearest, 63))
 
 
-def test_nothing_lies_beyond_the_beginning() -> None:
+def test_distances_beyond_the_beginning_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 62"):
         INDUCTION.check(InductionKeys(nearest=63), 64)
 
 
-def test_a_guess_is_right_by_chance() -> None:
+def test_majority_is_the_share_of_the_most_frequent_token() -> None:
     targets = INDUCTION.draw(KEYS, 16, 20000, np.random.default_rng(0), "test").targets[:, -1]
     assert np.bincount(targets).max() / 20000 == pytest.approx(INDUCTION.baselines(KEYS, 16).majority, abs=0.005)
 

@@ -29,20 +29,20 @@ def test_labels_are_the_values_of_padded_rows() -> None:
 
 
 @pytest.mark.slow
-def test_baselines_at_official_sizes() -> None:
+def test_baselines_at_official_sizes_are_as_published() -> None:
     LISTOPS.check(OFFICIAL, 2000)
-    told = LISTOPS.baselines(OFFICIAL, 2000)
-    assert told.majority == pytest.approx(0.166, abs=0.025)
-    assert told.shortcut == pytest.approx(0.37, abs=0.03)
+    baselines = LISTOPS.baselines(OFFICIAL, 2000)
+    assert baselines.majority == pytest.approx(0.166, abs=0.025)
+    assert baselines.shortcut == pytest.approx(0.37, abs=0.03)
 
 
-def test_the_root_operator_is_counted() -> None:
+def test_shortcut_is_the_best_label_for_the_root_operator() -> None:
     batch = LISTOPS.draw(KEYS, 48, 2000, np.random.default_rng(0), "test")
-    told, right = LISTOPS.baselines(KEYS, 48), 0
+    baselines, correct = LISTOPS.baselines(KEYS, 48), 0
     for operator in np.unique(batch.inputs[:, 0]):
-        right += np.bincount(batch.targets[batch.inputs[:, 0] == operator]).max()
-    assert told.shortcut == right / 2000
-    assert told.majority == np.bincount(batch.targets).max() / 2000
+        correct += np.bincount(batch.targets[batch.inputs[:, 0] == operator]).max()
+    assert baselines.shortcut == correct / 2000
+    assert baselines.majority == np.bincount(batch.targets).max() / 2000
 
 
 @pytest.mark.parametrize(("keys", "length"), [({"longer_than": 48}, 48), ({"depth": 2}, 48), ({}, 9)])
@@ -51,7 +51,7 @@ def test_sizes_that_do_not_fit_are_refused(keys: dict[str, int], length: int) ->
         LISTOPS.check(ListopsKeys(**keys), length)
 
 
-def test_files_take_the_place_of_what_is_drawn(tmp_path: Path) -> None:
+def test_files_replace_drawn_examples(tmp_path: Path) -> None:
     rows = [f"( ( ( [MAX 1 ) {digit} ) ] )\t{max(1, digit)}" for digit in range(10)]
     for name in ("train", "val", "test"):
         (tmp_path / f"basic_{name}.tsv").write_text("\r\n".join(["Source\tTarget", *rows, ""]), newline="")

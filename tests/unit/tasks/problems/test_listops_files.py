@@ -1,4 +1,4 @@
-"""Long Range Arena's files: read as they are, or refused with the line."""
+"""Long Range Arena's files: valid ones are read, others are refused with the line number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _write(folder: Path, content: str) -> str:
     return str(folder)
 
 
-def test_rows_are_tokens_without_grouping(tmp_path: Path) -> None:
+def test_rows_are_tokens_without_parentheses(tmp_path: Path) -> None:
     rows, labels = read_rows(_write(tmp_path, HEADER + GOOD + "[MIN 0 [MAX 1 2 ] ]\t0\r\n"), "validation")
     assert [row.tolist() for row in rows] == [[12, 3, 13, 9, 8, 14, 14], [10, 0, 11, 1, 2, 14, 14]]
     assert labels.tolist() == [5, 0]
@@ -44,7 +44,7 @@ def test_rows_are_tokens_without_grouping(tmp_path: Path) -> None:
         (HEADER + "\t1\n", 2, "token"),
     ],
 )
-def test_other_files_are_refused_with_the_line(content: str, line: int, reason: str, tmp_path: Path) -> None:
+def test_invalid_files_are_refused_with_the_line(content: str, line: int, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"basic_val\.tsv:{line}: .*{reason}"):
         read_rows(_write(tmp_path, content), "validation")
 

@@ -1,4 +1,4 @@
-"""MQAR, solved by reading the pairs."""
+"""MQAR: answers are looked up in the pairs, and gaps have the intended distribution."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from efficient_attn.tasks.training.problem import IGNORED
 KEYS = MqarKeys()
 
 
-def test_every_answer_is_the_value_that_stood_after_its_key() -> None:
+def test_each_answer_is_the_value_after_its_key() -> None:
     batch = MQAR.draw(KEYS, 64, 50, np.random.default_rng(0), "train")
     assert batch.distance is not None
     for tokens, targets, distance in zip(batch.inputs, batch.targets, batch.distance, strict=True):
         table = dict(zip(tokens[0:16:2].tolist(), tokens[1:16:2].tolist(), strict=True))
-        asked = np.flatnonzero(targets != IGNORED)
-        assert len(table) == len(set(table.values())) == len(asked) == KEYS.pairs
-        assert (asked >= 16).all()
-        assert [table[int(tokens[at])] for at in asked] == targets[asked].tolist()
-        assert (tokens[asked - distance[asked]] == targets[asked]).all()
+        queries = np.flatnonzero(targets != IGNORED)
+        assert len(table) == len(set(table.values())) == len(queries) == KEYS.pairs
+        assert (queries >= 16).all()
+        assert [table[int(tokens[at])] for at in queries] == targets[queries].tolist()
+        assert (tokens[queries - distance[queries]] == targets[queries]).all()
         assert (distance[targets == IGNORED] == -1).all()
 
 
-def test_gaps_are_drawn_as_numpy_draws_them_without_replacement() -> None:
+def test_gaps_have_the_distribution_of_numpy_choice() -> None:
     batch = MQAR.draw(KEYS, 64, 4000, np.random.default_rng(0), "train")
     assert batch.distance is not None
     slots = np.arange(1, 25, dtype=float) ** (POWER - 1)
     generator = np.random.default_rng(1)
     drawn = np.array([generator.choice(24, KEYS.pairs, replace=False, p=slots / slots.sum()) for _ in range(4000)])
     at = np.stack([np.flatnonzero(row != IGNORED) for row in batch.targets])
-    pair = (at - np.take_along_axis(batch.distance, at, 1) - 1) // 2  # which pair each position asks for
+    pair = (at - np.take_along_axis(batch.distance, at, 1) - 1) // 2  # the pair that each position queries
     gaps = np.empty_like(at)
     np.put_along_axis(gaps, pair, (at - 16) // 2, 1)
     for column in (0, KEYS.pairs - 1):

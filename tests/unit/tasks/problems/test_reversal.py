@@ -1,4 +1,4 @@
-"""Reversal, solved by reading backwards."""
+"""Reversal: targets, baselines of constant answers, and invalid sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
 KEYS = ReversalKeys(vocab=8)
 
 
-def test_the_answer_is_the_source_backwards_and_an_end() -> None:
+def test_targets_are_the_reversed_source_and_an_end_token() -> None:
     batch = REVERSAL.draw(KEYS, 9, 40, np.random.default_rng(0), "train")
     solved = [[*row[::-1], 9] for row in batch.inputs.tolist()]
     assert batch.targets.tolist() == solved
@@ -21,11 +21,11 @@ def test_the_answer_is_the_source_backwards_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("length", [2, 20])
-def test_baselines_are_what_guesses_reach(length: int) -> None:
+def test_baselines_match_the_scores_of_constant_answers(length: int) -> None:
     targets = REVERSAL.draw(KEYS, length, 5000, np.random.default_rng(0), "test").targets
-    told = REVERSAL.baselines(KEYS, length)
-    assert np.bincount(targets.ravel()).max() / targets.size == pytest.approx(told.majority, abs=0.01)
-    assert (targets == [0] * length + [9]).mean() == pytest.approx(told.shortcut, abs=0.01)
+    baselines = REVERSAL.baselines(KEYS, length)
+    assert np.bincount(targets.ravel()).max() / targets.size == pytest.approx(baselines.majority, abs=0.01)
+    assert (targets == [0] * length + [9]).mean() == pytest.approx(baselines.shortcut, abs=0.01)
 
 
 @pytest.mark.parametrize(("vocab", "length"), [(8, 0), (1, 8)])

@@ -1,4 +1,4 @@
-"""Selective copying, solved by leaving out the blanks."""
+"""Selective copying: targets, the distribution of tokens, and invalid sizes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ KEYS = SelectiveCopyingKeys()
 
 
 @pytest.mark.parametrize("length", [16, 17, 64])
-def test_what_is_no_blank_is_asked_in_order(length: int) -> None:
+def test_targets_are_the_nonblank_tokens_in_order(length: int) -> None:
     SELECTIVE_COPYING.check(KEYS, length)
     batch = SELECTIVE_COPYING.draw(KEYS, length, 200, np.random.default_rng(0), "train")
     assert batch.distance is not None
     for tokens, targets, distance in zip(batch.inputs, batch.targets, batch.distance, strict=True):
-        places, asked = np.flatnonzero(tokens < KEYS.vocab), np.arange(length - KEYS.tokens, length)
-        assert (tokens[asked] == KEYS.vocab + 1).all()
+        sources, queries = np.flatnonzero(tokens < KEYS.vocab), np.arange(length - KEYS.tokens, length)
+        assert (tokens[queries] == KEYS.vocab + 1).all()
         assert (targets[: -KEYS.tokens] == IGNORED).all()
-        assert tokens[places].tolist() == targets[asked].tolist()
-        assert (asked - distance[asked] == places).all()
+        assert tokens[sources].tolist() == targets[queries].tolist()
+        assert (queries - distance[queries] == sources).all()
         assert (distance[: -KEYS.tokens] == -1).all()
 
 
-def test_tokens_stand_anywhere() -> None:
+def test_tokens_and_their_positions_are_uniform() -> None:
     batch = SELECTIVE_COPYING.draw(KEYS, 64, 4000, np.random.default_rng(0), "train")
     shares = (batch.inputs[:, :56] < KEYS.vocab).mean(0)
     assert abs(shares - 8 / 56).max() < 0.03

@@ -1,4 +1,4 @@
-"""Sorting, solved by sorting; what an answer's order gives away, counted over all sources of small sizes."""
+"""Sorting: targets, and the shortcut compared with an enumeration of all small sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.tasks.problems.sorting import SORTING, SortingKeys
 
 
-def test_the_answer_is_the_source_in_order_and_an_end() -> None:
+def test_targets_are_the_sorted_source_and_an_end_token() -> None:
     keys = SortingKeys(vocab=8)
     batch = SORTING.draw(keys, 9, 40, np.random.default_rng(0), "train")
     solved = [[*sorted(row), 9] for row in batch.inputs.tolist()]
@@ -22,7 +22,7 @@ def test_the_answer_is_the_source_in_order_and_an_end() -> None:
 
 
 @pytest.mark.parametrize(("vocab", "length"), [(2, 1), (2, 5), (5, 1), (4, 2), (3, 5), (6, 4), (9, 3)])
-def test_the_shortcut_is_the_best_guess_by_place_and_last_token(vocab: int, length: int) -> None:
+def test_shortcut_is_the_best_guess_by_position_and_last_token(vocab: int, length: int) -> None:
     seen: Counter[tuple[int, int, int]] = Counter()
     for source in product(range(vocab), repeat=length):
         answer = [-1, *sorted(source), vocab]
@@ -34,7 +34,7 @@ def test_the_shortcut_is_the_best_guess_by_place_and_last_token(vocab: int, leng
     assert SORTING.baselines(SortingKeys(vocab=vocab), length).shortcut == pytest.approx(share, abs=1e-9)
 
 
-def test_the_shortcut_is_a_share_at_lengths_that_are_large() -> None:
+def test_shortcut_stays_below_one_at_large_lengths() -> None:
     shares = [SORTING.baselines(SortingKeys(), length).shortcut or 0.0 for length in (32, 256, 1024)]
     assert 0 < shares[0] < shares[1] < shares[2] < 1
 

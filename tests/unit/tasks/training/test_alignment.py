@@ -1,4 +1,4 @@
-"""Alignments: the weights of a call that was made, from what it makes of unit values."""
+"""Alignments: attention weights of a recorded call, recovered with unit values."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _make(variant: str, architecture: str) -> tuple[Learner, Batch]:
 @pytest.mark.parametrize(
     ("variant", "architecture"), [("full", "transformer"), ("additive", "recurrent"), ("general", "recurrent")]
 )
-def test_each_written_token_shares_one_among_those_of_the_source(variant: str, architecture: str) -> None:
-    found = compute_alignment(*_make(variant, architecture), "cpu")
-    weights = np.array(found)
-    assert weights.shape == (11, 10)  # the answer and its end, by a source longer than values of four are wide
+def test_weights_of_each_output_token_sum_to_one(variant: str, architecture: str) -> None:
+    rows = compute_alignment(*_make(variant, architecture), "cpu")
+    weights = np.array(rows)
+    assert weights.shape == (11, 10)  # outputs with an end token, by more source tokens than the 4 features of a value
     assert weights.min() >= 0
     assert weights.sum(1) == pytest.approx(1, abs=0.006)
-    assert np.ptp(weights, axis=1).max() > 0.001  # they tell tokens apart
+    assert np.ptp(weights, axis=1).max() > 0.001  # weights differ between tokens
 
 
-def test_it_is_what_softmax_makes_of_the_call() -> None:
+def test_weights_match_the_softmax_of_the_scores() -> None:
     learner, batch = _make("general", "recurrent")
     model = learner.model
     calls = []
@@ -45,12 +45,12 @@ def test_it_is_what_softmax_makes_of_the_call() -> None:
     handle.remove()
     q, k, _, _ = calls[3]
     weights = next(iter(model.attn.parameters()))[0].detach()  # type: ignore[union-attr]
-    wanted = (q[0, 0] @ weights @ k[0, 0].T).softmax(-1)[0]
-    line = torch.tensor(compute_alignment(learner, batch, "cpu")[3])  # type: ignore[index]
-    assert float((line - wanted).abs().max()) < 0.0006  # three digits are kept
+    expected = (q[0, 0] @ weights @ k[0, 0].T).softmax(-1)[0]
+    row = torch.tensor(compute_alignment(learner, batch, "cpu")[3])  # type: ignore[index]
+    assert float((row - expected).abs().max()) < 0.0006  # three digits are kept
 
 
-def test_where_there_is_nothing_to_draw_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alignment_is_none_without_attention_or_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compute_alignment(*_make("gru", "recurrent"), "cpu") is None
     monkeypatch.setattr(alignment, "MAX_TOKENS", 9)
     assert compute_alignment(*_make("full", "transformer"), "cpu") is None

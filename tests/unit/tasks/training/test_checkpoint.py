@@ -1,4 +1,4 @@
-"""Checkpoints: replaced as a whole or not at all, and trusted only where nothing is wrong with them."""
+"""Checkpoints: written atomically, and read only if they are complete and belong to the same setup."""
 
 from __future__ import annotations
 
@@ -24,67 +24,67 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "one"
 
 
-def test_all_of_it_comes_back(path: Path) -> None:
-    found = read(path, "mine")
-    assert found is not None
-    assert found[1] == PROGRESS
-    assert found[0].keys() == TENSORS.keys()
-    assert all(torch.equal(found[0][name], x) for name, x in TENSORS.items())
+def test_tensors_and_progress_are_restored(path: Path) -> None:
+    restored = read(path, "mine")
+    assert restored is not None
+    assert restored[1] == PROGRESS
+    assert restored[0].keys() == TENSORS.keys()
+    assert all(torch.equal(restored[0][name], x) for name, x in TENSORS.items())
 
 
-def test_nothing_else_is_left_beside_it(path: Path) -> None:
+def test_writing_leaves_no_other_files(path: Path) -> None:
     write(path, TENSORS, Progress(3), "mine")
     assert [p.name for p in path.parent.iterdir()] == ["one"]
     assert (read(path, "mine") or ({}, None))[1] == Progress(3)
 
 
-def test_a_kill_while_it_is_replaced_leaves_the_one_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*_: object) -> None:
+def test_interrupted_writes_keep_the_previous_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(durable.os, "replace", die)
+    monkeypatch.setattr(durable.os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write(path, TENSORS, Progress(3), "mine")
     assert (read(path, "mine") or ({}, None))[1] == PROGRESS
 
 
-def test_none_is_read_where_there_is_none(path: Path) -> None:
+def test_missing_checkpoints_are_read_as_none(path: Path) -> None:
     assert read(path.parent / "other", "mine") is None
     assert read(path.parent, "mine") is None
 
 
-def test_one_of_another_order_is_not_trusted(path: Path) -> None:
+def test_checkpoints_of_other_setups_are_ignored(path: Path) -> None:
     assert read(path, "another") is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
-def test_one_that_was_cut_short_is_not_trusted(share: float, path: Path) -> None:
+def test_truncated_checkpoints_are_ignored(share: float, path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     assert read(path, "mine") is None
 
 
-def test_no_byte_of_it_can_change_unseen(path: Path) -> None:
+def test_changed_bytes_are_detected_or_harmless(path: Path) -> None:
     data = path.read_bytes()
-    for place in range(8, len(data), 5):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        found = read(path, "mine")
-        if found is not None:  # the spaces that fill a line up, and the like
-            assert found[1] == PROGRESS
-            assert all(torch.equal(found[0][name], x) for name, x in TENSORS.items())
+    for position in range(8, len(data), 5):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        restored = read(path, "mine")
+        if restored is not None:  # a change of padding, for example
+            assert restored[1] == PROGRESS
+            assert all(torch.equal(restored[0][name], x) for name, x in TENSORS.items())
 
 
-def test_what_is_no_checkpoint_is_not_trusted(path: Path) -> None:
+def test_other_files_and_metadata_are_ignored(path: Path) -> None:
     with safe_open(path, framework="pt") as file:
-        about = file.metadata()
-    for changed in (
+        metadata = file.metadata()
+    for changes in (
         {"kind": "efficient-attn training 0"},
         {"progress": "{}"},
         {"progress": "no JSON"},
         {"progress": json.dumps({"steps": 1, "losses": [], "scores": [], "later": 1})},
         {"sum": ""},
     ):
-        save_file({"a": torch.tensor(3.0)}, path, about | changed)
+        save_file({"a": torch.tensor(3.0)}, path, metadata | changes)
         assert read(path, "mine") is None
     save_file({"a": torch.tensor(3.0)}, path)
     assert read(path, "mine") is None
@@ -92,11 +92,11 @@ def test_what_is_no_checkpoint_is_not_trusted(path: Path) -> None:
     assert read(path, "mine") is None
 
 
-def test_what_was_read_does_not_hang_on_the_file(path: Path) -> None:
-    found = read(path, "mine")
-    assert found is not None
+def test_restored_tensors_do_not_depend_on_the_file(path: Path) -> None:
+    restored = read(path, "mine")
+    assert restored is not None
     path.write_bytes(b"\0" * path.stat().st_size)
-    assert torch.equal(found[0]["b"], TENSORS["b"])
+    assert torch.equal(restored[0]["b"], TENSORS["b"])
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _train(model: nn.Module, steps: int) -> torch.optim.AdamW:
 
 
 class Nested(nn.Module):
-    """A parameter's name begins another's."""
+    """Has parameters with nested names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,17 +124,17 @@ def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_weights_and_what_the_optimizer_remembers_are_put_back() -> None:
+def test_weights_and_optimizer_state_are_restored() -> None:
     model, other = Nested(), Nested()
-    found = flatten(model, _train(model, 3))
-    assert "optimizer.weight.other.exp_avg_sq" in found
+    tensors = flatten(model, _train(model, 3))
+    assert "optimizer.weight.other.exp_avg_sq" in tensors
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
-    assert restore(other, fresh, {name: x.clone() for name, x in found.items()})
-    assert _same(flatten(other, fresh), found)
+    assert restore(other, fresh, {name: x.clone() for name, x in tensors.items()})
+    assert _same(flatten(other, fresh), tensors)
     assert float(fresh.state[other.bias]["step"]) == 3
 
 
-def test_what_is_of_another_model_is_refused_and_changes_nothing() -> None:
+def test_restoring_another_model_fails_without_changes() -> None:
     model, other = nn.Linear(2, 3), nn.Linear(3, 3)
     before = {name: x.clone() for name, x in other.state_dict().items()}
     fresh = torch.optim.AdamW(other.parameters())

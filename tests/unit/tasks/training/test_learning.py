@@ -1,4 +1,4 @@
-"""From a problem to a task: what is planned, what a worker makes of it, and a row for each seed and rate."""
+"""Training tasks: planned groups, a row for each seed and rate, resumed runs and failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ATTEMPTS = list(list_attempts(NAMED, tiny.keys(), quick=False))
 
 
 @pytest.fixture(autouse=True)
-def _tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _registered_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
     with tiny_suites.isolated_registry():
         register_task(make_task(NAMED))
@@ -64,14 +64,14 @@ def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
     return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
 
 
-def _told(records: list[Record]) -> list[Any]:
-    """All that rows say but seconds, and who made them."""
+def _comparable(records: list[Record]) -> list[Any]:
+    """Rows and samples without times and run ids."""
     names = ("train.train_s", "train.step_ms")
-    told = []
+    comparable = []
     for record in records:
         extra = {name: value for name, value in record.row.extra.items() if name not in names}
-        told.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
-    return told
+        comparable.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
+    return comparable
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +90,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_mechanisms_are_trained_in_turns() -> None:
-    cells = group_cases(tiny_suites.plan(TEXT))
-    assert [cell.config.inputs for cell, _ in cells] == [attempt.label for attempt in ATTEMPTS]
-    assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in cells)
-    assert len({case.key for _, members in cells for case in members}) == 2 * len(ATTEMPTS)
+def test_mechanisms_are_trained_interleaved() -> None:
+    groups = group_cases(tiny_suites.plan(TEXT))
+    assert [group.config.inputs for group, _ in groups] == [attempt.label for attempt in ATTEMPTS]
+    assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in groups)
+    assert len({case.key for _, members in groups for case in members}) == 2 * len(ATTEMPTS)
 
 
-def test_a_trial_has_one_attempt_and_a_part_of_the_steps_or_seconds() -> None:
+def test_quick_runs_have_a_smaller_budget_and_one_attempt() -> None:
     (case,) = tiny_suites.plan(TEXT, quick=True, variants=["full"], keys={"steps": 40})
     assert (case.keys.steps, case.keys.seconds) == (10, None)
     (case,) = tiny_suites.plan(TEXT.replace("steps    = 3\n", ""), quick=True, variants=["full"], keys={"seconds": 8.0})
     assert (case.keys.steps, case.keys.seconds) == (None, 2.0)
 
 
-def test_how_often_it_is_saved_is_no_part_of_a_case() -> None:
+def test_case_keys_do_not_depend_on_the_checkpoint_interval() -> None:
     often = tiny_suites.plan(TEXT + "[[variant]]\nname='linear'\n", keys={"checkpoint_s": 1.0})
     assert [case.keys.checkpoint_s for case in often] == [1.0] * len(often)
     assert [case.key for case in often] == [
@@ -112,12 +112,12 @@ def test_how_often_it_is_saved_is_no_part_of_a_case() -> None:
     ]
 
 
-def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
+def test_keys_can_be_set_to_their_defaults() -> None:
     assert tiny_suites.plan(TEXT, keys={"noise": False}) == tiny_suites.plan(TEXT)
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "message"),
     [
         ({"axes": {"seq_len": [15]}}, "need an even length"),
         ({"keys": {"test_len": [6]}}, "need an even length of at least 8, not 6"),
@@ -127,8 +127,8 @@ def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
         ({"seed": 3}, "so seed must be 0, not 3"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_runs(changed: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_invalid_settings_are_refused_when_planning(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         tiny_suites.plan(TEXT, **changed)
 
 
@@ -157,7 +157,7 @@ def test_rows_have_the_declared_columns_and_no_others(whole: list[Record]) -> No
         assert (usual <= record.row.extra.keys()) == (record.row.status == "ok")
 
 
-def test_a_row_says_what_was_trained_and_what_came_of_it(whole: list[Record]) -> None:
+def test_rows_contain_settings_scores_and_curves(whole: list[Record]) -> None:
     row, extra = whole[0].row, whole[0].row.extra
     assert (row.mode, row.metric, row.steps, row.stop_reason) == ("train", "accuracy", 3, "the budget of steps")
     assert (extra["train.budget"], extra["train.batch"], extra["train.examples"]) == (3, 4, 8)
@@ -171,7 +171,7 @@ def test_a_row_says_what_was_trained_and_what_came_of_it(whole: list[Record]) ->
     assert samples["validation"][-1] == extra["train.validation"]
 
 
-def test_other_seeds_have_the_best_rate_of_the_rows_so_far(whole: list[Record]) -> None:
+def test_other_seeds_use_the_best_rate_and_budget(whole: list[Record]) -> None:
     for variant in ("full", "sliding_window:window=3"):
         rows = [r.row for r in whole if r.row.variant == variant and r.row.status == "ok"]
         first = [row for row in rows if row.extra["train.attempt"] != "best"]
@@ -183,14 +183,14 @@ def test_other_seeds_have_the_best_rate_of_the_rows_so_far(whole: list[Record]) 
             assert row.extra["train.budget"] == best.extra["train.budget"]
 
 
-def test_a_window_has_its_computed_bound_as_its_shortcut(whole: list[Record]) -> None:
+def test_the_shortcut_of_a_window_is_its_computed_bound(whole: list[Record]) -> None:
     full, window = (record.row.extra for record in whole[:2])
     assert (full["train.shortcut"], full["train.way"]) == (None, None)
     assert full["train.chance"] < window["train.shortcut"] < 1  # type: ignore[operator]
     assert window["train.way"] == "all that lies within reach of its keys"
 
 
-def test_the_bound_counts_chance_beyond_the_reach() -> None:
+def test_the_bound_is_chance_beyond_the_reach() -> None:
     copying = replace(COPYING, name="tiny copying")
     register_task(make_task(copying))
     text = TEXT.replace('"tiny"', '"tiny copying"').replace("pairs    = 2\n", "")
@@ -199,23 +199,23 @@ def test_the_bound_counts_chance_beyond_the_reach() -> None:
     )
     assert (
         compute_reach_score(copying, near) == 1 / 20
-    )  # the answer lies 8 back, and the convolution sees one more than the 6
+    )  # the answer is 8 tokens back, and the convolution sees one more than 6
     assert compute_reach_score(copying, far) == 1
 
 
-# -- the run so far --------------------------------------------------------------------------------------------------
+# -- earlier rows ----------------------------------------------------------------------------------------------------
 
 
-def _case(words: str, text: str = TEXT, **changed: Any) -> Case:
-    return next(c for c in tiny_suites.plan(text, variants=["full"], **changed) if c.group.config.inputs == words)
+def _case(label: str, text: str = TEXT, **changed: Any) -> Case:
+    return next(c for c in tiny_suites.plan(text, variants=["full"], **changed) if c.group.config.inputs == label)
 
 
-def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path) -> None:
+def test_earlier_rows_have_the_same_mechanism_and_keys(tmp_path: Path) -> None:
     _run(tmp_path)
     scratch.set_folder(tmp_path)
-    found = list_earlier_rows(NAMED, _case("seed 1, best"))
-    assert {row.variant for row in found} == {"full"}
-    assert {row.inputs for row in found} == {a.label for a in ATTEMPTS} - {"seed 1, best"}
+    rows = list_earlier_rows(NAMED, _case("seed 1, best"))
+    assert {row.variant for row in rows} == {"full"}
+    assert {row.inputs for row in rows} == {a.label for a in ATTEMPTS} - {"seed 1, best"}
     for changed in ({"steps": 4}, {"pairs": 1}, {"test_len": [8]}):
         assert list_earlier_rows(NAMED, _case("seed 1, best", keys=changed)) == []
     assert list_earlier_rows(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
@@ -223,13 +223,13 @@ def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path
     assert list_earlier_rows(NAMED, _case("seed 1, best")) == []
 
 
-def test_a_run_that_is_gone_on_with_comes_to_the_same(tmp_path: Path, whole: list[Record]) -> None:
+def test_resumed_runs_have_the_same_records(tmp_path: Path, whole: list[Record]) -> None:
     for stop in (3, 8):
         with pytest.raises(KeyboardInterrupt):
             _run(tmp_path, resume=True, progress=_interrupt_after(stop))
         scratch.set_folder(None)  # as in a new process
     _run(tmp_path, resume=True)
-    assert _told(read(tmp_path)) == _told(whole)
+    assert _comparable(read(tmp_path)) == _comparable(whole)
 
 
 def _interrupt_after(count: int) -> Any:
@@ -240,7 +240,7 @@ def _interrupt_after(count: int) -> Any:
     return progress
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_a_mechanism_that_lacks_a_trait_is_unsupported_with_the_reason() -> None:
@@ -253,22 +253,22 @@ def _first(variant: str) -> Case:
     return tiny_suites.plan(TEXT, variants=[variant])[0]
 
 
-def test_a_loss_that_is_no_number_is_invalid() -> None:
+def test_a_nan_loss_is_invalid() -> None:
     nan = tiny_suites.register_modified("zz_nan", lambda out: out * float("nan"))
     (record,) = measure_cases([tiny_suites.plan(TEXT, variants=[nan])[0]])
     assert (record.row.status, record.row.extra) == ("invalid", {})
     assert record.row.reason == "the loss is nan at step 1, at learning rate 0.002"
 
 
-def test_no_room_for_a_checkpoint_ends_the_case_and_not_the_run(
+def test_a_full_disk_fails_the_case_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[Record]
 ) -> None:
     write, full = durable._write, True
 
-    def refuse(file: int, data: Any, **how: Any) -> None:
-        if full and len(data) > 20_000:  # rows are small enough
+    def refuse(file: int, data: Any, **options: Any) -> None:
+        if full and len(data) > 20_000:  # rows are smaller
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(file, data, **how)
+        write(file, data, **options)
 
     monkeypatch.setattr(durable, "_write", refuse)
     text = TEXT.replace("steps ", "learning_rates = [2e-3]\nsteps ")
@@ -280,18 +280,18 @@ def test_no_room_for_a_checkpoint_ends_the_case_and_not_the_run(
     assert "\n" not in reason
     full = False
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
-    assert _told(read(tmp_path))[0][1] == _told(whole)[0][1]
+    assert _comparable(read(tmp_path))[0][1] == _comparable(whole)[0][1]
 
 
-def test_a_failed_case_keeps_its_checkpoint_until_it_is_tried_again(tmp_path: Path, whole: list[Record]) -> None:
+def test_a_failed_case_keeps_its_checkpoint_until_it_is_retried(tmp_path: Path, whole: list[Record]) -> None:
     text = TEXT.replace("steps ", "checkpoint_s = 1e-9\nlearning_rates = [2e-3]\nsteps ")
     splits: list[str] = []
 
-    def draw(*given: Any) -> Any:
-        splits.append(given[-1])
+    def draw(*args: Any) -> Any:
+        splits.append(args[-1])
         if splits == ["train", "validation"] * 2:
-            raise RuntimeError("the second look went wrong")
-        return NAMED.draw(*given)
+            raise RuntimeError("the second validation failed")
+        return NAMED.draw(*args)
 
     task_registry._registered.pop("tiny")
     register_task(make_task(replace(NAMED, draw=draw)))
@@ -301,6 +301,6 @@ def test_a_failed_case_keeps_its_checkpoint_until_it_is_tried_again(tmp_path: Pa
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
     assert not (tmp_path / CHECKPOINT_FOLDER).exists()
     records = read(tmp_path)
-    assert _told(records)[0][1] == _told(whole)[0][1]
+    assert _comparable(records)[0][1] == _comparable(whole)[0][1]
     steps = sum(record.row.steps or 0 for record in records)
-    assert splits.count("train") == steps + 1  # the second one alone was taken again
+    assert splits.count("train") == steps + 1  # only the second step was repeated

@@ -1,4 +1,4 @@
-"""Training: the same bits for the same seed, stopped or not; what it draws, when it looks, and how it ends early."""
+"""Training: reproducible results, also after interruptions; examples, validations and early stops."""
 
 from __future__ import annotations
 
@@ -33,54 +33,52 @@ from efficient_attn.tasks.training.problem import Batch, Split
 OFTEN = tiny.keys(checkpoint_s=1e-9)  # a checkpoint after every step
 
 
-def _run(**how: Any) -> tuple[Any, ...]:
-    training = tiny.train(**how)
+def _run(**options: Any) -> tuple[Any, ...]:
+    training = tiny.train(**options)
     return tiny.found(training, training.run())
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> tuple[Any, ...]:
+def uninterrupted() -> tuple[Any, ...]:
     return _run()
 
 
-def _order(**changed: Any) -> TrainingSetup:
+def _setup(**changed: Any) -> TrainingSetup:
     return replace(
         TrainingSetup(problem=tiny.TINY, keys=tiny.keys(), length=tiny.LENGTH, index=0, rate=1e-3), **changed
     )
 
 
-# -- the same bits ---------------------------------------------------------------------------------------------------
+# -- reproducibility -------------------------------------------------------------------------------------------------
 
 
-def test_a_seed_decides_every_bit(undisturbed: tuple[Any, ...]) -> None:
+def test_results_are_determined_by_the_seed(uninterrupted: tuple[Any, ...]) -> None:
     torch.manual_seed(7)  # nothing is drawn from torch
-    assert _run() == undisturbed
-    assert _run(index=1)[0] != undisturbed[0]
+    assert _run() == uninterrupted
+    assert _run(index=1)[0] != uninterrupted[0]
 
 
 @pytest.mark.parametrize("count", range(tiny.STEPS + 2))  # before each step, and between tests
-def test_what_was_stopped_anywhere_goes_on_as_if_it_had_not_been(
-    count: int, undisturbed: tuple[Any, ...], tmp_path: Path
-) -> None:
+def test_interrupted_training_gives_the_same_result(count: int, uninterrupted: tuple[Any, ...], tmp_path: Path) -> None:
     path = tmp_path / "deep" / "checkpoint"
     with pytest.raises(tiny.Stopped):
         tiny.train(path, given=OFTEN).run(tiny.stop_after(count))
     training = tiny.train(path, given=OFTEN)
-    assert training.progress.step == min(count, tiny.STEPS)  # it did go on
-    assert tiny.found(training, training.run()) == undisturbed
+    assert training.progress.step == min(count, tiny.STEPS)  # it continued
+    assert tiny.found(training, training.run()) == uninterrupted
 
 
-def test_what_was_saved_long_ago_does_as_well(
-    undisturbed: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_older_checkpoint_gives_the_same_result(
+    uninterrupted: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = itertools.count()  # a second a glance
+    clock = itertools.count()  # each reading is a second later
     monkeypatch.setattr(loop, "perf_counter", lambda: float(next(clock)))
     seldom = tiny.keys(checkpoint_s=8.0)
     with pytest.raises(tiny.Stopped):
         tiny.train(tmp_path / "one", given=seldom).run(tiny.stop_after(5))
     training = tiny.train(tmp_path / "one", given=seldom)
     assert 0 < training.progress.step < 5
-    assert tiny.found(training, training.run()) == undisturbed
+    assert tiny.found(training, training.run()) == uninterrupted
 
 
 CAUSAL = [name for name in names() if info(name).traits.causal]
@@ -88,8 +86,8 @@ CAUSAL = [name for name in names() if info(name).traits.causal]
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("variant", CAUSAL)
-def test_every_mechanism_goes_on_from_its_checkpoint(variant: str, tmp_path: Path) -> None:
-    """What it learns is in the checkpoint, and it keeps nothing else from step to step."""
+def test_each_causal_mechanism_continues_from_its_checkpoint(variant: str, tmp_path: Path) -> None:
+    """The checkpoint contains everything that persists from step to step."""
     short = {"variant": variant, "given": OFTEN, "steps": 4}
     whole = _run(**short)
     with pytest.raises(tiny.Stopped):
@@ -98,11 +96,11 @@ def test_every_mechanism_goes_on_from_its_checkpoint(variant: str, tmp_path: Pat
     assert _run(path=tmp_path / "one", **short) == whole
 
 
-# -- checkpoints that cannot be trusted ------------------------------------------------------------------------------
+# -- unusable checkpoints --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("other", [{"variant": "general"}, {"rate": 1e-3}, {"index": 1}, {"steps": 7}])
-def test_a_checkpoint_of_another_training_is_not_gone_on_from(other: dict[str, Any], tmp_path: Path) -> None:
+def test_checkpoints_of_other_setups_are_ignored(other: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "one"
     tiny.train(path, **other).run()
     training = tiny.train(path)
@@ -110,21 +108,19 @@ def test_a_checkpoint_of_another_training_is_not_gone_on_from(other: dict[str, A
     assert tiny.found(training, training.run()) == _run()
 
 
-def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one"
     with pytest.raises(tiny.Stopped):
         tiny.train(path, given=OFTEN).run(tiny.stop_after(3))
     before = path.read_bytes()
 
-    def refuse(file: int, data: bytes, **how: Any) -> None:
+    def refuse(file: int, data: bytes, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(durable, "_write", refuse)
-    with pytest.raises(CheckpointNotSaved) as told:
+    with pytest.raises(CheckpointNotSaved) as caught:
         tiny.train(path, given=OFTEN).run()
-    assert str(told.value) == (
+    assert str(caught.value) == (
         f"{path}: no checkpoint can be written: No space left on device; "
         "free some space and continue with --resume --retry-failed"
     )
@@ -132,40 +128,38 @@ def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoint_before(
     assert list(tmp_path.iterdir()) == [path]
 
 
-# -- a budget of seconds ---------------------------------------------------------------------------------------------
+# -- time budget -----------------------------------------------------------------------------------------------------
 
 
-def test_seconds_become_steps_once_and_measuring_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_budgets_become_steps_without_side_effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pace = itertools.count(), 1.0
     monkeypatch.setattr(loop, "perf_counter", lambda: pace * next(clock))
     timed = tiny.keys(seconds=5.5)
     fresh = tiny.train(given=timed, steps=3)
     weights = {name: x.clone() for name, x in fresh.learner.model.state_dict().items()}
-    random = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     training = tiny.train(tmp_path / "one", given=timed)
     assert training.progress == loop.Progress(5)  # a step took a second
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert not training.optimizer.state
     assert all(parameter.grad is None for parameter in training.learner.model.parameters())
     now = training.learner.model.state_dict()
     assert all(torch.equal(now[name], x) for name, x in weights.items())
-    pace = 0.01  # a faster machine, or a moment without others
+    pace = 0.01  # a faster machine
     again = tiny.train(tmp_path / "one", given=timed)
     assert again.progress.steps == 5
     assert tiny.found(again, again.run()) == _run(steps=5)
     assert read(tmp_path / "one", again.setup.description) is not None
 
 
-def test_steps_that_an_earlier_attempt_settled_are_not_measured() -> None:
+def test_given_steps_override_the_time_budget() -> None:
     assert tiny.train(given=tiny.keys(seconds=1000.0), steps=3).progress.steps == 3
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_no_number_ends_with_its_step_and_rate() -> None:
+def test_a_nan_loss_is_reported_with_step_and_rate() -> None:
     training = tiny.train(rate=0.25)
     step = training._step
 
@@ -180,16 +174,16 @@ def test_a_loss_that_is_no_number_ends_with_its_step_and_rate() -> None:
         training.run()
 
 
-def test_weights_that_the_last_step_spoiled_are_found_on_validation() -> None:
+def test_infinite_weights_after_the_last_step_are_detected() -> None:
     training = tiny.train(rate=0.25, steps=1)
     training.optimizer.step = lambda: [p.data.fill_(math.inf) for p in training.learner.model.parameters()]  # type: ignore
     with pytest.raises(InvalidResult, match=r"^the loss on validation is nan after step 1, at learning rate 0\.25$"):
         training.run()
 
 
-def test_a_label_outside_of_the_classes_is_one_line() -> None:
-    def wrong(*given: Any) -> Batch:
-        batch = tiny.TINY.draw(*given)
+def test_labels_outside_the_classes_are_refused() -> None:
+    def wrong(*args: Any) -> Batch:
+        batch = tiny.TINY.draw(*args)
         return replace(batch, targets=np.where(batch.targets >= 0, 99, batch.targets))
 
     with pytest.raises(UsageError, match=r"^predict_masked: label 99 is outside of 32 classes$"):
@@ -204,24 +198,24 @@ def _same(a: Batch, b: Batch) -> bool:
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_all_seeds_are_judged_by_the_same_examples(split: Split) -> None:
-    first, other = (draw(_order(index=index, rate=rate), split, 6, 0) for index, rate in ((0, 1e-3), (2, 1e-2)))
+def test_all_seeds_are_evaluated_on_the_same_examples(split: Split) -> None:
+    first, other = (draw(_setup(index=index, rate=rate), split, 6, 0) for index, rate in ((0, 1e-3), (2, 1e-2)))
     assert _same(first, other)
 
 
-def test_splits_are_apart_and_a_batch_is_a_matter_of_seed_and_step() -> None:
-    drawn = {(s, i, n): draw(_order(index=i), s, 6, n) for s in ("train",) for i in (0, 1) for n in (0, 1)}
-    drawn |= {(s, 0, 0): draw(_order(), s, 6, 0) for s in ("validation", "test")}  # type: ignore[misc]
+def test_batches_depend_on_split_seed_and_step() -> None:
+    drawn = {(s, i, n): draw(_setup(index=i), s, 6, n) for s in ("train",) for i in (0, 1) for n in (0, 1)}
+    drawn |= {(s, 0, 0): draw(_setup(), s, 6, 0) for s in ("validation", "test")}  # type: ignore[misc]
     assert not any(_same(a, b) for a, b in itertools.combinations(drawn.values(), 2))
-    assert _same(drawn["train", 1, 1], draw(_order(index=1, rate=0.1, steps=99), "train", 6, 1))
+    assert _same(drawn["train", 1, 1], draw(_setup(index=1, rate=0.1, steps=99), "train", 6, 1))
 
 
-def test_shortest_draws_a_length_for_each_batch_of_training_alone() -> None:
-    order = _order(keys=tiny.keys(pairs=1, shortest=14), problem=replace(tiny.TINY, draw=_any_length))
-    lengths = [draw(order, "train", 2, step).inputs.shape[1] for step in range(40)]
+def test_shortest_varies_only_the_length_of_training_batches() -> None:
+    setup = _setup(keys=tiny.keys(pairs=1, shortest=14), problem=replace(tiny.TINY, draw=_any_length))
+    lengths = [draw(setup, "train", 2, step).inputs.shape[1] for step in range(40)]
     assert set(lengths) == {14, 15, 16}
-    assert lengths == [draw(order, "train", 2, step).inputs.shape[1] for step in range(40)]
-    assert draw(order, "validation", 2, 0).inputs.shape[1] == draw(order, "test", 2, 0).inputs.shape[1] == 16
+    assert lengths == [draw(setup, "train", 2, step).inputs.shape[1] for step in range(40)]
+    assert draw(setup, "validation", 2, 0).inputs.shape[1] == draw(setup, "test", 2, 0).inputs.shape[1] == 16
 
 
 def _any_length(keys: Any, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
@@ -229,8 +223,8 @@ def _any_length(keys: Any, length: int, count: int, generator: np.random.Generat
     return Batch(tokens, tokens)
 
 
-def test_parts_of_a_batch_hold_all_of_it_once() -> None:
-    batch = draw(_order(), "test", 7, 0)
+def test_parts_of_a_batch_contain_each_example_once() -> None:
+    batch = draw(_setup(), "test", 7, 0)
     parts = list(split_batch(batch, 3))
     assert [len(part.inputs) for part in parts] == [3, 3, 1]
     assert (np.concatenate([part.targets for part in parts]) == batch.targets).all()
@@ -238,7 +232,7 @@ def test_parts_of_a_batch_hold_all_of_it_once() -> None:
     assert (np.concatenate([part.distance for part in parts if part.distance is not None]) == batch.distance).all()
 
 
-def test_other_lengths_are_tested_and_answers_are_identified_by_how_far_back_they_lie() -> None:
+def test_results_are_counted_by_length_and_by_distance() -> None:
     training = tiny.train(given=tiny.keys(test_len=(8, tiny.LENGTH)), steps=2)
     trained = training.run()
     assert list(trained.at_length) == [8]
@@ -251,25 +245,25 @@ def test_other_lengths_are_tested_and_answers_are_identified_by_how_far_back_the
         assert part.targets == ((distance > edge // 2) & (distance <= edge)).sum()
 
 
-# -- when it looks, and when it stops --------------------------------------------------------------------------------
+# -- validations and early stops -------------------------------------------------------------------------------------
 
 
-def test_looks_are_few_and_even_and_the_last_one_is_at_the_end() -> None:
+def test_validations_are_evenly_spaced_and_include_the_last_step() -> None:
     progress = tiny.train(steps=MAX_VALIDATIONS + 7).run().progress
-    looks = [step for step, _ in progress.scores]
-    assert looks == [*range(2, MAX_VALIDATIONS + 7, 2), MAX_VALIDATIONS + 7]
-    assert [step for step, _ in progress.losses] == looks
+    validations = [step for step, _ in progress.scores]
+    assert validations == [*range(2, MAX_VALIDATIONS + 7, 2), MAX_VALIDATIONS + 7]
+    assert [step for step, _ in progress.losses] == validations
     assert progress.running == []
 
 
-def test_training_stops_when_it_is_solved() -> None:
+def test_training_stops_when_the_problem_is_solved() -> None:
     easy = replace(tiny.TINY, recipe=replace(tiny.TINY.recipe, solved=0.0))
     progress = tiny.train(problem=easy).run().progress
     assert (progress.step, progress.stopped, progress.steps) == (1, "solved", tiny.STEPS)
     assert tiny.train().run().progress.stopped is None
 
 
-def test_what_was_solved_is_not_trained_on_when_it_goes_on(tmp_path: Path) -> None:
+def test_solved_training_is_not_continued(tmp_path: Path) -> None:
     easy = replace(tiny.TINY, recipe=replace(tiny.TINY.recipe, solved=0.0))
     first = tiny.train(tmp_path / "one", problem=easy)
     whole = tiny.found(first, first.run())
@@ -277,14 +271,14 @@ def test_what_was_solved_is_not_trained_on_when_it_goes_on(tmp_path: Path) -> No
     assert tiny.found(again, again.run()) == whole
 
 
-def test_of_bits_fewer_are_the_better_ones() -> None:
+def test_a_problem_in_bits_is_solved_below_its_bound() -> None:
     bits = replace(tiny.TINY, metric="bits", recipe=replace(tiny.TINY.recipe, solved=100.0))
     assert tiny.train(problem=bits).run().progress.step == 1
     hard = replace(bits, recipe=replace(bits.recipe, solved=0.0))
     assert tiny.train(problem=hard).run().progress.step == tiny.STEPS
 
 
-def test_the_rate_rises_in_a_line_and_falls_to_nearly_nothing() -> None:
+def test_the_rate_rises_linearly_and_decays_to_almost_zero() -> None:
     rates = [compute_rate_factor(step, 100) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * (n + 1) for n in range(10)])
     assert max(rates) == rates[9] == rates[10] == 1
@@ -294,17 +288,17 @@ def test_the_rate_rises_in_a_line_and_falls_to_nearly_nothing() -> None:
     assert compute_rate_factor(0, 1) == 1
 
 
-def test_the_optimizer_has_the_rate_of_the_schedule_and_gradients_are_clipped() -> None:
+def test_optimizer_follows_the_schedule_and_clips_gradients() -> None:
     training, rates, norms = tiny.train(rate=0.01), [], []
     step = training.optimizer.step
 
-    def watch() -> None:
+    def record() -> None:
         rates.append(training.optimizer.param_groups[0]["lr"])
         gradients = [p.grad for p in training.learner.model.parameters() if p.grad is not None]
         norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
         step()
 
-    training.optimizer.step = watch  # type: ignore[method-assign]
+    training.optimizer.step = record  # type: ignore[method-assign]
     training.run()
     assert rates == [0.01 * compute_rate_factor(n, tiny.STEPS) for n in range(tiny.STEPS)]
-    assert max(norms) == pytest.approx(MAX_GRADIENT_NORM, rel=1e-4)  # these begin with larger ones
+    assert max(norms) == pytest.approx(MAX_GRADIENT_NORM, rel=1e-4)  # gradients are larger at first

@@ -1,4 +1,4 @@
-"""What all problems keep to: shapes, labels within their range, draws that the generator decides, and no torch."""
+"""Properties of all problems: shapes, ranges of labels, reproducible draws, and imports without torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fields(batch: Batch) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_a_draw_has_the_form(name: str) -> None:
+def test_draws_have_the_declared_shapes_and_ranges(name: str) -> None:
     problem, keys, length = _get(name)
     assert problem.name == name
     problem.check(keys, length)
@@ -52,9 +52,9 @@ def test_a_draw_has_the_form(name: str) -> None:
         assert targets.shape == (40, length, problem.outputs(keys))
         assert (np.isnan(targets).all(-1) == ~batch.hidden).all()
         return
-    asked = targets[targets != IGNORED]
-    assert asked.min() >= 0
-    assert asked.max() < problem.outputs(keys)
+    labels = targets[targets != IGNORED]
+    assert labels.min() >= 0
+    assert labels.max() < problem.outputs(keys)
     if model == "vision":
         assert inputs.shape[1:] == problem.image
     else:
@@ -69,11 +69,11 @@ def test_a_draw_has_the_form(name: str) -> None:
     assert (batch.distance is not None) == problem.windowed
     if batch.distance is not None:
         assert ((batch.distance < 0) == (targets == IGNORED)).all()
-        assert (batch.distance <= np.arange(length)).all()  # no answer lies before the first token
+        assert (batch.distance <= np.arange(length)).all()  # no answer is before the first token
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_the_generator_decides_a_draw(name: str) -> None:
+def test_draws_are_determined_by_the_generator(name: str) -> None:
     problem, keys, length = _get(name)
     first, again, other = (
         _fields(problem.draw(keys, length, 16, np.random.default_rng(seed), "validation")) for seed in (3, 3, 4)
@@ -83,16 +83,16 @@ def test_the_generator_decides_a_draw(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_baselines_are_in_order(name: str) -> None:
+def test_baselines_are_ordered_from_worst_to_best(name: str) -> None:
     problem, keys, length = _get(name)
-    found = problem.baselines(keys, length)
-    scores = [found.chance, found.majority, *([] if found.shortcut is None else [found.shortcut])]
+    baselines = problem.baselines(keys, length)
+    scores = [baselines.chance, baselines.majority, *([] if baselines.shortcut is None else [baselines.shortcut])]
     worst_first = sorted(scores, reverse=problem.metric == "bits")
     assert scores == worst_first
-    assert (found.shortcut is None) == problem.windowed == (not found.way)
+    assert (baselines.shortcut is None) == problem.windowed == (not baselines.way)
 
 
-def test_problems_are_light_to_import() -> None:
+def test_problems_import_no_heavy_packages() -> None:
     names = ", ".join(f"efficient_attn.tasks.problems.{name}" for name in LENGTHS)
     code = f"import sys, {names}; print(*(m for m in ('torch', 'pandas', 'scipy', 'sklearn') if m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
