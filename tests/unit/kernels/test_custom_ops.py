@@ -1,4 +1,4 @@
-"""Kernels as ops: torch's own check of schemas, shapes without numbers, and gradients; what asks for them."""
+"""Kernels as custom ops pass torch's opcheck, and traced calls are detected."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from efficient_attn.kernels.sparse.pattern_op import write_pattern
 from efficient_attn.patterns import Band, Blocks, Keys
 
 OPS = torch.ops.efficient_attn
-MAKERS = [ea.create(spec, dims=ea.Dims(head_dim=8, max_len=8)) for spec in ("reformer", "linear", "linformer", "gqa")]
+MECHANISMS = [
+    ea.create(spec, dims=ea.Dims(head_dim=8, max_len=8)) for spec in ("reformer", "linear", "linformer", "gqa")
+]
 
 
 def tensor(*size: int, seed: int = 0) -> Tensor:
-    drawn = torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return drawn.requires_grad_()
+    numbers = torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return numbers.requires_grad_()
 
 
 def calls() -> Iterator[Any]:
@@ -41,41 +43,39 @@ def calls() -> Iterator[Any]:
     yield "scan", (x, y, values, tensor(3, 70), kv, z, none, True, False, False, False)
     rising = torch.arange(70.0).expand(3, -1).double() / 9
     yield "scan", (x, y, values, rising, kv, z, none - 1 / 9, True, True, True, False)
-    turned, vectors = torch.randn(2, 4, 32, 8), tensor(1, 2, 40, 8).detach().float()
-    yield "sort_rounds", (vectors, turned, 8, None)
-    order, chunk = sort_rounds(vectors, turned, 8).order, sort_rounds(vectors, turned, 8).chunk
+    rotations, vectors = torch.randn(2, 4, 32, 8), tensor(1, 2, 40, 8).detach().float()
+    yield "sort_rounds", (vectors, rotations, 8, None)
+    order, chunk = sort_rounds(vectors, rotations, 8).order, sort_rounds(vectors, rotations, 8).chunk
     flat = tensor(80, 8)
     inverse = inverse_norms(flat.detach())
     yield "rounds", (flat, flat, flat, inverse, order, chunk, None, 8, True, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("name", "given"), [pytest.param(*call, id=f"{call[0]}-{i}") for i, call in enumerate(calls())]
-)
-def test_every_op_passes_torchs_own_check(name: str, given: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("name", "args"), [pytest.param(*call, id=f"{call[0]}-{i}") for i, call in enumerate(calls())])
+def test_ops_pass_opcheck(name: str, args: tuple[Any, ...]) -> None:
     utils = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static"]
-    torch.library.opcheck(getattr(OPS, name), given, test_utils=utils)
+    torch.library.opcheck(getattr(OPS, name), args, test_utils=utils)
 
 
 @pytest.mark.skipif(bool(building.load_library("decode")[1]), reason="no C++ compiler")
-def test_the_decode_kernel_is_an_op_too() -> None:
+def test_decode_op_passes_opcheck_and_supports_vmap() -> None:
     q, k, v = (torch.randn(2, 1, n, 8) for n in (3, 50, 50))
     torch.library.opcheck(OPS.decode, (q, k, v, 0.5), test_utils=["test_schema", "test_faketensor"])
     attn = ea.create("full", backend="cpp")
-    cast = torch.func.vmap(lambda q: attn(q[None], k[:1], v[:1])[0])(q)
-    torch.testing.assert_close(cast, attn(q, k[:1].expand(2, -1, -1, -1), v[:1].expand(2, -1, -1, -1)))
+    mapped = torch.func.vmap(lambda q: attn(q[None], k[:1], v[:1])[0])(q)
+    torch.testing.assert_close(mapped, attn(q, k[:1].expand(2, -1, -1, -1), v[:1].expand(2, -1, -1, -1)))
 
 
-def test_who_looks_at_operations() -> None:
-    x, seen = torch.ones(2), []
+def test_tracing_and_functorch_transforms_are_detected() -> None:
+    x, detected = torch.ones(2), []
     assert not is_traced(x)
     assert is_traced(x.to("meta"))
     assert not in_functorch_transform()
     assert not any_functorch_wrapped([x])
 
-    def look(y: Tensor) -> Tensor:
-        seen.extend((in_functorch_transform(), any_functorch_wrapped([x]), any_functorch_wrapped([x, y])))
+    def record(y: Tensor) -> Tensor:
+        detected.extend((in_functorch_transform(), any_functorch_wrapped([x]), any_functorch_wrapped([x, y])))
         return y.sum()
 
-    torch.func.grad(look)(x)
-    assert seen == [True, False, True]
+    torch.func.grad(record)(x)
+    assert detected == [True, False, True]

@@ -1,4 +1,4 @@
-"""One derivative and no more, plain or under torch.func; checkpoints and calls that follow a graph still work."""
+"""Kernels have first derivatives, eagerly and under torch.func; second derivatives raise; checkpointing works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from efficient_attn.kernels.derivatives import KernelFunction, differentiate_onc
 
 
 class Cube(KernelFunction):
-    """x^3, and None beside it."""
+    """x^3, with a second output that is None."""
 
     @staticmethod
     def forward(x: Tensor, power: int) -> tuple[Tensor, None]:
@@ -30,18 +30,18 @@ class Cube(KernelFunction):
 
 
 def cube(x: Tensor) -> Tensor:
-    found: Any = Cube.apply(x, 3)
-    return found[0]
+    outputs: Any = Cube.apply(x, 3)
+    return outputs[0]
 
 
-def test_nothing_is_kept_where_no_gradient_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_saved_if_no_gradient_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cube, "setup_context", lambda *_: pytest.fail("a backward pass was prepared"))
     assert cube(torch.tensor([2.0])).tolist() == [8]
     with torch.no_grad():
         assert cube(torch.tensor([2.0], requires_grad=True)).tolist() == [8]
 
 
-def test_a_gradient_may_be_followed_but_not_differentiated() -> None:
+def test_create_graph_works_but_second_derivative_raises() -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     (first,) = torch.autograd.grad(cube(x).sum(), x, create_graph=True)
     assert first.tolist() == [3, 12]
@@ -49,14 +49,14 @@ def test_a_gradient_may_be_followed_but_not_differentiated() -> None:
         first.sum().backward()
 
 
-def test_the_loss_may_have_one_by_another_way() -> None:
+def test_other_terms_of_a_loss_have_second_derivatives() -> None:
     x, w = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor(3.0, requires_grad=True)
-    by_w, by_x = torch.autograd.grad(w**2 * cube(x).detach().sum() + cube(x).sum(), (w, x), create_graph=True)
-    assert torch.autograd.grad(by_w, w)[0] == 18
-    assert by_x.tolist() == [3, 12]
+    grad_w, grad_x = torch.autograd.grad(w**2 * cube(x).detach().sum() + cube(x).sum(), (w, x), create_graph=True)
+    assert torch.autograd.grad(grad_w, w)[0] == 18
+    assert grad_x.tolist() == [3, 12]
 
 
-def test_torch_func_has_one_derivative_too() -> None:
+def test_torch_func_supports_first_derivatives_only() -> None:
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert torch.func.vmap(cube, in_dims=1, out_dims=1)(x).tolist() == (x**3).tolist()
     assert torch.func.vmap(torch.func.grad(lambda y: cube(y).sum()))(x).tolist() == (3 * x**2).tolist()
@@ -65,7 +65,7 @@ def test_torch_func_has_one_derivative_too() -> None:
 
 
 @pytest.mark.parametrize("spec", ["linear", "sliding_window:window=5"])
-def test_checkpoints_give_the_same_gradients(spec: str) -> None:
+def test_checkpointing_gives_the_same_gradients(spec: str) -> None:
     attn = ea.create(spec)
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 2, 40, 8))
     for reentrant in (False, True):
@@ -76,5 +76,5 @@ def test_checkpoints_give_the_same_gradients(spec: str) -> None:
         if got is None:
             out.square().sum().backward()
             got = (q.grad, k.grad, v.grad)
-        for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one, other)
+        for actual, expected in zip(got, want, strict=True):
+            torch.testing.assert_close(actual, expected)

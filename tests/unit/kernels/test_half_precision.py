@@ -1,4 +1,4 @@
-"""Half precision: whatever dtype a kernel computes in, results and gradients have the input's, and its accuracy."""
+"""Half precision: outputs and gradients have the dtype of the inputs, whatever dtype a kernel computes in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efficient_attn.kernels import half_precision
 HALVES = [torch.bfloat16, torch.float16]
 
 
-def test_only_half_precision_on_cpus_is_asked_about() -> None:
+def test_compute_dtype_differs_for_half_precision_on_cpus_only() -> None:
     with force_implementation(half_precision.HALF, "float32"):
         for dtype in (torch.float32, torch.float64):
             assert half_precision.fused_dtype(torch.ones(1, dtype=dtype), "forward", 64, 64) == dtype
@@ -27,10 +27,10 @@ def test_products_sum_in_float32(dtype: torch.dtype) -> None:
     with force_implementation(half_precision.HALF, "float32"):
         out = half_precision.matmul(a, b)
     assert out.dtype == dtype
-    assert out.item() == 2048  # in its own digits the sum stops growing before
+    assert out.item() == 2048  # summed in half precision, it would stop growing earlier
 
 
-# every family, and every kernel that asks: fused, grouped, in parts, in rounds, projections, latents
+# each family, and each kernel that chooses a dtype: fused, grouped, parts, rounds, projections, latents
 SPECS = [
     ("full", 4, {}),
     ("full", 4, {"causal": True}),
@@ -51,23 +51,23 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("form", ["own", "float32"])
+@pytest.mark.parametrize("implementation", ["own", "float32"])
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("spec", "kv_heads", "given"), SPECS)
-def test_either_form_is_as_near_to_the_oracle(
-    spec: str, kv_heads: int, given: dict, dtype: torch.dtype, form: str
+@pytest.mark.parametrize(("spec", "kv_heads", "mask_options"), SPECS)
+def test_both_compute_dtypes_are_close_to_reference(
+    spec: str, kv_heads: int, mask_options: dict, dtype: torch.dtype, implementation: str
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     dims = ea.Dims(heads=4, kv_heads=kv_heads, head_dim=16, max_len=50)
     attn, exact = ea.create(spec, dims=dims), ea.create(spec.partition(":backend")[0], dims=dims, backend="dense")
     sample = attn.sample(Shape(2, 4, kv_heads, 50, 50, 16, 16), generator=generator, dtype=dtype)
-    given_inputs = [x for x in (sample.q, sample.k, sample.v) if x is not None]
+    inputs = [x for x in (sample.q, sample.k, sample.v) if x is not None]
     results = []
-    for mechanism in (attn.to(dtype), exact.to(dtype)):  # what hashes sees the same digits
-        leaves = [x.detach().requires_grad_() for x in given_inputs]
+    for mechanism in (attn.to(dtype), exact.to(dtype)):  # mechanisms that hash need identically rounded inputs
+        leaves = [x.detach().requires_grad_() for x in inputs]
         values = leaves[2] if len(leaves) > 2 else None
-        with force_implementation(half_precision.HALF, form):
-            out = mechanism(leaves[0], leaves[1], values, ea.Mask(**given))
+        with force_implementation(half_precision.HALF, implementation):
+            out = mechanism(leaves[0], leaves[1], values, ea.Mask(**mask_options))
             upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
             results.append([out, *torch.autograd.grad(out, leaves, upstream)])
     for got, want in zip(*results, strict=True):

@@ -1,4 +1,4 @@
-"""Products through oneDNN are the products, on either side of every condition."""
+"""Products through oneDNN equal torch's products, with every implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIGHT = {"rtol": 1e-5, "atol": 1e-4}
 
 
 @pytest.fixture(params=["batched", "by_head", "without oneDNN"])
-def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "without oneDNN":
         monkeypatch.setattr(products, "has_onednn", lambda: False)
         yield
@@ -25,11 +25,11 @@ def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         yield
 
 
-@pytest.mark.usefixtures("_with_and_without")
+@pytest.mark.usefixtures("_implementation")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [3, 300])
 @pytest.mark.parametrize("columns", [(5, 7), (7, 5)])
-def test_products_are_what_torch_has(rows: int, columns: tuple[int, int], dtype: torch.dtype) -> None:
+def test_products_equal_torchs(rows: int, columns: tuple[int, int], dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(0)
     wide, narrow = columns
     x, y = (torch.randn(2, rows, c, generator=g).to(dtype) for c in columns)
@@ -42,44 +42,44 @@ def test_products_are_what_torch_has(rows: int, columns: tuple[int, int], dtype:
     flat = torch.ones(wide, narrow, dtype=dtype)
     products.add_matrix_product(flat, x[0].mT, y[0])
     torch.testing.assert_close(flat, total[0], **TIGHT)
-    apart = torch.randn(rows, 3, wide, generator=g).to(dtype)[:, 1]  # rows far from each other
-    turned = torch.ones(1, narrow, wide, dtype=dtype)
-    products.add_products(turned, y[:1], apart[None])
-    torch.testing.assert_close(turned[0], 1 + y[0].mT @ apart, **TIGHT)
+    strided = torch.randn(rows, 3, wide, generator=g).to(dtype)[:, 1]  # rows are not adjacent in memory
+    transposed = torch.ones(1, narrow, wide, dtype=dtype)
+    products.add_products(transposed, y[:1], strided[None])
+    torch.testing.assert_close(transposed[0], 1 + y[0].mT @ strided, **TIGHT)
 
 
-@pytest.mark.usefixtures("_with_and_without")
+@pytest.mark.usefixtures("_implementation")
 @pytest.mark.parametrize("rows", [3, 300])
-def test_products_along_directions_have_gradients(rows: int) -> None:
+def test_project_onto_has_the_gradients_of_matmul(rows: int) -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2, rows, 6, generator=g, requires_grad=True)
     directions, upstream = torch.randn(9, 6, generator=g), torch.randn(2, rows, 9, generator=g)
     got, want = products.project_onto(x, directions), x @ directions.mT
     torch.testing.assert_close(got, want, **TIGHT)
-    found = [torch.autograd.grad(y, x, upstream)[0] for y in (got, want)]
-    torch.testing.assert_close(*found, **TIGHT)
+    grads = [torch.autograd.grad(y, x, upstream)[0] for y in (got, want)]
+    torch.testing.assert_close(*grads, **TIGHT)
     learned = directions.clone().requires_grad_()
-    (by,) = torch.autograd.grad(products.project_onto(x, learned), learned, upstream)
-    torch.testing.assert_close(by, (upstream.mT @ x).sum(0), **TIGHT)
+    (grad,) = torch.autograd.grad(products.project_onto(x, learned), learned, upstream)
+    torch.testing.assert_close(grad, (upstream.mT @ x).sum(0), **TIGHT)
 
 
 @pytest.mark.skipif(not products.has_onednn(), reason="torch was built without oneDNN")
-def test_onednn_gets_a_dense_right_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given one with rows apart, it takes a thousand times as long."""
-    called, real = [], torch.ops.mkldnn._linear_pointwise
+def test_onednn_receives_contiguous_right_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With strided rows it is a thousand times slower."""
+    operands, real = [], torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(
-        torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: called.append(b) or real(a, b, *rest)
+        torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: operands.append(b) or real(a, b, *rest)
     )
-    apart = torch.randn(2, 9, 3, 5)[:, :, 1]
+    strided = torch.randn(2, 9, 3, 5)[:, :, 1]
     with force_implementation(products.PRODUCTS, "by_head"):
-        products.multiply_rows(torch.randn(2, 4, 9), apart)
-        products.add_products(torch.zeros(2, 4, 5), torch.randn(2, 9, 4), apart)
-        products.add_matrix_product(torch.zeros(4, 5), torch.randn(4, 9), apart[0])
-    assert len(called) == 5
-    assert all(b.is_contiguous() or b.mT.is_contiguous() for b in called)
+        products.multiply_rows(torch.randn(2, 4, 9), strided)
+        products.add_products(torch.zeros(2, 4, 5), torch.randn(2, 9, 4), strided)
+        products.add_matrix_product(torch.zeros(4, 5), torch.randn(4, 9), strided[0])
+    assert len(operands) == 5
+    assert all(b.is_contiguous() or b.mT.is_contiguous() for b in operands)
 
 
-def test_a_second_derivative_along_directions() -> None:
+def test_project_onto_has_second_derivatives() -> None:
     x, directions = torch.randn(300, 4, requires_grad=True), torch.randn(5, 4)
     (first,) = torch.autograd.grad(products.project_onto(x, directions).square().sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x)

@@ -1,4 +1,4 @@
-"""The nearest timing decides; a rule where there is none, or where forms are as good as each other."""
+"""The autotuner chooses by the nearest timing, or by the rule if there is none or implementations are equally fast."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TABLE = TimingTable(
 
 
 @pytest.fixture
-def contest() -> Tunable:
-    made = Tunable(
+def tunable() -> Tunable:
+    toy = Tunable(
         name="toy",
         implementations=("slow", "fast"),
         points=(),
@@ -29,50 +29,50 @@ def contest() -> Tunable:
         rule=lambda point: "slow",
     )
     autotuner.use_tables({"toy": TABLE}, torch.get_num_threads())
-    yield made
+    yield toy
     autotuner._TABLES.pop(("toy", torch.get_num_threads()))
     autotuner.clear_choices()
 
 
-def test_the_nearest_timing_decides(contest: Tunable) -> None:
-    assert autotuner.choose(contest, "a", 4, 64) == "fast"
-    assert autotuner.choose(contest, "a", 8, 100) == "fast"
-    assert autotuner.choose(contest, "a", 4, 3000) == "slow"
+def test_nearest_timing_decides(tunable: Tunable) -> None:
+    assert autotuner.choose(tunable, "a", 4, 64) == "fast"
+    assert autotuner.choose(tunable, "a", 8, 100) == "fast"
+    assert autotuner.choose(tunable, "a", 4, 3000) == "slow"
 
 
-def test_without_a_timing_of_the_kind_the_rule_does(contest: Tunable) -> None:
-    assert autotuner.choose(contest, "b", 4, 64) == "slow"
+def test_rule_decides_without_timings_of_the_kind(tunable: Tunable) -> None:
+    assert autotuner.choose(tunable, "b", 4, 64) == "slow"
 
 
-def test_of_forms_that_are_as_good_the_rules_is_taken(contest: Tunable) -> None:
-    assert autotuner.choose(contest, "close", 4, 64) == "slow"
+def test_rule_decides_between_equally_fast_implementations(tunable: Tunable) -> None:
+    assert autotuner.choose(tunable, "close", 4, 64) == "slow"
 
 
-def test_another_number_of_threads_is_another_table(contest: Tunable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_separate_for_each_number_of_threads(tunable: Tunable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
     monkeypatch.setenv(autotuner.VARIABLE, "off")
-    assert autotuner.choose(contest, "a", 4, 64) == "slow"
-    assert "off" in autotuner.find_table(contest, 17).source
+    assert autotuner.choose(tunable, "a", 4, 64) == "slow"
+    assert "off" in autotuner.find_table(tunable, 17).source
 
 
-def test_choices_are_listed_from_where_one_says(contest: Tunable) -> None:
-    autotuner.choose(contest, "a", 4, 64)
+def test_listed_choices_are_those_since_the_last_clear(tunable: Tunable) -> None:
+    autotuner.choose(tunable, "a", 4, 64)
     autotuner.clear_choices()
     assert autotuner.list_choices() == ""
-    autotuner.choose(contest, "a", 4, 3000)
-    autotuner.choose(contest, "a", 4, 64)
+    autotuner.choose(tunable, "a", 4, 3000)
+    autotuner.choose(tunable, "a", 4, 64)
     assert autotuner.list_choices() == "toy=fast,slow"
 
 
-def test_what_is_remembered_is_bounded(contest: Tunable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_choices_is_bounded(tunable: Tunable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotuner, "MAX_CHOICES", 3)
     for size in range(1, 20):
-        autotuner.choose(contest, "a", 4, size)
+        autotuner.choose(tunable, "a", 4, size)
     assert len(autotuner.CHOICES) <= 3
 
 
 @given(st.tuples(*[st.integers(0, 10**7)] * 2))
-def test_any_size_has_a_form(sizes: tuple[int, int]) -> None:
+def test_any_size_gets_an_implementation(sizes: tuple[int, int]) -> None:
     toy = Tunable(
         name="toy", implementations=("slow", "fast"), points=(), make_candidates=lambda p: {}, rule=lambda p: "slow"
     )

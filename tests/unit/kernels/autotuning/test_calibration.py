@@ -1,4 +1,4 @@
-"""Calibration: the faster form is found, time is bounded, and no mode of the caller gets in."""
+"""Calibration: implementations are timed, time is bounded, and the caller's modes have no influence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 
 
 class Clock:
-    """A pretend clock, that goes on where a call waits."""
+    """A fake clock that advances when a call waits."""
 
     now = 0.0
 
@@ -31,49 +31,49 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def _contest(clock: Clock, points: int, seconds: float, seen: list[object] | None = None) -> Tunable:
+def _make_tunable(clock: Clock, points: int, seconds: float, observed: list[object] | None = None) -> Tunable:
     def prepare(point: TuningPoint) -> dict:
         x = torch.ones(3)
-        if seen is not None:
-            seen.append((x, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
-        takes = {"quick": seconds, "slow": 2 * seconds, "hopeless": 0.02}
-        return {form: partial(clock.wait, took) for form, took in takes.items()}
+        if observed is not None:
+            observed.append((x, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        durations = {"quick": seconds, "slow": 2 * seconds, "hopeless": 0.02}
+        return {name: partial(clock.wait, duration) for name, duration in durations.items()}
 
-    every = tuple(TuningPoint("a", (i,)) for i in range(points))
+    tuning_points = tuple(TuningPoint("a", (i,)) for i in range(points))
     return Tunable(
         name="toy",
         implementations=("slow", "quick", "hopeless"),
-        points=every,
+        points=tuning_points,
         make_candidates=prepare,
         rule=lambda p: "slow",
     )
 
 
-def test_the_faster_form_is_faster(clock: Clock) -> None:
-    table = calibration.calibrate(_contest(clock, 2, 5e-4), 1)
+def test_timings_of_all_implementations_are_measured(clock: Clock) -> None:
+    table = calibration.calibrate(_make_tunable(clock, 2, 5e-4), 1)
     assert len(table.timings) == 2
     for _, times in table.timings:
         assert times == pytest.approx({"quick": 5e-4, "slow": 1e-3, "hopeless": 0.02})
     assert table.seconds == pytest.approx(clock.now)
 
 
-def test_time_is_bounded(clock: Clock) -> None:
-    table = calibration.calibrate(_contest(clock, 1000, 1e-3), 1)
+def test_calibration_time_is_bounded(clock: Clock) -> None:
+    table = calibration.calibrate(_make_tunable(clock, 1000, 1e-3), 1)
     assert len(table.timings) > 1
-    assert calibration.LIMIT_S < clock.now < calibration.LIMIT_S + 0.1  # the point that is begun is ended
+    assert calibration.LIMIT_S < clock.now < calibration.LIMIT_S + 0.1  # the last point is completed
 
 
-def test_modes_of_the_caller_stay_outside(clock: Clock) -> None:
-    seen: list = []
-    random = torch.random.get_rng_state()
+def test_modes_of_the_caller_have_no_influence(clock: Clock) -> None:
+    observed: list = []
+    rng_state = torch.random.get_rng_state()
     with torch.device("meta"), torch.autocast("cpu"):
-        calibration.calibrate(_contest(clock, 1, 1e-4, seen), torch.get_num_threads())
-    ((x, grads, autocast),) = seen
+        calibration.calibrate(_make_tunable(clock, 1, 1e-4, observed), torch.get_num_threads())
+    ((x, grads, autocast),) = observed
     assert (x.device.type, grads, autocast) == ("cpu", False, False)
-    assert torch.equal(random, torch.random.get_rng_state())
+    assert torch.equal(rng_state, torch.random.get_rng_state())
 
 
-def test_what_fails_is_raised() -> None:
+def test_exceptions_of_candidates_are_raised() -> None:
     def prepare(point: TuningPoint) -> dict:
         raise ZeroDivisionError("there")
 
@@ -84,15 +84,15 @@ def test_what_fails_is_raised() -> None:
         calibration.calibrate(broken, 1)
 
 
-@pytest.mark.parametrize("contest", TUNABLES, ids=lambda contest: contest.name)
-def test_contests_are_whole(contest: Tunable) -> None:
-    """Every point has calls that run; a rule names a form that can serve there; the first form always can."""
-    for point in contest.points:
-        calls = contest.make_candidates(point)
-        assert set(calls) <= set(contest.implementations)
-        assert contest.rule(point) in calls
-        assert contest.implementations[0] in calls
+@pytest.mark.parametrize("tunable", TUNABLES, ids=lambda tunable: tunable.name)
+def test_tunables_are_complete(tunable: Tunable) -> None:
+    """Rules name available candidates; the first implementation is always available; candidates run."""
+    for point in tunable.points:
+        calls = tunable.make_candidates(point)
+        assert set(calls) <= set(tunable.implementations)
+        assert tunable.rule(point) in calls
+        assert tunable.implementations[0] in calls
     with torch.no_grad():
-        for call in contest.make_candidates(contest.points[0]).values():
+        for call in tunable.make_candidates(tunable.points[0]).values():
             call()
-    assert autotuner.select_implementation(contest, 1, contest.points[0]) in contest.implementations
+    assert autotuner.select_implementation(tunable, 1, tunable.points[0]) in tunable.implementations

@@ -1,5 +1,4 @@
-"""The causal scan of linear attention: any chunk size, any cut, weights of any size, and memory that does not grow with
-N x M."""
+"""The causal scan of linear attention: any chunk size, any split, key weights of any size, and memory linear in N."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
-RECIPE = LinearConfig(elu_plus_one, replace_zero_by_one)
+CONFIG = LinearConfig(elu_plus_one, replace_zero_by_one)
 
 
 def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,49 +28,49 @@ def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     return products @ v[:, None] / replace_zero_by_one(products.sum(-1, keepdim=True))
 
 
-def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of 8 positions instead of hundreds."""
+def _use_short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use stretches of 8 positions instead of hundreds."""
     monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", 1)
     monkeypatch.setattr(linear_config, "MIN_STRETCH", 8)
-    assert RECIPE.cut(20, 6, 4, RECIPE.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
+    assert CONFIG.cut(20, 6, 4, CONFIG.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
 @pytest.fixture(params=[1, 2, 1 << 40], ids=["one chunk", "a few chunks", "all chunks"])
-def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many chunks go at once; of the heads drawn here the sums are 3 x 4 x 5 numbers."""
+def _chunks_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many chunks are computed at once; the sums of the tensors drawn here have 3 x 4 x 5 elements."""
     monkeypatch.setattr(chunks, "MAX_SUMS_ELEMENTS", request.param * 60)
 
 
-@pytest.mark.usefixtures("_at_once")
+@pytest.mark.usefixtures("_chunks_at_once")
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("graph", [False, True])
-def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
+def test_scan_equals_masked_products_for_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
     monkeypatch.setattr(chunks, "CHUNK", chunk)
-    _short_stretches(monkeypatch)
+    _use_short_stretches(monkeypatch)
     q, k, v = tensors(20, graph=graph)
     valid = torch.arange(20).expand(3, 20) % 4 != 2
     for mask in (None, valid):
         allowed = torch.ones(20, 20).tril() if mask is None else torch.ones(20, 20).tril() * mask[:, None, None]
-        out, after = scan.scan(RECIPE, q, KeyInputs(k, v, mask, None))
+        out, after = scan.scan(CONFIG, q, KeyInputs(k, v, mask, None))
         torch.testing.assert_close(out, plain(q, k, v, allowed), rtol=0, atol=1e-12)
-        at_once = sums.sum_keys(RECIPE, KeyInputs(k, v, mask, None))
-        torch.testing.assert_close(after.kv, at_once.kv, rtol=0, atol=1e-11)
-        torch.testing.assert_close(after.z, at_once.z, rtol=0, atol=1e-11)
+        total = sums.sum_keys(CONFIG, KeyInputs(k, v, mask, None))
+        torch.testing.assert_close(after.kv, total.kv, rtol=0, atol=1e-11)
+        torch.testing.assert_close(after.z, total.z, rtol=0, atol=1e-11)
 
 
-@pytest.mark.usefixtures("_at_once")
+@pytest.mark.usefixtures("_chunks_at_once")
 @pytest.mark.parametrize("chunk", [1, 3, 8, 128])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
-    """By everything: queries, keys, values, weights, and the state before; through the output and the state after."""
+def test_scan_gradients_equal_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
+    """For queries, keys, values, weights and the previous state, through the output and the new state."""
     monkeypatch.setattr(chunks, "CHUNK", chunk)
-    _short_stretches(monkeypatch)
+    _use_short_stretches(monkeypatch)
     q, k, v = tensors(20, graph=True)
     logs = torch.randn(3, 20, dtype=torch.float64, requires_grad=True) if weighted else None
     kv = torch.rand(3, 4, 5, dtype=torch.float64, requires_grad=True)
     z = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
     reference = torch.full((3,), 0.3, dtype=torch.float64) if weighted else None
-    out, after = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs), Sums(kv, z, reference))
+    out, after = scan.scan(CONFIG, q, KeyInputs(k, v, None, logs), Sums(kv, z, reference))
 
     x, y = elu_plus_one(q)[0], elu_plus_one(k)[0]
     scale = torch.ones(3, 20, dtype=torch.float64) if logs is None else (logs - 0.3).exp()
@@ -87,54 +86,54 @@ def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool)
     got_loss = out.cos().sum() + (after.kv * size).cos().sum()
     want_loss = want.cos().sum() + want_kv.cos().sum()
     for got, exact in zip(torch.autograd.grad(got_loss, sources), torch.autograd.grad(want_loss, sources), strict=True):
-        torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-11)  # gradients of a hundred are among them
+        torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-11)  # some gradients are about 100
 
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_what_came_before_goes_on(graph: bool, weighted: bool) -> None:
+def test_scan_continues_from_a_previous_state(graph: bool, weighted: bool) -> None:
     q, k, v = tensors(20, graph=graph)
     logs = torch.linspace(-9, 9, 20, dtype=torch.float64).expand(3, 20) if weighted else None
     first, last = (None, None) if logs is None else (logs[:, :13], logs[:, 13:])
-    whole, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs))
-    _, past = scan.scan(RECIPE, q[:, :, :13], KeyInputs(k[:, :13], v[:, :13], None, first))
-    rest, _ = scan.scan(RECIPE, q[:, :, 13:], KeyInputs(k[:, 13:], v[:, 13:], None, last), past)
+    whole, _ = scan.scan(CONFIG, q, KeyInputs(k, v, None, logs))
+    _, past = scan.scan(CONFIG, q[:, :, :13], KeyInputs(k[:, :13], v[:, :13], None, first))
+    rest, _ = scan.scan(CONFIG, q[:, :, 13:], KeyInputs(k[:, 13:], v[:, 13:], None, last), past)
     torch.testing.assert_close(rest, whole[:, :, 13:], rtol=0, atol=1e-12)
 
 
-def test_weights_of_any_size_stay_in_proportion() -> None:
+def test_extreme_key_weights_do_not_overflow() -> None:
     """exp(a) itself would overflow from 710 on, and underflow below -745."""
     q, k, v = tensors(40)
     logs = torch.linspace(-1e4, 1e4, 40, dtype=torch.float64).expand(3, 40).roll(20, 1)
-    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, logs))
+    out, _ = scan.scan(CONFIG, q, KeyInputs(k, v, None, logs))
     largest = logs.cummax(1)[1]  # steps of 513: the heaviest key so far outweighs all others
     want = v.gather(1, largest[..., None].expand_as(v))
     torch.testing.assert_close(out, want[:, None].expand_as(out), rtol=0, atol=1e-12)
 
 
-def test_a_run_of_hidden_keys_keeps_the_weights_of_the_rest() -> None:
-    """A reference taken from hidden keys would make weights of exp(-900) vanish."""
+def test_masked_keys_do_not_affect_the_weights_of_others() -> None:
+    """A reference taken from masked keys would make weights of exp(-900) vanish."""
     q, k, v = tensors(300)
     logs, valid = torch.full((3, 300), -900.0, dtype=torch.float64), torch.arange(300).expand(3, 300) >= 200
     logs[:, :200] = 0
-    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, valid, logs))
+    out, _ = scan.scan(CONFIG, q, KeyInputs(k, v, valid, logs))
     want = plain(q, k, v, torch.ones(300, 300).tril() * valid[:, None, None])
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
 
 
-def test_the_state_before_is_left_alone() -> None:
+def test_previous_state_is_not_modified() -> None:
     q, k, v = tensors(5)
     past = Sums(torch.ones(3, 4, 5, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64))
     for run in (
-        lambda: scan.scan(RECIPE, q, KeyInputs(k, v, None, None), past),
-        lambda: sums.sum_keys(RECIPE, KeyInputs(k, v, None, None), past),
+        lambda: scan.scan(CONFIG, q, KeyInputs(k, v, None, None), past),
+        lambda: sums.sum_keys(CONFIG, KeyInputs(k, v, None, None), past),
     ):
         run()
         assert (past.kv == 1).all()
         assert (past.z == 1).all()
 
 
-def test_zero_weights_give_zeros() -> None:
+def test_zero_features_give_zero_output() -> None:
     q, k, v = tensors(5)
     out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), replace_zero_by_one), q, KeyInputs(k, v, None, None))
     assert not out.any()
@@ -142,7 +141,7 @@ def test_zero_weights_give_zeros() -> None:
 
 def test_a_second_derivative_is_refused() -> None:
     q, k, v = tensors(5, graph=True)
-    out, _ = scan.scan(RECIPE, q, KeyInputs(k, v, None, None))
+    out, _ = scan.scan(CONFIG, q, KeyInputs(k, v, None, None))
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
         first.sum().backward()
@@ -167,7 +166,7 @@ def peak_bytes(run) -> int:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", ["linear", "sliding_window:window=64", "sliding_window:window=64:backend=blocks"])
-def test_memory_at_65536_positions_is_a_few_outputs(spec: str, causal: bool) -> None:
+def test_peak_memory_is_at_most_eight_outputs(spec: str, causal: bool) -> None:
     attn, mask = ea.create(spec), ea.Mask(causal=causal)
     q = torch.randn(1, 1, N, D)
     output = N * D * 4
@@ -177,6 +176,6 @@ def test_memory_at_65536_positions_is_a_few_outputs(spec: str, causal: bool) -> 
     assert peak < N * N / 100  # an N x N mask of one byte a pair would take a hundred times as much
 
 
-def test_the_meter_sees_a_dense_matrix() -> None:
+def test_measured_peak_includes_a_dense_matrix() -> None:
     q, n = torch.randn(1, 1, 1024, D), 1024
     assert peak_bytes(lambda: ea.create("full:backend=dense")(q, q, q)) > n * n * 4

@@ -1,4 +1,4 @@
-"""Short calls, all positions at once: the numbers of the stretches, whatever is hidden, weighed or shifted."""
+"""Short sequences, computed at once, have the results of stretches, with any mask, weights or offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from efficient_attn.variants.linear import linear_attention
 
 SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor", "retention"]
 SPECS += ["retention:normalised=true"]
-APART = ("early", "late")  # where queries stand on no keys, fading weights have nothing to be relative to
+MISALIGNED = ("early", "late")  # queries without a key at their position: decaying weights have no reference there
 MASKS = {
     "plain": Mask(),
     "causal": Mask(causal=True),
@@ -26,10 +26,10 @@ MASKS = {
 }
 
 
-def answer(attn: ea.Attention, mask: Mask, n: int = 30) -> tuple[Tensor, ...]:
+def output_and_grads(attn: ea.Attention, mask: Mask, n: int = 30) -> tuple[Tensor, ...]:
     g = torch.Generator().manual_seed(1)
-    given = [torch.randn(2, h, m, 8, generator=g, dtype=torch.float64) for h, m in ((4, n), (2, 30), (2, 30))]
-    leaves = [x.requires_grad_() for x in given]
+    inputs = [torch.randn(2, h, m, 8, generator=g, dtype=torch.float64) for h, m in ((4, n), (2, 30), (2, 30))]
+    leaves = [x.requires_grad_() for x in inputs]
     out = attn(*leaves, mask)
     return out, *torch.autograd.grad((out * torch.linspace(-1, 1, 8, dtype=out.dtype)).sum(), leaves)
 
@@ -37,30 +37,32 @@ def answer(attn: ea.Attention, mask: Mask, n: int = 30) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("lanes", [4, 3], ids=["all", "groups"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("spec", SPECS)
-def test_is_what_the_stretches_and_the_oracle_give(
+def test_short_calls_agree_with_stretches_and_reference(
     spec: str, mask: str, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_sequences, "_count_lanes", lambda *_: lanes)
-    made = [
+    mechanisms = [
         ea.create(spec, dims=ea.Dims(heads=4, kv_heads=2, head_dim=8, max_len=64), backend=b) for b in (None, "dense")
     ]
-    if MASKS[mask].causal not in made[0].traits.directions:
-        pytest.skip("it has no such direction")
-    taken: list[bool] = []
+    if MASKS[mask].causal not in mechanisms[0].traits.directions:
+        pytest.skip("the mechanism does not support this direction")
+    short_calls: list[bool] = []
     real = linear_attention.is_short
     monkeypatch.setattr(
-        linear_attention, "is_short", lambda *given, **said: taken.append(real(*given, **said)) or taken[-1]
+        linear_attention,
+        "is_short",
+        lambda *inputs, **options: short_calls.append(real(*inputs, **options)) or short_calls[-1],
     )
-    found, oracle = (answer(attn, MASKS[mask]) for attn in made)
-    assert set(taken) == {not (spec.startswith("retention") and mask in APART)}
-    monkeypatch.setattr(linear_attention, "is_short", lambda *_, **said: False)
-    for got, by_stretches, want in zip(found, answer(made[0], MASKS[mask]), oracle, strict=True):
+    results, reference = (output_and_grads(attn, MASKS[mask]) for attn in mechanisms)
+    assert set(short_calls) == {not (spec.startswith("retention") and mask in MISALIGNED)}
+    monkeypatch.setattr(linear_attention, "is_short", lambda *_, **options: False)
+    for got, by_stretches, want in zip(results, output_and_grads(mechanisms[0], MASKS[mask]), reference, strict=True):
         assert_close(got, by_stretches, f"{spec}, {mask}: stretches")
-        assert_close(got, want, f"{spec}, {mask}: oracle")
+        assert_close(got, want, f"{spec}, {mask}: reference")
 
 
 @pytest.mark.parametrize("lanes", [2, 1], ids=["all", "groups"])
-def test_a_gate_has_its_gradient(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_have_gradients(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(short_sequences, "_count_lanes", lambda *_: lanes)
     attn, dense = (
         ea.create("random_feature:gated=true:n_features=8", dims=ea.Dims(heads=2, head_dim=8), backend=b)
@@ -69,16 +71,16 @@ def test_a_gate_has_its_gradient(lanes: int, monkeypatch: pytest.MonkeyPatch) ->
     g = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(1, 2, 20, 8, generator=g, dtype=torch.float64) for _ in range(3))
     gates = {name: torch.randn(1, 2, 20, *i.tail, generator=g).double() for name, i in attn.traits.inputs.items()}
-    found = []
-    for one in (attn, dense):
+    results = []
+    for mechanism in (attn, dense):
         leaves = {name: x.clone().requires_grad_() for name, x in gates.items()}
-        out = one(q, k, v, Mask(causal=True), **leaves)
-        found.append((out, *torch.autograd.grad(out.cos().sum(), list(leaves.values()))))
-    for got, want in zip(*found, strict=True):
+        out = mechanism(q, k, v, Mask(causal=True), **leaves)
+        results.append((out, *torch.autograd.grad(out.cos().sum(), list(leaves.values()))))
+    for got, want in zip(*results, strict=True):
         assert_close(got, want, "gates")
 
 
-def test_what_is_long_wide_or_in_cpp_is_not_short() -> None:
+def test_is_short_depends_on_length_width_and_weights() -> None:
     def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0) -> bool:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
         config = attn._make_config(start, 0, None)  # pyright: ignore
@@ -91,12 +93,12 @@ def test_what_is_long_wide_or_in_cpp_is_not_short() -> None:
     assert not short("linear", MAX_LENGTH + 1, 8, 1, causal=False)
     assert not short("linear", 8, MAX_LENGTH + 1, 1, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 16, causal=False)
-    assert short("linear", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True), "in groups"
+    assert short("linear", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True), "lanes are computed in groups"
     assert not short("linear", MAX_LENGTH_CUT + 1, MAX_LENGTH_CUT + 1, 256, causal=True)
     assert short("performer:n_features=64", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 256, causal=True)
     assert not short("performer:n_features=64", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True)
     assert not short("performer:n_features=8192", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True), (
-        "a lane is too much"
+        "one lane exceeds the limit"
     )
     assert short("retention", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True)
     assert not short("retention", MAX_LENGTH_WEIGHTED + 1, MAX_LENGTH_WEIGHTED + 1, 1, causal=True)

@@ -1,4 +1,4 @@
-"""Sums of keys, and queries that read them: any length of a stretch, any weights, float32 or wider, exact gradients."""
+"""Sums over keys and their reads: any stretch, any weights, float32 or wider, exact gradients, and recurrent steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efficient_attn.kernels.linear import linear_config, scan, sums
 from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
 from efficient_attn.variants.linear.linear_attention import away_from_zero, replace_zero_by_one
 
-RECIPE = LinearConfig(elu_plus_one, replace_zero_by_one)
+CONFIG = LinearConfig(elu_plus_one, replace_zero_by_one)
 
 
 def tensors(n: int, m: int, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,14 +28,14 @@ def plain(q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> Tensor:
     return products @ v[:, None] / products.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("numbers", [1, 100, 1 << 18])
+@pytest.mark.parametrize("elements", [1, 100, 1 << 18])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_sums_and_reads_at_any_stretch_with_gradients(monkeypatch, numbers: int, weighted: bool) -> None:
-    monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", numbers)
+def test_reads_of_sums_equal_reference_for_any_stretch(monkeypatch, elements: int, weighted: bool) -> None:
+    monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", elements)
     monkeypatch.setattr(LinearConfig.cut, "__defaults__", (3,))
     q, k, v = tensors(9, 14)
     logs = torch.randn(3, 14, dtype=torch.float64, requires_grad=True) if weighted else None
-    out = sums.read(RECIPE, q, sums.sum_keys(RECIPE, KeyInputs(k, v, None, logs)))
+    out = sums.read(CONFIG, q, sums.sum_keys(CONFIG, KeyInputs(k, v, None, logs)))
     want = plain(q, k, v, logs)
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
     sources = [x for x in (q, k, v, logs) if x is not None]
@@ -46,18 +46,18 @@ def test_sums_and_reads_at_any_stretch_with_gradients(monkeypatch, numbers: int,
 
 def test_stretches_cover_all_positions_once() -> None:
     for length in (1, 63, 64, 65, 5000):
-        stretches = RECIPE.cut(length, lanes=8, width=256)
+        stretches = CONFIG.cut(length, lanes=8, width=256)
         assert [i for r in stretches for i in range(r.start, r.stop)] == list(range(length))
         assert all((r.stop - r.start) % linear_config.MIN_STRETCH == 0 for r in stretches[:-1])
 
 
 def test_half_precision_is_summed_in_float32() -> None:
     _, k, v = tensors(5, 5, dtype=torch.bfloat16)
-    found = sums.sum_keys(RECIPE, KeyInputs(k, v, None, None))
-    assert found.kv.dtype == found.z.dtype == torch.float32
+    total = sums.sum_keys(CONFIG, KeyInputs(k, v, None, None))
+    assert total.kv.dtype == total.z.dtype == torch.float32
 
 
-def test_half_precision_does_not_lose_a_long_sum() -> None:
+def test_long_sums_in_half_precision_are_exact() -> None:
     """In bfloat16 a sum stops growing at 256 times its terms."""
     ones = torch.ones(1, 1, 20_000, 8, dtype=torch.bfloat16)
     for causal in (False, True):
@@ -65,16 +65,16 @@ def test_half_precision_does_not_lose_a_long_sum() -> None:
         assert (out == 1).all()
 
 
-def test_divisors_of_either_sign_stay_away_from_zero() -> None:
+def test_away_from_zero_bounds_divisors_of_either_sign() -> None:
     total = torch.tensor([2.0, -3.0, 1e-9, -1e-9, 0.0], requires_grad=True)
-    found = away_from_zero(total)
-    torch.testing.assert_close(found, torch.tensor([2.0, -3.0, 1e-6, -1e-6, 1e-6]), rtol=0, atol=0)
-    (slope,) = torch.autograd.grad(found.sum(), total)
+    bounded = away_from_zero(total)
+    torch.testing.assert_close(bounded, torch.tensor([2.0, -3.0, 1e-6, -1e-6, 1e-6]), rtol=0, atol=0)
+    (slope,) = torch.autograd.grad(bounded.sum(), total)
     assert slope.tolist() == [1, 1, 0, 0, 0]
 
 
 class Learned(ea.LinearAttention):
-    """A map with parameters of its own, two in all, one of them used twice."""
+    """Linear attention with a feature map that has two parameters."""
 
     def __init__(self) -> None:
         super().__init__(FeatureMap(lambda x: (x @ self.turn).exp() + self.shift.square()))
@@ -83,40 +83,42 @@ class Learned(ea.LinearAttention):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_learned_maps_get_their_gradients(causal: bool) -> None:
+def test_learned_feature_maps_get_gradients(causal: bool) -> None:
     q, k, v = torch.randn(3, 2, 4, 200, 8, dtype=torch.float64)
-    found = []
+    grads = []
     for backend in ("chunked", "dense"):
         attn = Learned()
         attn.backend = backend
         out = attn(q, k, v, ea.Mask(causal=causal))
-        found.append(torch.autograd.grad(out.cos().sum(), list(attn.parameters())))
-    for got, want in zip(*found, strict=True):
+        grads.append(torch.autograd.grad(out.cos().sum(), list(attn.parameters())))
+    for got, want in zip(*grads, strict=True):
         assert want.abs().max() > 0.01
         torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
 
 
-# -- the recurrent form ------------------------------------------------------------------------------------------
+# -- recurrent steps ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weights", [None, "gates", "decays"])
 @pytest.mark.parametrize("divided", [True, False])
-def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
-    recipe = LinearConfig(elu_plus_one, replace_zero_by_one if divided else None, decays=weights == "decays")
+def test_steps_equal_the_scan(weights: str | None, divided: bool) -> None:
+    config = LinearConfig(elu_plus_one, replace_zero_by_one if divided else None, decays=weights == "decays")
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2, 20, 4), (3, 20, 4), (3, 20, 5)))
     logs = {
         "gates": 300 * torch.randn(3, 20, generator=g).double(),
         "decays": torch.arange(20.0).expand(3, -1).double(),
     }
-    given = None if weights is None else logs[weights]
-    want, after = scan.scan(recipe, q, KeyInputs(k, v, None, given))
-    past, rows = sums.make_sums(recipe, 3, 4, 5, v, weighted=weights is not None), []
+    log_weights = None if weights is None else logs[weights]
+    want, after = scan.scan(config, q, KeyInputs(k, v, None, log_weights))
+    past, rows = sums.make_sums(config, 3, 4, 5, v, weighted=weights is not None), []
     memory = past.kv.data_ptr()
     for t in range(20):
-        at = slice(t, t + 1)
-        keys = KeyInputs(k[:, at], v[:, at], None, None if given is None else given[:, at])
-        out, past = sums.step(recipe, q[:, :, at], keys, past)
+        position = slice(t, t + 1)
+        keys = KeyInputs(
+            k[:, position], v[:, position], None, None if log_weights is None else log_weights[:, position]
+        )
+        out, past = sums.step(config, q[:, :, position], keys, past)
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 2), want, rtol=0, atol=1e-12)
     torch.testing.assert_close(past.kv, after.kv, rtol=0, atol=1e-11)
@@ -125,15 +127,15 @@ def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
 
 
 @pytest.mark.parametrize("spec", ["linear", "performer", "retention"])
-def test_a_step_whose_gradient_is_wanted_has_one(spec: str) -> None:
-    """The other way round for a step: the scan, which leaves the state before it alone."""
+def test_steps_have_gradients(spec: str) -> None:
+    """If gradients are required, a step runs the scan, which does not modify the previous state."""
     attn = ea.create(spec, dims=ea.Dims(heads=2, head_dim=4)).double()
     q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     want = attn(q, k, v, ea.Mask(causal=True))
     state, rows = attn.init_state(1, 3, torch.float64), []
     for t in range(3):
-        at = slice(t, t + 1)
-        out, state = attn.step(q[:, :, at], k[:, :, at], v[:, :, at], state)
+        position = slice(t, t + 1)
+        out, state = attn.step(q[:, :, position], k[:, :, position], v[:, :, position], state)
         rows.append(out)
     got = torch.cat(rows, 2)
     for a, b in zip(*(torch.autograd.grad(x.cos().sum(), (q, k, v)) for x in (got, want)), strict=True):

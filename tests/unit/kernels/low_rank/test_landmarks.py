@@ -17,7 +17,7 @@ from efficient_attn.kernels.low_rank.landmarks import (
 from efficient_attn.testing.tensor_comparison import assert_close
 
 
-def counted(length: int) -> torch.Tensor:
+def ramp(length: int) -> torch.Tensor:
     """``[1, 1, L, 1]``: 0, 1, 2, .."""
     return torch.arange(length, dtype=torch.float64).view(1, 1, length, 1)
 
@@ -27,33 +27,33 @@ def counted(length: int) -> torch.Tensor:
     [
         (8, 4, [0.5, 2.5, 4.5, 6.5]),
         (10, 4, [1, 4, 7, 9]),  # segments of 3, 3, 3 and 1
-        (9, 4, [1, 4, 7]),  # of 3: a fourth has nothing left
+        (9, 4, [1, 4, 7]),  # segments of 3: a fourth would be empty
         (5, 4, [0.5, 2.5, 4]),
         (3, 4, [0, 1, 2]),
         (1, 4, [0]),
         (7, 1, [3]),
     ],
 )
-def test_means_by_hand(length: int, count: int, want: list[float]) -> None:
-    means, there = segment_means(counted(length), None, count)
-    assert there is None
+def test_segment_means_of_a_ramp(length: int, count: int, want: list[float]) -> None:
+    means, present = segment_means(ramp(length), None, count)
+    assert present is None
     assert means.flatten().tolist() == want
-    everything = torch.ones(1, length, dtype=torch.bool)
-    padded, there = segment_means(counted(length), everything, count)
-    assert there is not None
-    assert there.tolist() == [[True] * len(want) + [False] * (min(count, length) - len(want))]
-    assert padded[there[:, None]].flatten().tolist() == want
+    all_valid = torch.ones(1, length, dtype=torch.bool)
+    padded, present = segment_means(ramp(length), all_valid, count)
+    assert present is not None
+    assert present.tolist() == [[True] * len(want) + [False] * (min(count, length) - len(want))]
+    assert padded[present[:, None]].flatten().tolist() == want
 
 
-def test_segments_of_what_is_valid() -> None:
+def test_segments_contain_valid_positions_only() -> None:
     valid = torch.tensor([[1, 0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.bool)
     segment, filled = assign_segments(valid, 3)
     assert segment.tolist() == [[0, 3, 0, 1, 3, 1, 2], [3, 3, 3, 3, 0, 1, 3], [3] * 7]
     assert filled.tolist() == [[2, 2, 1], [1, 1, 0], [0, 0, 0]]
-    means, there = segment_means(counted(7).expand(3, 2, 7, 1), valid, 3)
+    means, present = segment_means(ramp(7).expand(3, 2, 7, 1), valid, 3)
     assert means[:, 1, :, 0].tolist() == [[1, 4, 6], [4, 5, 0], [0, 0, 0]]
-    assert there is not None
-    assert there.tolist() == [[True, True, True], [True, True, False], [False, False, False]]
+    assert present is not None
+    assert present.tolist() == [[True, True, True], [True, True, False], [False, False, False]]
 
 
 @pytest.mark.parametrize("length", [12, 13])
@@ -67,7 +67,7 @@ def test_half_precision_is_averaged_in_float32(length: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (5, 8), (8, 5)])
-def test_enough_steps_give_the_pseudo_inverse(shape: tuple[int, int]) -> None:
+def test_iteration_converges_to_the_pseudo_inverse(shape: tuple[int, int]) -> None:
     a = torch.rand(3, 2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(-1)
     want = torch.linalg.pinv(a)
     scale = float(want.abs().max())
@@ -75,28 +75,28 @@ def test_enough_steps_give_the_pseudo_inverse(shape: tuple[int, int]) -> None:
     assert not torch.allclose(pseudo_inverse(a, 3), want, rtol=1e-3)
 
 
-def test_one_step_by_hand() -> None:
+def test_one_iteration_equals_the_formula() -> None:
     a = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
-    z, one = a.mT / 1.25, torch.eye(2, dtype=torch.float64)
+    z, identity = a.mT / 1.25, torch.eye(2, dtype=torch.float64)
     az = a @ z
-    want = 0.25 * z @ (13 * one - az @ (15 * one - az @ (7 * one - az)))
+    want = 0.25 * z @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az)))
     assert_close(pseudo_inverse(a, 1), want, "one step")
 
 
-def test_matrices_are_inverted_each_by_itself() -> None:
+def test_matrices_of_a_batch_are_inverted_independently() -> None:
     a = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     a[1] *= 1000
-    both = pseudo_inverse(a, 6)
-    for one, x in zip(both, a, strict=True):
-        assert torch.allclose(one, pseudo_inverse(x, 6), rtol=1e-12)
+    inverses = pseudo_inverse(a, 6)
+    for inverse, x in zip(inverses, a, strict=True):
+        assert torch.allclose(inverse, pseudo_inverse(x, 6), rtol=1e-12)
 
 
-def test_rows_and_columns_of_zeros_stay_zero_with_finite_gradients() -> None:
+def test_zero_rows_and_columns_stay_zero_with_finite_gradients() -> None:
     a = torch.zeros(2, 4, 5, dtype=torch.float64)
     a[0, :3, :2] = torch.rand(3, 2)
     a.requires_grad_()
     z = pseudo_inverse(a, 20)
-    assert_close(z[0, :2, :3], torch.linalg.pinv(a[0, :3, :2]), "what is there", tolerance=1e-8)
+    assert_close(z[0, :2, :3], torch.linalg.pinv(a[0, :3, :2]), "nonzero part", tolerance=1e-8)
     assert torch.equal(z[0, 2:], torch.zeros(3, 4))
     assert torch.equal(z[:, :, 3], torch.zeros(2, 5))
     assert torch.equal(z[1], torch.zeros(5, 4))
@@ -104,30 +104,30 @@ def test_rows_and_columns_of_zeros_stay_zero_with_finite_gradients() -> None:
     assert bool(grad.isfinite().all())
 
 
-def test_weights_among_landmarks_leave_the_missing_out() -> None:
+def test_missing_landmarks_get_no_weight() -> None:
     q, k = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
-    there = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
-    w = landmark_weights(Landmarks(q, there), Landmarks(k, None), 0.5)
+    present = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    w = landmark_weights(Landmarks(q, present), Landmarks(k, None), 0.5)
     assert torch.equal(w[0, :, 2:], torch.zeros(3, 2, 4))
-    assert_close(w[0, :, :2].sum(-1), torch.ones(3, 2, dtype=torch.float64), "rows that are there")
-    w = landmark_weights(Landmarks(q, None), Landmarks(k, there), 0.5)
-    assert_close(w[0, :, :, :2], torch.softmax(q[0] @ k[0, :, :2].mT / 2, -1), "columns that are there")
+    assert_close(w[0, :, :2].sum(-1), torch.ones(3, 2, dtype=torch.float64), "rows of present landmarks")
+    w = landmark_weights(Landmarks(q, None), Landmarks(k, present), 0.5)
+    assert_close(w[0, :, :, :2], torch.softmax(q[0] @ k[0, :, :2].mT / 2, -1), "columns of present landmarks")
     assert torch.equal(w[0, :, :, 2:], torch.zeros(3, 4, 2))
-    assert_close(landmark_weights(Landmarks(q, None), Landmarks(k, None), 0.5)[1], w[1], "nothing missing, and no mask")
+    assert_close(landmark_weights(Landmarks(q, None), Landmarks(k, None), 0.5)[1], w[1], "no mask")
 
 
 @pytest.mark.parametrize(("length", "count"), [(12, 4), (13, 4), (3, 5), (7, 1)])
-def test_gradients_beside_means_are_autograds(length: int, count: int) -> None:
+def test_gradients_of_means_with_input_equal_autograds(length: int, count: int) -> None:
     x = torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True)
 
-    def both(x: Tensor, joined: bool) -> tuple[Tensor, Tensor]:
+    def input_and_means(x: Tensor, joined: bool) -> tuple[Tensor, Tensor]:
         same, marks = segment_means_with_input(x, None, count) if joined else (x, segment_means(x, None, count))
         return same, marks.means
 
     grads = []
     for joined in (False, True):
-        same, means = both(x, joined)
+        same, means = input_and_means(x, joined)
         grads += torch.autograd.grad(same.cos().sum() + means.sin().sum() * 3, x)
     torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda x: both(x, True), x)
-    assert torch.autograd.gradgradcheck(lambda x: both(x, True), x)
+    assert torch.autograd.gradcheck(lambda x: input_and_means(x, True), x)
+    assert torch.autograd.gradgradcheck(lambda x: input_and_means(x, True), x)

@@ -1,4 +1,4 @@
-"""Additive attention in blocks: any cut is one result, sums of any size are right, gradients are autograd's."""
+"""Additive attention in blocks: any block size equals the reference with gradients, for scores of any size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ B, H, G, A, E = 2, 4, 2, 5, 3
 
 
 @pytest.fixture(autouse=True)
-def _blocks_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is small here goes by blocks too."""
+def _always_use_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use blocks for small inputs, too."""
     monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", 0)
 
 
@@ -25,29 +25,34 @@ def _blocks_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("n", "m", "causal", "start"), [(1, 7, False, 0), (5, 7, True, 2), (7, 7, True, 0), (3, 7, True, -2)]
 )
-def test_few_sums_at_once_are_what_blocks_give(
+def test_unblocked_and_blocked_results_agree(
     padded: bool, n: int, m: int, causal: bool, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_, valid = draw(n, m), torch.arange(m) < torch.tensor([[m], [m - 3]]) if padded else None
-    found = []
-    for few in (0, additive_scores.BLOCK_ELEMENTS):
-        monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", few)
-        out = additive_scores.attend(AdditiveInputs(*given_, valid), AdditiveOptions(causal, start))
-        found.append([out, *torch.autograd.grad(out.square().sum(), given_)])
-    for blocks, at_once in zip(*found, strict=True):
+    tensors, valid = draw(n, m), torch.arange(m) < torch.tensor([[m], [m - 3]]) if padded else None
+    results = []
+    for limit in (0, additive_scores.BLOCK_ELEMENTS):
+        monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", limit)
+        out = additive_scores.attend(AdditiveInputs(*tensors, valid), AdditiveOptions(causal, start))
+        results.append([out, *torch.autograd.grad(out.square().sum(), tensors)])
+    for blocks, at_once in zip(*results, strict=True):
         torch.testing.assert_close(at_once, blocks, rtol=0, atol=1e-12)
 
 
-def test_rows_that_may_see_no_key_are_left_to_blocks() -> None:
-    nobody, late = torch.zeros(1, 3, dtype=torch.bool), torch.tensor([[False, True]])
-    calls = [(nobody, False, 0, False), (None, True, -1, False), (late, True, 0, False), (late, False, 0, True)]
-    for valid, causal, start, sees in calls:
+def test_calls_with_possibly_empty_rows_are_detected() -> None:
+    no_keys, second_only = torch.zeros(1, 3, dtype=torch.bool), torch.tensor([[False, True]])
+    calls = [
+        (no_keys, False, 0, False),
+        (None, True, -1, False),
+        (second_only, True, 0, False),
+        (second_only, False, 0, True),
+    ]
+    for valid, causal, start, expected in calls:
         inputs = AdditiveInputs(*draw(1, 1), valid)
-        assert additive_scores._every_query_sees_keys(inputs, AdditiveOptions(causal, start)) == sees
+        assert additive_scores._every_query_sees_keys(inputs, AdditiveOptions(causal, start)) == expected
 
 
 def draw(n: int, m: int, size: float = 1.0) -> list[Tensor]:
-    """x, y, v and u, which want gradients."""
+    """x, y, v and u, which require gradients."""
     shapes = (B, H, n, A), (B, G, m, A), (B, G, m, E), (G, A)
     sizes = size, size, 1.0, 1.0
     drawn = [torch.randn(shape, dtype=torch.float64) * s for shape, s in zip(shapes, sizes, strict=True)]
@@ -80,25 +85,25 @@ def plain(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, caus
     start=st.integers(-3, 9),
     size=st.sampled_from([1.0, 1000.0]),
 )
-def test_any_cut_is_one_result(
+def test_any_block_size_equals_reference(
     n: int, m: int, block: int, keys: int, causal: bool, hidden: bool, start: int, size: float
 ) -> None:
-    given_ = draw(n, m, size)
+    tensors = draw(n, m, size)
     valid = torch.rand(B, m) < 0.6 if hidden else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(additive_scores, "BLOCK_ELEMENTS", block)
         patch.setattr(additive_scores, "BLOCK_KEYS", keys)
-        got = additive_scores.attend(AdditiveInputs(*given_, valid), AdditiveOptions(causal, start))
-        want = plain(*given_, valid, causal, start)
+        got = additive_scores.attend(AdditiveInputs(*tensors, valid), AdditiveOptions(causal, start))
+        want = plain(*tensors, valid, causal, start)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-        slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
-        for mine, right in zip(*slopes, strict=True):
-            torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-11)
+        grads = [torch.autograd.grad(x.cos().sum(), tensors) for x in (got, want)]
+        for actual, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
-def test_sums_of_any_size_are_right_in_float32(size: float) -> None:
-    """At 100 the exponential of twice a sum is e^200 and more: beyond float32, and products of them beyond float64."""
+def test_scores_of_any_size_are_accurate_in_float32(size: float) -> None:
+    """At size 100 exp(2 * sum) is e^200 and more: it overflows float32, and products of such terms overflow float64."""
     x, y, v, u = (part.detach() for part in draw(40, 50, size))
     want = plain(x, y, v, u, None, False, 0)
     inputs = AdditiveInputs(x.float(), y.float(), v.float(), u.float(), None)
@@ -107,10 +112,10 @@ def test_sums_of_any_size_are_right_in_float32(size: float) -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    given_ = draw(3, 3)
+    tensors = draw(3, 3)
     (first,) = torch.autograd.grad(
-        additive_scores.attend(AdditiveInputs(*given_, None), AdditiveOptions(False, 0)).square().sum(),
-        given_[0],
+        additive_scores.attend(AdditiveInputs(*tensors, None), AdditiveOptions(False, 0)).square().sum(),
+        tensors[0],
         create_graph=True,
     )
     with pytest.raises(ea.UnsupportedError, match="additive attention has no second derivative"):

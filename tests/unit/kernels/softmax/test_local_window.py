@@ -1,4 +1,4 @@
-"""Softmax over windows around centres: any cut is one result, gradients are autograd's, by the centres too."""
+"""Softmax over windows around centres: any block size equals the reference, with gradients of the centres, too."""
 
 from __future__ import annotations
 
@@ -39,23 +39,25 @@ def plain(
     causal=st.booleans(),
     hidden=st.booleans(),
     start=st.integers(-3, 9),
-    own=st.booleans(),
+    own_positions=st.booleans(),
 )
-def test_any_cut_is_one_result(
-    n: int, m: int, window: int, block: int, causal: bool, hidden: bool, start: int, own: bool
+def test_any_block_size_equals_reference(
+    n: int, m: int, window: int, block: int, causal: bool, hidden: bool, start: int, own_positions: bool
 ) -> None:
     shapes = (B, H, n, D), (B, G, m, D), (B, G, m, E)
     q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
     centres = torch.rand(B, H, n, dtype=torch.float64) * (m + 6) - 3
-    centres = (torch.arange(start, start + n).double().expand(B, H, n) if own else centres).clone().requires_grad_()
+    centres = (
+        (torch.arange(start, start + n).double().expand(B, H, n) if own_positions else centres).clone().requires_grad_()
+    )
     valid = torch.rand(B, m) < 0.6 if hidden else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_window, "BLOCK_ELEMENTS", block)
         patch.setattr(local_window, "STRETCH_ROWS", 1 + block % 5)
         inputs = LocalInputs(q, k, v, centres, valid)
-        got = local_window.attend(inputs, LocalOptions(causal, start, window, own))
+        got = local_window.attend(inputs, LocalOptions(causal, start, window, own_positions))
         want = plain(q, k, v, centres, valid, causal, start, window)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
-        slopes = [torch.autograd.grad(x.cos().sum(), (q, k, v, centres)) for x in (got, want)]
-        for mine, right in zip(*slopes, strict=True):
-            torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+        grads = [torch.autograd.grad(x.cos().sum(), (q, k, v, centres)) for x in (got, want)]
+        for actual, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Parts of a softmax: joined they are the whole, and so are their gradients; both engines agree."""
+"""Merged partial softmaxes equal the whole softmax, with gradients, and the fused and unfused engines agree."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_engines_agree(masked: bool, causal: bool) -> None:
+def test_fused_and_unfused_engines_agree(masked: bool, causal: bool) -> None:
     q, k, v, g, mask = tensors()
     mask = mask.index_fill(-1, torch.tensor(0), 0) if masked else None  # so that every row sees a key
     inputs, options = FusedInputs(q, k, v, mask), FusedOptions(causal, SCALE)
-    (out, lse), (same, sums) = attend(inputs, options), attend_unfused(inputs, options)
-    torch.testing.assert_close(out, same)
+    (out, lse), (unfused, sums) = attend(inputs, options), attend_unfused(inputs, options)
+    torch.testing.assert_close(out, unfused)
     torch.testing.assert_close(lse, sums)
     saved = SavedSoftmax(inputs, out, lse)
-    ours, theirs = attend_backward(g, saved, options), attend_unfused_backward(g, saved, options)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    fused_grads, unfused_grads = attend_backward(g, saved, options), attend_unfused_backward(g, saved, options)
+    for actual, expected in zip(fused_grads, unfused_grads, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("engine", [(attend, attend_backward), (attend_unfused, attend_unfused_backward)])
-def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
+def test_joined_parts_equal_the_whole_softmax_with_gradients(engine) -> None:
     forward, backward = engine
     q, k, v, g, mask = tensors()
     for x in (q, k, v):
@@ -67,14 +67,14 @@ def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
     torch.testing.assert_close(lse, scores.detach().logsumexp(-1))
     pieces = [FusedInputs(q, k[:, :, c], v[:, :, c], mask[..., c]) for c in cuts]
     parts = [backward(g, SavedSoftmax(piece, out, lse), OPTIONS) for piece in pieces]
-    found = sum(p[0] for p in parts), *(torch.cat([p[at] for p in parts], 2) for at in (1, 2))
-    for one, other in zip(found, want, strict=True):
-        torch.testing.assert_close(one, other)
+    grads = sum(p[0] for p in parts), *(torch.cat([p[at] for p in parts], 2) for at in (1, 2))
+    for actual, expected in zip(grads, want, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
-def test_all_parts_at_once() -> None:
+def test_join_parts_equals_the_whole_softmax() -> None:
     q, k, v, _, mask = tensors(keys=12)
-    mask[..., 0, :4] = -math.inf  # a part in which a row sees nothing
+    mask[..., 0, :4] = -math.inf  # a part in which a row sees no key
     scores, (batch, heads, rows, width) = q @ k.mT * SCALE + mask, q.shape
     keys, values = (x.reshape(-1, 3, 4, width) for x in (k, v))
     masks = mask.unflatten(-1, (3, 4)).transpose(2, 3).reshape(-1, 3, rows, 4)
@@ -83,8 +83,8 @@ def test_all_parts_at_once() -> None:
     torch.testing.assert_close(whole, scores.softmax(-1) @ v)
 
 
-def test_the_gradient_of_a_part_alone_is_wrong() -> None:
-    """What the file is for: with its own log-sum-exp, a part's gradient is not that of the whole."""
+def test_gradient_of_a_part_needs_the_merged_log_sum_exp() -> None:
+    """With its own log-sum-exp, a part's gradient differs from that of the whole."""
     q, k, v, g, _ = tensors()
     inputs = FusedInputs(q, k[:, :, :4], v[:, :, :4], None)
     whole, part = attend(FusedInputs(q, k, v, None), OPTIONS), attend(inputs, OPTIONS)
@@ -92,7 +92,7 @@ def test_the_gradient_of_a_part_alone_is_wrong() -> None:
     assert (right[0] - wrong[0]).abs().max() > 0.01
 
 
-def test_nothing_joined_with_nothing_stays_nothing() -> None:
+def test_joining_empty_parts_changes_nothing() -> None:
     out, lse = torch.zeros(2, 3), torch.full((2,), -math.inf)
     join(out, lse, torch.ones(2, 3), torch.tensor([-math.inf, 0.0]))
     assert out.tolist() == [[0, 0, 0], [1, 1, 1]]
@@ -101,7 +101,7 @@ def test_nothing_joined_with_nothing_stays_nothing() -> None:
     assert out.tolist() == [[0, 0, 0], [1, 1, 1]]
 
 
-def test_half_precision_is_summed_up_in_float32() -> None:
+def test_half_precision_parts_are_joined_in_float32() -> None:
     out, lse = torch.zeros(1, 1), torch.full((1,), -math.inf)
     for _ in range(100):
         join(out, lse, torch.full((1, 1), 0.1, dtype=torch.bfloat16), torch.zeros(1))

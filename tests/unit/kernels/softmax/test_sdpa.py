@@ -1,4 +1,4 @@
-"""The fused kernel's wrapper: right in every corner, and never off its fast path."""
+"""The wrapper of the fused kernel equals the reference for all alignments and groups, and stays on the fast path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensors(n: int, m: int, *, kv_heads: int = 4, e: int = 8, dtype: torch.dtype
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize(("n", "m"), [(9, 9), (2, 9), (9, 2), (1, 1)])
 @pytest.mark.parametrize("start", [None, -4, 0, 3, 20])
-def test_every_alignment_in_row_blocks_of_any_size(
+def test_all_alignments_equal_reference_for_any_row_block(
     monkeypatch: pytest.MonkeyPatch, start: int | None, n: int, m: int, kv_heads: int, rows: int
 ) -> None:
     monkeypatch.setattr(sdpa, "MASK_ROWS", rows)
@@ -51,13 +51,13 @@ def _events(run) -> EventList:
 @pytest.mark.parametrize("e", [3, 8, 16])
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_stays_on_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None:
+def test_attend_uses_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None:
     q, k, v = tensors(9, 9, kv_heads=kv_heads, e=e, dtype=torch.float32)
     names = {event.name for event in _events(lambda: sdpa.attend(q, k, v, mask))}
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
 
 
-def test_groups_without_a_mask_of_their_own_are_folded_into_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_single_rows_are_folded_into_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "attend_grouped", None)
     q, k, v = tensors(1, 9, kv_heads=2)
     for mask in (Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))):
@@ -65,14 +65,14 @@ def test_groups_without_a_mask_of_their_own_are_folded_into_the_queries(monkeypa
         assert torch.allclose(sdpa.attend(q, k, v, mask), want, atol=1e-12)
 
 
-def test_scale_is_that_of_the_keys_however_wide_the_values() -> None:
+def test_scale_depends_on_the_width_of_keys_only() -> None:
     q, k, v = tensors(5, 5, e=32)
     want = F.scaled_dot_product_attention(q, k, v)
     assert torch.allclose(sdpa.attend(q, k, v, Mask()), want, atol=1e-12)
 
 
 class TestDense:
-    def test_rows_that_see_nothing_get_no_weight(self) -> None:
+    def test_rows_without_keys_get_no_weight(self) -> None:
         scores, allowed = torch.randn(2, 3), torch.tensor([[True, False, True], [False, False, False]])
         weights = dense.masked_softmax(scores, allowed)
         assert weights[0, 1] == 0
@@ -86,14 +86,14 @@ class TestDense:
         x = torch.tensor([1.0, 2.0]).view(1, 2, 1, 1)
         assert dense.expand_heads(x, 6).flatten().tolist() == [1, 1, 1, 2, 2, 2]
 
-    def test_half_precision_is_widened_and_given_back(self) -> None:
+    def test_half_precision_is_widened_and_restored(self) -> None:
         x = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16)
         assert dense.widen(x).dtype == torch.float32
         assert dense.widen(x.double()).dtype == torch.float64
         allowed = torch.ones(1, 1, 2, 2, dtype=torch.bool)
         assert dense.softmax_attention(x, x, x, allowed).dtype == torch.bfloat16
 
-    def test_weights_of_zero_average_to_zero(self) -> None:
+    def test_zero_weights_average_to_zero(self) -> None:
         out = dense.weighted_average(torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[4.0], [8.0]]))
         assert out.tolist() == [[0], [7]]
 
@@ -106,10 +106,10 @@ class TestDense:
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize(("n", "m", "causal"), [(9, 9, True), (3, 9, True), (9, 9, False), (2, 600, False)])
-def test_dropout_is_torchs_on_every_path(
+def test_dropout_zeroes_or_doubles_weights_on_every_path(
     monkeypatch: pytest.MonkeyPatch, kv_heads: int, n: int, m: int, causal: bool
 ) -> None:
-    """Each weight is dropped or doubled, also where few rows over many keys would go another way."""
+    """Also with few rows over many keys, for which a decode kernel would otherwise be used."""
     monkeypatch.setattr(decode, "LONG_KEY_ELEMENTS", 1)
     q, k, _ = tensors(n, m, kv_heads=kv_heads, dtype=torch.float32)
     v, mask = torch.eye(m).expand(2, kv_heads, m, m), Mask(causal=causal)
@@ -124,7 +124,7 @@ def test_dropout_is_torchs_on_every_path(
         assert abs(int(dropped.sum()) - seen / 2) < 3 * seen**0.5
 
 
-def test_native_code_refuses_to_drop() -> None:
+def test_native_code_does_not_support_dropout() -> None:
     with pytest.raises(UnsupportedError, match="does not support dropout"):
         sdpa.attend(*tensors(1, 9), Mask(), native=True, dropout=0.5)
 
@@ -132,13 +132,13 @@ def test_native_code_refuses_to_drop() -> None:
 # -- grouped heads with a mask for each row ----------------------------------------------------------------------------
 
 
-def drawn(*, heads: int = 8, n: int = 40, m: int = 40, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def draw(*, heads: int = 8, n: int = 40, m: int = 40, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     sizes = (2, heads, n, 16), (2, 1, m, 16), (2, 1, m, 16)
     return [torch.randn(*s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in sizes]
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool) -> Tensor:
+def expand_and_attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool) -> Tensor:
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal, scale=SCALE)
 
@@ -150,63 +150,63 @@ def staircase(n: int, m: int) -> Tensor:
 @pytest.mark.parametrize("threads", [1, 5, 99])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("heads", [2, 3, 8])
-def test_gradients_are_those_of_torch(monkeypatch, heads: int, masked: bool, threads: int) -> None:
+def test_grouped_attention_and_gradients_equal_torchs(monkeypatch, heads: int, masked: bool, threads: int) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    leaves = drawn(heads=heads, m=50 if masked else 40)
+    leaves = draw(heads=heads, m=50 if masked else 40)
     allowed = staircase(40, 50) if masked else None
     if allowed is not None:
         allowed[1, :, :, 5:9] = False
     ours = sdpa.attend_grouped(*leaves, allowed, not masked, SCALE)
-    theirs = plainly(*leaves, allowed, not masked)
+    theirs = expand_and_attend(*leaves, allowed, not masked)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
     weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     got, want = (torch.autograd.grad((out * weights).sum(), leaves) for out in (ours, theirs))
-    for mine, other in zip(got, want, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+    for actual, expected in zip(got, want, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_rows_that_see_nothing_are_zero_and_give_no_gradient() -> None:
-    leaves = drawn()
+def test_rows_without_keys_are_zero_with_finite_gradients() -> None:
+    leaves = draw()
     allowed = staircase(40, 40)
     allowed[:, :, 7] = False
     out = sdpa.attend_grouped(*leaves, allowed, False, SCALE)
     assert torch.equal(out[:, :, 7], torch.zeros_like(out[:, :, 7]))
-    by_q, by_k, by_v = torch.autograd.grad(out.sum(), leaves)
-    assert torch.equal(by_q[:, :, 7], torch.zeros_like(by_q[:, :, 7]))
-    assert all(torch.isfinite(x).all() for x in (by_k, by_v))
+    grad_q, grad_k, grad_v = torch.autograd.grad(out.sum(), leaves)
+    assert torch.equal(grad_q[:, :, 7], torch.zeros_like(grad_q[:, :, 7]))
+    assert all(torch.isfinite(x).all() for x in (grad_k, grad_v))
 
 
-def test_strides_do_not_matter() -> None:
-    leaves = drawn()
+def test_strided_inputs_give_the_same_results() -> None:
+    leaves = draw()
     wide = [torch.stack([x, x + 1], -1)[..., 0] for x in leaves]
     got = sdpa.attend_grouped(*wide, None, True, SCALE)
     want = sdpa.attend_grouped(*leaves, None, True, SCALE)
     assert torch.equal(got, want)
-    for mine, other in zip(
+    for actual, expected in zip(
         torch.autograd.grad(got.sum(), leaves), torch.autograd.grad(want.sum(), leaves), strict=True
     ):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-13)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_sums_in_single(dtype: torch.dtype) -> None:
-    leaves = drawn(heads=32, dtype=dtype)
-    want = torch.autograd.grad(plainly(*(x.double() for x in leaves), None, True).sum(), leaves)
+def test_half_precision_gradients_are_summed_in_float32(dtype: torch.dtype) -> None:
+    leaves = draw(heads=32, dtype=dtype)
+    want = torch.autograd.grad(expand_and_attend(*(x.double() for x in leaves), None, True).sum(), leaves)
     got = torch.autograd.grad(sdpa.attend_grouped(*leaves, None, True, SCALE).sum(), leaves)
-    for mine, other in zip(got, want, strict=True):
-        assert mine.dtype == dtype
-        assert (mine.double() - other.double()).norm() < 8 * torch.finfo(dtype).eps * other.double().norm()
+    for actual, expected in zip(got, want, strict=True):
+        assert actual.dtype == dtype
+        assert (actual.double() - expected.double()).norm() < 8 * torch.finfo(dtype).eps * expected.double().norm()
 
 
-def test_no_head_has_keys_of_its_own() -> None:
-    """With 32 heads on one key-value head, gradients by keys and values repeated for each would be 64 of them."""
-    q, k, v = drawn(heads=32, n=4, m=4096, dtype=torch.float32)
+def test_grouped_keys_are_not_copied_for_each_head() -> None:
+    """Gradients of keys and values repeated for each of 32 heads would need 64 times the memory of the keys."""
+    q, k, v = draw(heads=32, n=4, m=4096, dtype=torch.float32)
 
     def train(attend) -> None:
         torch.autograd.grad(attend(q, k, v, None, True, SCALE).sum(), [q, k, v])
 
     def theirs(q: Tensor, k: Tensor, v: Tensor, allowed: None, causal: bool, _: float) -> Tensor:
-        return plainly(q, k, v, allowed, causal)
+        return expand_and_attend(q, k, v, allowed, causal)
 
     ours, torchs = (measure_footprint(lambda f=f: train(f), device="cpu").peak for f in (sdpa.attend_grouped, theirs))
     assert ours is not None
@@ -216,8 +216,8 @@ def test_no_head_has_keys_of_its_own() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    leaves = drawn()
+    leaves = draw()
     out = sdpa.attend_grouped(*leaves, None, True, SCALE)
-    (by_q,) = torch.autograd.grad((out**2).sum(), leaves[:1], create_graph=True)
+    (grad_q,) = torch.autograd.grad((out**2).sum(), leaves[:1], create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
-        by_q.sum().backward()
+        grad_q.sum().backward()

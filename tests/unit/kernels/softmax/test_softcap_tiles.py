@@ -1,4 +1,4 @@
-"""Attention under a soft cap: any cut into tiles is one result, caps of any size are right."""
+"""Attention with a soft cap: any tile size equals the reference, and caps of any size are accurate."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from efficient_attn.kernels.softmax.sink import SinkInputs
 from efficient_attn.kernels.softmax.softcap_tiles import SoftcapOptions
 
 B, H, G, D, E = 2, 4, 2, 5, 3
-Given = tuple[Tensor, Tensor, Tensor, Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def draw(n: int, m: int, size: float = 1.0, dtype: torch.dtype = torch.float64) -> Given:
-    """q, k, v and a sink a row, which want gradients."""
+def draw(n: int, m: int, size: float = 1.0, dtype: torch.dtype = torch.float64) -> Inputs:
+    """q, k, v and a sink per row, which require gradients."""
     shapes = (B, H, n, D), (B, G, m, D), (B, G, m, E), (B, H, n)
     q, k, v, sink = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     q, k, v, sink = (x.to(dtype).requires_grad_() for x in (q * size, k, v, sink))
     return q, k, v, sink
 
 
-def widened(given_: Given) -> Given:
-    q, k, v, sink = (x.detach().double().requires_grad_() for x in given_)
+def widen(inputs: Inputs) -> Inputs:
+    q, k, v, sink = (x.detach().double().requires_grad_() for x in inputs)
     return q, k, v, sink
 
 
-def plain(given_: Given, valid: Tensor | None, cap: float, causal: bool, start: int) -> Tensor:
-    q, k, v, sink = given_
+def plain(inputs: Inputs, valid: Tensor | None, cap: float, causal: bool, start: int) -> Tensor:
+    q, k, v, sink = inputs
     keys, values = (x.repeat_interleave(H // G, 1) for x in (k, v))
     scores = cap * (q @ keys.mT / cap).tanh()
     n, m = scores.shape[2:]
@@ -52,43 +52,43 @@ def plain(given_: Given, valid: Tensor | None, cap: float, causal: bool, start: 
     tile=st.integers(1, 100),
     rows=st.integers(1, 8),
     keys=st.integers(1, 8),
-    cap=st.sampled_from([0.5, 20.0, 5000.0]),  # of the last one the level follows the scores
+    cap=st.sampled_from([0.5, 20.0, 5000.0]),  # with the last one, the level follows the scores
     causal=st.booleans(),
     hidden=st.booleans(),
     start=st.integers(-3, 9),
 )
-def test_any_cut_is_one_result(
+def test_any_tile_size_equals_reference(
     n: int, m: int, tile: int, rows: int, keys: int, cap: float, causal: bool, hidden: bool, start: int
 ) -> None:
-    given_ = draw(n, m, 3.0)
+    inputs = draw(n, m, 3.0)
     valid = torch.rand(B, m) < 0.6 if hidden else None
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"TILE_ELEMENTS": tile, "TILE_ROWS": rows, "TILE_KEYS": keys}.items():
             patch.setattr(softcap_tiles, name, value)
-        got = softcap_tiles.attend(SinkInputs(*given_, valid), SoftcapOptions(cap, 1.0, causal, start))
-        want = plain(given_, valid, cap, causal, start)
+        got = softcap_tiles.attend(SinkInputs(*inputs, valid), SoftcapOptions(cap, 1.0, causal, start))
+        want = plain(inputs, valid, cap, causal, start)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-        slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
-        for mine, right in zip(*slopes, strict=True):
-            torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-12)
+        grads = [torch.autograd.grad(x.cos().sum(), inputs) for x in (got, want)]
+        for actual, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("cap", [1.0, 50.0, 60.0, 61.0, 300.0, 1e6])
 @pytest.mark.parametrize("size", [1.0, 1000.0])
-def test_caps_of_any_size_are_right_in_float32(cap: float, size: float) -> None:
+def test_caps_of_any_size_are_accurate_in_float32(cap: float, size: float) -> None:
     """Scores reach the cap from both sides, so that exponentials go from e^-cap to e^cap."""
-    given_ = draw(40, 50, size, torch.float32)
-    wide = widened(given_)
-    got = softcap_tiles.attend(SinkInputs(*given_, None), SoftcapOptions(cap, 1.0, True, 3))
+    inputs = draw(40, 50, size, torch.float32)
+    wide = widen(inputs)
+    got = softcap_tiles.attend(SinkInputs(*inputs, None), SoftcapOptions(cap, 1.0, True, 3))
     want = plain(wide, None, cap, True, 3)
     rough = 2e-5 if size * cap > 1e3 else 2e-6  # scores of hundreds are rounded by 1e-5
     torch.testing.assert_close(got.double(), want, rtol=0, atol=max(rough, 1e-3 * (size > 1 and cap > 1e3)))
-    for mine in torch.autograd.grad(got.sum(), given_):
-        assert mine.isfinite().all()
+    for actual in torch.autograd.grad(got.sum(), inputs):
+        assert actual.isfinite().all()
 
 
-def test_rows_whose_scores_all_lie_at_the_lower_end_are_right() -> None:
-    """Exponentials of e^-50 each, which a common factor of e^-50 more would take out of float32."""
+def test_rows_with_all_scores_at_the_lower_cap_are_accurate() -> None:
+    """Each exponential is e^-50; multiplied by another e^-50 it would underflow float32."""
     q, k, v, _ = draw(4, 30, dtype=torch.float32)
     q, k, sink = torch.full_like(q, 1e3), -torch.ones_like(k), torch.full((B, H, 4), -torch.inf)
     got = softcap_tiles.attend(SinkInputs(q, k, v, sink, None), SoftcapOptions(50.0, 1.0, False, 0))
@@ -96,7 +96,7 @@ def test_rows_whose_scores_all_lie_at_the_lower_end_are_right() -> None:
 
 
 @pytest.mark.parametrize("cap", [50.0, 500.0])
-def test_memory_grows_with_the_length_alone(cap: float) -> None:
+def test_memory_grows_linearly_with_length(cap: float) -> None:
     def measure(n: int) -> int:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
         leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
@@ -109,13 +109,13 @@ def test_memory_grows_with_the_length_alone(cap: float) -> None:
         return peak
 
     one, two, four = (measure(n) for n in (1024, 2048, 4096))
-    assert four - two < 2.2 * (two - one)  # beside tiles, which have one size
+    assert four - two < 2.2 * (two - one)  # in addition to tiles, whose size is fixed
     assert four < 4096 * 4096
 
 
 def test_a_second_derivative_is_refused() -> None:
-    given_ = draw(3, 3)
-    out = softcap_tiles.attend(SinkInputs(*given_, None), SoftcapOptions(5.0, 1.0, False, 0))
-    (first,) = torch.autograd.grad(out.square().sum(), given_[0], create_graph=True)
+    inputs = draw(3, 3)
+    out = softcap_tiles.attend(SinkInputs(*inputs, None), SoftcapOptions(5.0, 1.0, False, 0))
+    (first,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="attention under a soft cap has no second derivative"):
         first.sum().backward()

@@ -1,4 +1,4 @@
-"""A kernel from a forward and a backward pass: torch's gradients, torch.func, and the op's signature."""
+"""Kernels made of a forward and a backward pass: torch's gradients, torch.func, and the op's signature."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def draw(bias: bool = False, batch: tuple[int, ...] = (2, 3)) -> Inputs:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("bias", [False, True])
-def test_gradients_are_autograds(options: Options, bias: bool) -> None:
+def test_gradients_equal_autograds(options: Options, bias: bool) -> None:
     inputs = draw(bias)
     for got in (KERNEL(inputs, options), KERNEL.op(*inputs, options.scale, options.causal)[0]):
         want, _ = forward(inputs, options)
         torch.testing.assert_close(got, want)
         pairs = (torch.autograd.grad(x.cos().sum(), inputs[:3]) for x in (got, want))
-        for one, other in zip(*pairs, strict=True):
-            torch.testing.assert_close(one, other)
+        for actual, expected in zip(*pairs, strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_torch_func_maps_and_differentiates(options: Options) -> None:
+def test_vmap_of_grad_equals_reference(options: Options) -> None:
     q, k, v, _ = (None if x is None else x.detach() for x in draw(batch=(3, 2)))
 
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ def test_torch_func_maps_and_differentiates(options: Options) -> None:
     for dims in ((0, 0, 0), (0, None, 1)):
         rows = q, k if dims[1] == 0 else k[0], v if dims[2] == 0 else v.transpose(0, 1)
         results = (torch.func.vmap(torch.func.grad(f, argnums=(0, 1, 2)), in_dims=dims)(*rows) for f in (loss, want))
-        for one, other in zip(*results, strict=True):
-            torch.testing.assert_close(one, other)
+        for actual, expected in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 def test_a_second_derivative_is_refused_even_if_the_loss_is_linear() -> None:
@@ -89,7 +89,7 @@ def test_a_second_derivative_is_refused_even_if_the_loss_is_linear() -> None:
         grad.sum().backward()
 
 
-def test_the_op_has_the_fields_as_arguments_and_shapes_without_numbers() -> None:
+def test_op_has_fields_as_arguments_and_supports_meta_tensors() -> None:
     schema = torch.ops.efficient_attn.toy_of_test_softmax_kernel.default._schema
     assert [argument.name for argument in schema.arguments] == ["q", "k", "v", "bias", "scale", "causal"]
     inputs = draw(bias=True)
@@ -99,7 +99,7 @@ def test_the_op_has_the_fields_as_arguments_and_shapes_without_numbers() -> None
     assert meta.shape == (2, 3, 7, 5)
 
 
-def test_nothing_is_saved_without_a_gradient() -> None:
+def test_graph_is_recorded_only_if_gradients_are_enabled() -> None:
     inputs = draw()
     with torch.no_grad():
         assert KERNEL(inputs, OPTIONS[0]).grad_fn is None
@@ -107,7 +107,7 @@ def test_nothing_is_saved_without_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(("size", "step"), [(0, 3), (1, 3), (6, 3), (7, 3), (2, 100)])
-def test_ranges_cover_everything_once(size: int, step: int) -> None:
+def test_cut_range_covers_each_index_once(size: int, step: int) -> None:
     parts = list(cut_range(size, step))
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(size))
     assert all(0 < part.stop - part.start <= step for part in parts)

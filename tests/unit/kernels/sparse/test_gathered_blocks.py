@@ -1,4 +1,4 @@
-"""Tiles of gathered blocks and of columns: which blocks are named, which tiles are made of them."""
+"""Tiles of gathered blocks: which key blocks are gathered, and how they are divided into tiles."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def test_no_key_block_is_gathered_twice_for_a_row() -> None:
                 assert len(real) == len(set(real))
 
 
-def test_rows_that_see_nothing_are_in_no_tile() -> None:
+def test_rows_without_keys_are_in_no_tile() -> None:
     assert min(rows_of(tiles_of(Pattern((Keys(40, 42),)), Geometry(64, 64, 0, True), 16))) == 32
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_work_grows_with_the_length_for_bounded_patterns(causal: bool) -> None:
+def test_work_grows_linearly_for_bounded_patterns(causal: bool) -> None:
     def work(n: int) -> int:
         return sum(t.pairs for t in tiles_of(sliding_window(100) | Keys(0, 4), Geometry(n, n, 0, causal), 64))
 
     assert work(1 << 14) / work(1 << 13) == pytest.approx(2, rel=0.05)
 
 
-def test_tables_are_block_numbers() -> None:
+def test_tables_contain_block_numbers() -> None:
     (tile,) = tiles_of(sliding_window(1), Geometry(32, 32, 0, False), 16)
     assert isinstance(tile.keys, Gather)
     assert torch.equal(tile.keys.table, torch.tensor([[0, 1], [0, 1]]))
 
 
-def test_drawn_blocks_are_the_facts_own() -> None:
+def test_drawn_blocks_equal_those_of_the_fact() -> None:
     g, fact = Geometry(256, 256, 0, False), Blocks(16, 3, seed=2)
     drawn = {}
     for tile in tile_drawn_blocks(fact, TilingRule(fact, (Blocks(16),), g)):

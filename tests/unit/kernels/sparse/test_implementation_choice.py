@@ -1,4 +1,4 @@
-"""Which form an adaptive call takes, and what it tells of it."""
+"""The implementation that an adaptive call chooses and reports."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ SPECS = ["sliding_window:window=128", "strided", "fixed", "bigbird", "longformer
 CALL = CallShape(4, 1, 64, torch.float32, gradient=False)
 
 
-def made(spec: str, n: int, backend: str | None = None) -> ea.Attention:
+def make_attention(spec: str, n: int, backend: str | None = None) -> ea.Attention:
     return ea.create(spec, dims=ea.Dims(heads=4, head_dim=64, max_len=n), backend=backend)
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_short_calls_are_masked_and_long_ones_never(spec: str) -> None:
-    for n, form in ((64, "masked"), (128, "masked"), (MAX_MASKED_LENGTH + 1, "parts"), (4096, "parts")):
-        told, computed = made(spec, n).what_runs(
+def test_short_calls_are_masked_and_long_calls_use_parts(spec: str) -> None:
+    for n, implementation in ((64, "masked"), (128, "masked"), (MAX_MASKED_LENGTH + 1, "parts"), (4096, "parts")):
+        reported, computed = make_attention(spec, n).what_runs(
             Shape(1, 4, 4, n, n, 64, 64), causal=True, dtype=torch.float32, gradient=False
         )
-        assert told == form
-        assert computed == made(spec, n, form).pairs_computed(n, n, True) == made(spec, n).pairs_computed(n, n, True)
-        assert (computed == n * n) == (form == "masked")
+        assert reported == implementation
+        assert (
+            computed
+            == make_attention(spec, n, implementation).pairs_computed(n, n, True)
+            == make_attention(spec, n).pairs_computed(n, n, True)
+        )
+        assert (computed == n * n) == (implementation == "masked")
 
 
-def test_steps_weigh_less_the_more_heads_share_them() -> None:
+def test_parts_are_preferred_for_many_heads() -> None:
     pattern, g = as_pattern(sliding_window(16)), Geometry(128, 128, 0, True)
     plan = plan_parts(pattern, g)
     assert compare_costs(plan, g, CALL) == "masked"
     assert compare_costs(plan, g, CALL._replace(heads=512)) == "parts"
 
 
-def test_a_single_row_and_many_masks_take_parts() -> None:
+def test_single_rows_and_many_masks_use_parts() -> None:
     pattern = as_pattern(sliding_window(16))
     assert choose_implementation(pattern, Geometry(1, 128, 127, True), CALL) == "parts"
     assert choose_implementation(pattern, Geometry(128, 128, 0, True), CALL) == "masked"
@@ -53,20 +57,24 @@ def test_a_single_row_and_many_masks_take_parts() -> None:
 
 @pytest.mark.parametrize("n", [64, 600])
 def test_the_reported_implementation_is_the_one_that_runs(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-    for name, form in (("attend_masked", "masked"), ("softmax_over_plan", "parts")):
+    executed: list[str] = []
+    for name, implementation in (("attend_masked", "masked"), ("softmax_over_plan", "parts")):
         real = getattr(sparse_attention, name)
-        monkeypatch.setattr(sparse_attention, name, lambda *a, form=form, real=real: ran.append(form) or real(*a))
-    attn, q = made("sliding_window:window=16", n), torch.randn(1, 4, n, 64)
+        monkeypatch.setattr(
+            sparse_attention,
+            name,
+            lambda *a, implementation=implementation, real=real: executed.append(implementation) or real(*a),
+        )
+    attn, q = make_attention("sliding_window:window=16", n), torch.randn(1, 4, n, 64)
     out = attn(q, q, q)
-    told = attn.what_runs(Shape(1, 4, 4, n, n, 64, 64), causal=False, dtype=q.dtype, gradient=False)[0]
-    assert ran == [told]
-    assert told == ("masked" if n == 64 else "parts")
+    reported = attn.what_runs(Shape(1, 4, 4, n, n, 64, 64), causal=False, dtype=q.dtype, gradient=False)[0]
+    assert executed == [reported]
+    assert reported == ("masked" if n == 64 else "parts")
     for backend in ("parts", "masked", "dense"):
-        assert_close(out, made("sliding_window:window=16", n, backend)(q, q, q), backend)
-    assert ran[1:] == ["parts", "masked"]
+        assert_close(out, make_attention("sliding_window:window=16", n, backend)(q, q, q), backend)
+    assert executed[1:] == ["parts", "masked"]
 
 
-def test_mechanisms_that_choose_nothing_run_their_backend() -> None:
+def test_mechanisms_without_a_choice_report_their_backend() -> None:
     shape = Shape(1, 4, 4, 8, 8, 64, 64)
-    assert made("full", 8).what_runs(shape, causal=True, dtype=torch.float32, gradient=True) == ("sdpa", None)
+    assert make_attention("full", 8).what_runs(shape, causal=True, dtype=torch.float32, gradient=True) == ("sdpa", None)

@@ -1,4 +1,4 @@
-"""Masks that are kept: by all that they depend on, and no more bytes than they may have."""
+"""The cache of masks: its keys include everything that a mask depends on, and its size is bounded."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import efficient_attn as ea
 from efficient_attn.kernels.sparse.mask_cache import AdditiveMask, _MaskCache, make_additive_mask
 
 
-def some(size: int) -> AdditiveMask:
+def make_mask(size: int) -> AdditiveMask:
     return AdditiveMask(torch.zeros(size), None)
 
 
-def test_a_mask_is_made_once_and_the_oldest_go_first() -> None:
+def test_least_recently_used_masks_are_evicted() -> None:
     made: list[str] = []
-    kept = _MaskCache(limit=100)
+    cache = _MaskCache(limit=100)
 
-    def ask(name: str, size: int = 10) -> None:
-        kept.find(name, lambda: made.append(name) or some(size))
+    def find(name: str, size: int = 10) -> None:
+        cache.find(name, lambda: made.append(name) or make_mask(size))
 
-    for name in ("a", "b", "a", "c", "a", "b"):  # of 40 bytes each: two are kept
-        ask(name)
+    for name in ("a", "b", "a", "c", "a", "b"):  # 40 bytes each: the cache holds two
+        find(name)
     assert made == ["a", "b", "c", "b"]
-    assert kept.bytes == 80
-    ask("huge", 26)
-    ask("huge", 26)
+    assert cache.bytes == 80
+    find("huge", 26)
+    find("huge", 26)
     assert made[4:] == ["huge", "huge"]
-    assert kept.bytes == 80
+    assert cache.bytes == 80
 
 
-def test_an_additive_mask_and_its_blind_rows() -> None:
+def test_make_additive_mask_marks_rows_without_keys() -> None:
     scores, blind = make_additive_mask(torch.tensor([[True, False], [False, False]]), torch.float16)
     assert scores is not None
     assert blind is not None
@@ -42,11 +42,11 @@ def test_an_additive_mask_and_its_blind_rows() -> None:
     assert make_additive_mask(torch.ones(2, 2, dtype=torch.bool), torch.float32) == (None, None)
 
 
-def test_what_inference_mode_made_can_be_saved_for_a_gradient() -> None:
+def test_masks_cached_in_inference_mode_allow_training() -> None:
     q = torch.randn(1, 2, 37, 8)
 
-    def call(backend: str, *given: Tensor) -> Tensor:
-        return ea.create("sliding_window:window=4", backend=backend)(*given, ea.Mask(causal=True))
+    def call(backend: str, *inputs: Tensor) -> Tensor:
+        return ea.create("sliding_window:window=4", backend=backend)(*inputs, ea.Mask(causal=True))
 
     for backend in ("masked", "parts"):
         with torch.inference_mode():
@@ -57,8 +57,8 @@ def test_what_inference_mode_made_can_be_saved_for_a_gradient() -> None:
         assert torch.equal(out, want)
 
 
-def test_one_geometry_serves_groups_and_dtypes_in_turn() -> None:
-    """Whatever was kept for another group, dtype or padding must not be taken."""
+def test_cached_masks_depend_on_groups_dtype_and_padding() -> None:
+    """Masks cached for other groups, dtypes or padding must not be used."""
     for backend in ("parts", "masked"):
         for dtype in (torch.float64, torch.float32, torch.float64):
             for kv_heads in (1, 2, 4, 1):

@@ -1,4 +1,4 @@
-"""A pattern as one masked softmax: the same numbers as its parts, under padding, groups, dtypes, in ops and outside."""
+"""A pattern as one masked softmax equals the reference under padding, groups and dtypes, eagerly and as an op."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def tensors(kv_heads: int, dtype: torch.dtype = torch.float64, value_width: int 
     return tuple(torch.randn(2, *size, generator=g).to(dtype).requires_grad_() for size in sizes)
 
 
-def answer(attn: ea.Attention, given: tuple[Tensor, ...], mask: ea.Mask) -> tuple[Tensor, ...]:
-    out = attn(*given, mask)
+def output_and_grads(attn: ea.Attention, inputs: tuple[Tensor, ...], mask: ea.Mask) -> tuple[Tensor, ...]:
+    out = attn(*inputs, mask)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape).to(out.dtype)
-    return out, *torch.autograd.grad(out, given, weights)
+    return out, *torch.autograd.grad(out, inputs, weights)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("spec", SPECS)
-def test_is_the_oracle_with_its_gradients(spec: str, mask: str, kv_heads: int) -> None:
-    given = tensors(kv_heads, value_width=5 if kv_heads == 2 else 8)
-    fast, dense = (answer(ea.create(spec, backend=b), given, MASKS[mask]) for b in ("masked", "dense"))
+def test_output_and_gradients_equal_reference(spec: str, mask: str, kv_heads: int) -> None:
+    inputs = tensors(kv_heads, value_width=5 if kv_heads == 2 else 8)
+    fast, dense = (output_and_grads(ea.create(spec, backend=b), inputs, MASKS[mask]) for b in ("masked", "dense"))
     for got, want in zip(fast, dense, strict=True):
         assert_close(got, want, f"{spec}, {mask}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_kept_mask_has_the_dtype_of_the_call(dtype: torch.dtype) -> None:
-    """The same geometry in every dtype, one after another: each has a mask of its own."""
+def test_cached_mask_has_the_dtype_of_the_call(dtype: torch.dtype) -> None:
+    """Each dtype has its own mask of the same geometry."""
     attn, dense = (ea.create("sliding_window:window=5", backend=b) for b in ("masked", "dense"))
-    answer(attn, tensors(2), ea.Mask(causal=True))
-    given = tensors(2, dtype)
-    got = attn(*given, ea.Mask(causal=True))
+    output_and_grads(attn, tensors(2), ea.Mask(causal=True))
+    inputs = tensors(2, dtype)
+    got = attn(*inputs, ea.Mask(causal=True))
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), dense(*tensors(2), ea.Mask(causal=True)), rtol=0.02, atol=0.02)
     mask = pattern_mask(as_pattern(sliding_window(5)), Geometry(40, 40, 0, True), dtype, torch.device("cpu"))
@@ -58,30 +58,30 @@ def test_the_kept_mask_has_the_dtype_of_the_call(dtype: torch.dtype) -> None:
     assert mask.dtype == dtype
 
 
-def test_rows_that_see_nothing_are_zeros_without_gradient() -> None:
-    given = tensors(4)
-    out, by_q, *_ = answer(ea.create("sliding_window:window=2", backend="masked"), given, MASKS["lengths"])
+def test_rows_without_keys_are_zero_without_gradient() -> None:
+    inputs = tensors(4)
+    out, grad_q, *_ = output_and_grads(ea.create("sliding_window:window=2", backend="masked"), inputs, MASKS["lengths"])
     assert not out[1].any()
-    assert not by_q[1].any()
+    assert not grad_q[1].any()
     assert out[0].all(-1).all()
 
 
-def test_other_devices_have_it_in_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    attn, given = ea.create("sliding_window:window=5", backend="masked"), tensors(2)
-    here = answer(attn, given, MASKS["lengths"])
+def test_unfused_engine_equals_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, inputs = ea.create("sliding_window:window=5", backend="masked"), tensors(2)
+    fused = output_and_grads(attn, inputs, MASKS["lengths"])
     monkeypatch.setattr(merge, "attend", merge.attend_unfused)
     monkeypatch.setattr(merge, "attend_backward", merge.attend_unfused_backward)
-    for one, other in zip(here, answer(attn, given, MASKS["holes"]), strict=True):
-        assert one.shape == other.shape
-    for one, other in zip(
-        answer(attn, given, MASKS["causal"]),
-        answer(ea.create("sliding_window:window=5", backend="dense"), given, MASKS["causal"]),
+    for actual, expected in zip(fused, output_and_grads(attn, inputs, MASKS["holes"]), strict=True):
+        assert actual.shape == expected.shape
+    for actual, expected in zip(
+        output_and_grads(attn, inputs, MASKS["causal"]),
+        output_and_grads(ea.create("sliding_window:window=5", backend="dense"), inputs, MASKS["causal"]),
         strict=True,
     ):
-        assert_close(one, other, "plain products")
+        assert_close(actual, expected, "plain products")
 
 
-def test_no_mask_where_every_pair_counts_and_none_of_anything_on_the_meta_device() -> None:
+def test_full_patterns_need_no_mask_and_meta_is_supported() -> None:
     pattern = as_pattern(sliding_window(64))
     assert pattern_mask(pattern, Geometry(40, 40, 0, False), torch.float32, torch.device("cpu")) is None
     q = torch.empty(1, 2, 40, 8, device="meta")
@@ -90,7 +90,7 @@ def test_no_mask_where_every_pair_counts_and_none_of_anything_on_the_meta_device
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("backend", ["masked", "adaptive", "parts"])
-def test_the_op_is_the_eager_call(spec: str, backend: str) -> None:
+def test_op_equals_the_eager_call(spec: str, backend: str) -> None:
     from efficient_attn.kernels.sparse.parts import SparseInputs
     from efficient_attn.kernels.sparse.pattern_op import PATTERN, PatternOptions, softmax_over_text, write_pattern
 
@@ -106,12 +106,12 @@ def test_the_op_is_the_eager_call(spec: str, backend: str) -> None:
         out = out.view(2, 2, 40, 2, 8).transpose(2, 3).reshape(2, 4, 40, 8)
         got = (out, *torch.autograd.grad(out.cos().sum(), (q, k, v)))
         want = attn(q, k, v, mask)
-        for one, other in zip(got, (want, *torch.autograd.grad(want.cos().sum(), (q, k, v))), strict=True):
-            assert_close(one, other, f"{spec}, {backend}")
+        for actual, expected in zip(got, (want, *torch.autograd.grad(want.cos().sum(), (q, k, v))), strict=True):
+            assert_close(actual, expected, f"{spec}, {backend}")
 
 
-class Odd:
-    """A fact of somebody else's: nobody knows its tiles, and it has no text."""
+class CustomFact:
+    """A user-defined fact, for which no tiles and no text are known."""
 
     reach = None
 
@@ -122,8 +122,8 @@ class Odd:
         return range(-(-g.m // size))
 
 
-def test_any_pattern_can_be_masked_by_name_and_none_is_by_default() -> None:
-    attn, dense = ea.SparseAttention(as_pattern(Odd())), ea.SparseAttention(as_pattern(Odd()))
+def test_custom_facts_use_blocks_unless_masked_is_selected() -> None:
+    attn, dense = ea.SparseAttention(as_pattern(CustomFact())), ea.SparseAttention(as_pattern(CustomFact()))
     assert attn.backend == "blocks"
     attn.backend, dense.backend = "masked", "dense"
-    assert_close(attn(*tensors(2)), dense(*tensors(2)), "a fact of somebody else's")
+    assert_close(attn(*tensors(2)), dense(*tensors(2)), "a custom fact")

@@ -1,4 +1,4 @@
-"""Plans: every pair of the pattern is counted exactly once, and little else is computed."""
+"""Plans count every pair of the pattern exactly once, and compute few others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from efficient_attn.kernels.sparse.tiles import Gather, TilePlan, View
 from efficient_attn.patterns import Band, Blocks, Geometry, Keys, Pattern, Queries, Where
 
 CPU = torch.device("cpu")
-known = st.one_of(bands(), columns(), queries, st.builds(Blocks, st.integers(1, 40), st.integers(0, 3)))
+tiled_facts = st.one_of(bands(), columns(), queries, st.builds(Blocks, st.integers(1, 40), st.integers(0, 3)))
 
 
 @st.composite
@@ -27,8 +27,8 @@ def geometries(draw: st.DrawFn) -> Geometry:
     return Geometry(n, m, draw(st.sampled_from([m - n, m - n, 0, -33, m + 2])), draw(st.booleans()))
 
 
-def counted(tiles: TilePlan, g: Geometry) -> torch.Tensor:
-    """How often each pair is counted, ``[N, M]``, read off the plan's own tiles, step by step as the kernel goes."""
+def count_pairs(tiles: TilePlan, g: Geometry) -> torch.Tensor:
+    """How often the tiles of the plan count each pair, ``[N, M]``, in the steps of the kernel."""
     counts = torch.zeros(g.n, g.m, dtype=torch.int32)
     for part in tiles:
         for step in part.steps():
@@ -36,17 +36,17 @@ def counted(tiles: TilePlan, g: Geometry) -> torch.Tensor:
             allowed = part.allowed(step, CPU)
             rows, keys = tile.queries.positions(first, last, CPU), part.positions(step, CPU)
             for w in range(last - first):
-                here = (
+                window_pairs = (
                     torch.ones(rows.shape[1], keys.shape[1], dtype=torch.bool)
                     if allowed is None
                     else allowed[0 if len(allowed) == 1 else w]
                 )
-                i, j = here.nonzero(as_tuple=True)
+                i, j = window_pairs.nonzero(as_tuple=True)
                 counts.index_put_((rows[w][i], keys[w][j]), torch.ones(len(i), dtype=torch.int32), accumulate=True)
     return counts
 
 
-def wanted(pattern: Pattern, g: Geometry) -> torch.Tensor:
+def allowed_pairs(pattern: Pattern, g: Geometry) -> torch.Tensor:
     i, j = torch.arange(g.n)[:, None] + g.start, torch.arange(g.m)
     allowed = pattern.allows(i, j, g).expand(g.n, g.m)
     return (allowed & (j <= i) if g.causal else allowed).int()
@@ -54,17 +54,17 @@ def wanted(pattern: Pattern, g: Geometry) -> torch.Tensor:
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(st.lists(known, min_size=1, max_size=3), geometries())
-def test_every_pair_is_counted_once_and_no_other(facts: list, g: Geometry) -> None:
+@given(st.lists(tiled_facts, min_size=1, max_size=3), geometries())
+def test_plans_count_each_allowed_pair_once(facts: list, g: Geometry) -> None:
     pattern = Pattern(tuple(facts))
-    assert torch.equal(counted(plan_parts(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(count_pairs(plan_parts(pattern, g), g), allowed_pairs(pattern, g))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(known | st.just(Where(lambda i, j: (i * 3 + j) % 7 == 0)), min_size=1, max_size=3), geometries())
-def test_gathered_blocks_count_the_same(facts: list, g: Geometry) -> None:
+@given(st.lists(tiled_facts | st.just(Where(lambda i, j: (i * 3 + j) % 7 == 0)), min_size=1, max_size=3), geometries())
+def test_gathered_blocks_count_each_allowed_pair_once(facts: list, g: Geometry) -> None:
     pattern = Pattern(tuple(facts))
-    assert torch.equal(counted(plan_blocks(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(count_pairs(plan_blocks(pattern, g), g), allowed_pairs(pattern, g))
 
 
 @pytest.mark.sampled(4)
@@ -80,12 +80,12 @@ def test_gathered_blocks_count_the_same(facts: list, g: Geometry) -> None:
         patterns.global_tokens(2500),
     ],
 )
-def test_long_tiles_are_cut_and_still_count_once(pattern: Pattern, causal: bool) -> None:
+def test_long_tiles_count_each_allowed_pair_once(pattern: Pattern, causal: bool) -> None:
     g = Geometry(2300, 2500, 200, causal)
-    assert torch.equal(counted(plan_parts(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(count_pairs(plan_parts(pattern, g), g), allowed_pairs(pattern, g))
 
 
-def test_rows_are_fresh_exactly_once_before_they_are_joined() -> None:
+def test_rows_are_fresh_in_their_first_tile_only() -> None:
     g = Geometry(700, 700, 0, False)
     tiles = plan_parts(patterns.sliding_window(9) | patterns.global_tokens(3) | patterns.random_blocks(2, 32), g)
     reached = torch.zeros(700, dtype=torch.bool)
@@ -97,7 +97,7 @@ def test_rows_are_fresh_exactly_once_before_they_are_joined() -> None:
     assert reached.all()
 
 
-def test_bands_come_first_and_are_united() -> None:
+def test_bands_come_first_and_are_merged() -> None:
     pattern = Blocks(4, 2) | Band(None, None, 8) | Keys(0, 2) | Band(5, 9) | Queries(1) | Band(-3, 4) | Band(20, None)
     assert order_facts(pattern) == (
         Band(-3, 9), Band(20, None), Band(None, None, 8), Blocks(4), Keys(0, 2), Queries(1), Blocks(4, 2),
@@ -105,7 +105,7 @@ def test_bands_come_first_and_are_united() -> None:
     assert order_facts(Band(None, 3) | Band(0, None) | Band(7, 8)) == (Band(None, None),)
 
 
-def test_tiles_in_which_all_pairs_count_have_no_mask() -> None:
+def test_tiles_whose_pairs_all_count_have_no_mask() -> None:
     g = Geometry(4096, 4096, 0, False)
     (_, columns_, rows) = plan_parts(patterns.sliding_window(64) | Keys(0, 32) | Queries(32), g)
     for part in (columns_, rows):
@@ -115,20 +115,20 @@ def test_tiles_in_which_all_pairs_count_have_no_mask() -> None:
     assert all(t.rule is None and isinstance(t.keys, Gather) and t.keys.whole for t in drawn.tiles)
 
 
-def test_drawn_blocks_that_were_counted_already_are_dropped() -> None:
+def test_drawn_blocks_counted_by_other_facts_are_dropped() -> None:
     g = Geometry(1024, 1024, 0, False)
     alone = plan_parts(patterns.random_blocks(3, 64), g)
-    beside = plan_parts(patterns.random_blocks(3, 64) | Keys(0, 512), g)
-    gathered = [sum(t.pairs for p in x for t in p.tiles if isinstance(t.keys, Gather)) for x in (alone, beside)]
+    combined = plan_parts(patterns.random_blocks(3, 64) | Keys(0, 512), g)
+    gathered = [sum(t.pairs for p in x for t in p.tiles if isinstance(t.keys, Gather)) for x in (alone, combined)]
     assert 0.3 < gathered[1] / gathered[0] < 0.7
 
 
 @pytest.mark.parametrize("spec", ["sliding_window:window=512", "longformer", "bigbird", "strided:stride=64", "fixed"])
-def test_plans_keep_small_masks_only(spec: str) -> None:
+def test_plans_store_small_masks_only(spec: str) -> None:
     attn = ea.create(spec)
     tiles = plan_parts(attn.pattern, Geometry(16384, 16384, 0, True))  # pyright: ignore[reportArgumentType]
-    kept = sum(t.mask.numel() for p in tiles for t in p.tiles if t.mask is not None)
-    assert kept < 2 * 16384 * 64
+    stored = sum(t.mask.numel() for p in tiles for t in p.tiles if t.mask is not None)
+    assert stored < 2 * 16384 * 64
 
 
 CLASSICS = {
@@ -149,39 +149,39 @@ CLASSICS = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", CLASSICS)
-def test_little_is_computed_that_does_not_count(spec: str, causal: bool, monkeypatch) -> None:
-    """Pairs computed, read off the shapes that the kernel was really called with."""
+def test_few_excluded_pairs_are_computed(spec: str, causal: bool, monkeypatch) -> None:
+    """The computed pairs are taken from the shapes that the kernel is called with."""
     attn = ea.create(spec)
     if not causal and not attn.traits.bidirectional:
         pytest.skip("causal only")
-    done = 0
+    computed = 0
 
-    def counting(kernel: Callable) -> Callable:
+    def count_calls(kernel: Callable) -> Callable:
         def attend(inputs, options):
-            nonlocal done
+            nonlocal computed
             q, k, _, mask = inputs
             assert mask is None or mask.shape[-1] == k.shape[2]
-            done += q.shape[1] * q.shape[2] * k.shape[2]
+            computed += q.shape[1] * q.shape[2] * k.shape[2]
             return kernel(inputs, options)
 
         return attend
 
-    monkeypatch.setattr(parts, "attend", counting(parts.attend))
+    monkeypatch.setattr(parts, "attend", count_calls(parts.attend))
     n = 4096
     q, k, v = torch.randn(3, 1, 1, n, 8)
     attn(q, k, v, ea.Mask(causal=causal))
     pairs = attn.pairs(n, n, causal)
     assert pairs is not None
-    assert done == attn.pairs_computed(n, n, causal)
-    assert pairs <= done <= CLASSICS[spec] * pairs
+    assert computed == attn.pairs_computed(n, n, causal)
+    assert pairs <= computed <= CLASSICS[spec] * pairs
     g = Geometry(n, n, 0, causal)
-    strip = [wanted(attn.pattern, g._replace(n=512, start=s)).sum() for s in range(0, n, 512)]  # pyright: ignore
+    strip = [allowed_pairs(attn.pattern, g._replace(n=512, start=s)).sum() for s in range(0, n, 512)]  # pyright: ignore
     assert pairs == int(sum(strip))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", [s for s in CLASSICS if "strided" not in s and "fixed" not in s])
-def test_work_and_steps_grow_with_the_length(spec: str, causal: bool) -> None:
+def test_work_and_steps_grow_linearly_with_length(spec: str, causal: bool) -> None:
     attn = ea.create(spec)
     work = {n: plan_parts(attn.pattern, Geometry(n, n, 0, causal)) for n in (1 << 13, 1 << 14)}  # pyright: ignore
     pairs = [sum(t.pairs for p in tiles for t in p.tiles) for tiles in work.values()]
@@ -190,18 +190,18 @@ def test_work_and_steps_grow_with_the_length(spec: str, causal: bool) -> None:
     assert steps[1] / steps[0] < 2.2
 
 
-def test_equal_plans_are_made_once() -> None:
+def test_equal_plans_are_cached() -> None:
     g = Geometry(64, 64, 0, False)
     assert plan_parts(patterns.sliding_window(5), g) is plan_parts(patterns.sliding_window(5), g)
     assert plan_blocks(patterns.sliding_window(5), g) is plan_blocks(patterns.sliding_window(5), g)
 
 
-def test_pieces_drop_what_counts_nowhere_and_cut_at_long_stretches(monkeypatch) -> None:
+def test_cut_keys_drops_unused_keys_and_splits_at_long_runs(monkeypatch) -> None:
     monkeypatch.setattr(tile_plan, "LONG_KEYS", 3)
     mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0], [0, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0]]).bool()
     assert tile_plan._cut_keys(mask) == [[1, 4], [4, 8], [8, 9], [12, 13]]
     assert tile_plan._cut_keys(torch.zeros(2, 4).bool()) == []
 
 
-def test_a_run_of_one_window_needs_no_advance() -> None:
+def test_view_of_one_window_needs_no_advance() -> None:
     assert View(3, 2).positions(0, 1, CPU).tolist() == [[3, 4]]

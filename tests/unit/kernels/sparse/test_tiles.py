@@ -1,4 +1,4 @@
-"""Tiles: fetching keys and giving gradients back are each other's transpose; masks and steps are as the plan says."""
+"""Tiles: `scatter_add` is the transpose of `fetch`, and masks and steps follow the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def views(draw: st.DrawFn) -> tuple[View, int, int]:
     """A view, its number of windows, and a length that it fits in."""
     first, size, step = draw(st.integers(0, 4)), draw(st.integers(1, 14)), draw(st.integers(1, 4))
-    # as plans make them: windows that advance by whole steps, that interleave, or that are all the same
+    # as in plans: windows that advance by whole steps, that interleave, or that are all the same
     advance = draw(st.sampled_from([0, *([1] if step > 1 else []), step, 3 * step, 5 * step]))
     count = draw(st.integers(1, step if advance == 1 and step > 1 else 6))
     return View(first, size, step, advance), count, first + (count - 1) * advance + (size - 1) * step + 1
@@ -34,33 +34,33 @@ def gathers(draw: st.DrawFn) -> tuple[Gather, int, int]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(views(), gathers()), st.integers(0, 3), st.data())
-def test_giving_back_is_the_transpose_of_fetching(
-    case: tuple[View | Gather, int, int], more: int, data: st.DataObject
+def test_scatter_add_is_the_transpose_of_fetch(
+    case: tuple[View | Gather, int, int], extra: int, data: st.DataObject
 ) -> None:
     keys, count, length = case
     first = data.draw(st.integers(0, count - 1))
     last = data.draw(st.integers(first + 1, count))
-    x = torch.randn(2, length + more, 3, dtype=torch.float64)
+    x = torch.randn(2, length + extra, 3, dtype=torch.float64)
     fetched = keys.fetch(x, first, last)
     assert fetched.shape == (2, last - first, keys.size, 3)
     part = torch.randn(fetched.shape, dtype=torch.float64)
-    back = torch.zeros_like(x)
-    keys.scatter_add(back, part, first, last)
-    torch.testing.assert_close((fetched * part).sum(), (x * back).sum())
+    scattered = torch.zeros_like(x)
+    keys.scatter_add(scattered, part, first, last)
+    torch.testing.assert_close((fetched * part).sum(), (x * scattered).sum())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(views(), gathers()))
-def test_fetched_keys_are_those_that_are_named(case: tuple[View | Gather, int, int]) -> None:
+def test_fetch_returns_the_keys_at_the_positions(case: tuple[View | Gather, int, int]) -> None:
     keys, count, length = case
     x = torch.arange(length, dtype=torch.float64).view(1, -1, 1)
-    named = keys.positions(0, count, CPU)
+    positions = keys.positions(0, count, CPU)
     fetched = keys.fetch(x, 0, count)[0, :, :, 0]
-    inside = (named >= 0) & (named < length)
-    assert torch.equal(fetched[inside], named[inside].double())
+    inside = (positions >= 0) & (positions < length)
+    assert torch.equal(fetched[inside], positions[inside].double())
 
 
-def test_runs_are_views_of_anything_with_a_length() -> None:
+def test_fetched_views_share_memory_for_any_strides() -> None:
     x = torch.randn(2, 100, 3, 4)
     view = View(2, 20, 2, 1).fetch(x, 0, 2)
     assert view.shape == (2, 2, 20, 3, 4)
@@ -70,7 +70,7 @@ def test_runs_are_views_of_anything_with_a_length() -> None:
     assert torch.equal(View(0, 5, 1, 5).fetch(narrow, 1, 3)[:, 1], narrow[:, 10:15])
 
 
-def test_a_rule_counts_what_no_fact_before_it_has_counted() -> None:
+def test_rule_excludes_pairs_of_earlier_facts() -> None:
     g = Geometry(6, 6, 0, True)
     i, j = torch.arange(6)[:, None], torch.arange(-1, 8)[None]
     counted = TilingRule(Keys(0, 3), (Band(0, 1),), g)(i, j)
@@ -90,7 +90,7 @@ def test_steps_cut_tiles_into_chunks(monkeypatch) -> None:
     assert [s[1:] for s in steps] == [(0, 3), (3, 6), (6, 7), (0, 1), (0, 2), (2, 4), (4, 5)]
 
 
-def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
+def test_columns_are_mapped_to_original_positions() -> None:
     part = Tiling((), torch.tensor([3, 4, 9]))
     tile = Tile(1, View(0, 2), View(1, 2), TilingRule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
     assert part.select_keys(torch.arange(12.0).view(1, 12, 1))[0, :, 0].tolist() == [3, 4, 9]
@@ -99,7 +99,7 @@ def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
     assert part.allowed(Step(late, 0, 1), CPU).tolist() == [[[True, False], [True, False]]]  # pyright: ignore
 
 
-def test_pairs_are_those_that_count() -> None:
+def test_pairs_of_a_tiling_exclude_masked_pairs() -> None:
     g = Geometry(8, 8, 0, False)
     masked = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), TilingRule(Band(0, 0), (), g))
     shared = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), masked.rule, torch.eye(4).bool())
@@ -108,6 +108,6 @@ def test_pairs_are_those_that_count() -> None:
     assert [Tiling((t,)).pairs() for t in (masked, shared, plain)] == [8, 8, 24]
 
 
-def test_without_a_rule_all_pairs_count() -> None:
+def test_all_pairs_count_without_a_rule() -> None:
     tile = Tile(1, View(0, 2), View(0, 2), None)
     assert Tiling((tile,)).allowed(Step(tile, 0, 1), CPU) is None

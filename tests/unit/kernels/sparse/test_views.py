@@ -1,4 +1,4 @@
-"""Tiles that are views: windows hold every allowed pair, columns, rows and own blocks each pair of their fact, once."""
+"""Tiles that are views: windows contain each allowed pair; columns, rows and own blocks contain each pair once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CPU = torch.device("cpu")
 
 
 def keys_of_rows(band: Band, g: Geometry) -> dict[int, set[int]]:
-    """Row by row the keys that the windows look at; a row in two windows is an error."""
-    found: dict[int, set[int]] = {}
+    """The keys of each row's window; a row in two windows is an error."""
+    keys_by_row: dict[int, set[int]] = {}
     for count, queries, keys in view_band(band, g):
         both = queries.positions(0, count, CPU).tolist(), keys.positions(0, count, CPU).tolist()
         for rows, span in zip(*both, strict=True):
             for row in rows:
-                assert row not in found, f"row {row} is in two windows"
-                found[row] = set(span)
-    return found
+                assert row not in keys_by_row, f"row {row} is in two windows"
+                keys_by_row[row] = set(span)
+    return keys_by_row
 
 
 @settings(max_examples=150, deadline=None)
@@ -30,24 +30,24 @@ def keys_of_rows(band: Band, g: Geometry) -> dict[int, set[int]]:
     st.integers(1, 300), st.integers(1, 300), st.sampled_from([None, 0, -30, 77]), st.integers(-60, 60),
     st.integers(0, 90), st.booleans(), st.sampled_from([1, 1, 2, 3, 16, 200]), st.sampled_from(["both", "lo", "hi"]),
 )  # fmt: skip
-def test_every_allowed_pair_is_in_its_rows_window(
+def test_windows_contain_all_allowed_pairs(
     n: int, m: int, start: int | None, lo: int, width: int, causal: bool, step: int, bounds: str
 ) -> None:
     g = Geometry(n, m, m - n if start is None else start, causal)
     band = Band(None if bounds == "hi" else lo, None if bounds == "lo" else lo + width, step)
-    found = keys_of_rows(band, g)
+    keys_by_row = keys_of_rows(band, g)
     for row in range(n):
         i = g.start + row
         wanted = {j for j in range(min(m, i + 1) if causal else m) if band.allows(i, j, g)}
-        assert wanted <= found.get(row, set())
-        assert all(0 <= j < m and (i - j) % step == 0 for j in found.get(row, ()))
-    assert all(0 <= row < n for row in found)
+        assert wanted <= keys_by_row.get(row, set())
+        assert all(0 <= j < m and (i - j) % step == 0 for j in keys_by_row.get(row, ()))
+    assert all(0 <= row < n for row in keys_by_row)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("step", [1, 4])
 @pytest.mark.parametrize("window", [0, 8, 128, 600])
-def test_work_grows_with_the_length_and_not_its_square(window: int, step: int, causal: bool) -> None:
+def test_work_grows_linearly_with_length(window: int, step: int, causal: bool) -> None:
     def work(n: int) -> int:
         band = Band(-window * step, window * step, step)
         return sum(count * q.size * k.size for count, q, k in view_band(band, Geometry(n, n, 0, causal)))
@@ -64,12 +64,12 @@ def test_inner_windows_are_one_tile() -> None:
 
 
 @pytest.mark.parametrize(("step", "calls"), [(2, 8), (64, 4), (4096, 2)])
-def test_sequences_of_a_step_are_taken_together(step: int, calls: int) -> None:
-    """Few sequences: one tile each; many: one tile for all of them."""
+def test_bands_with_steps_need_few_tiles(step: int, calls: int) -> None:
+    """Few subsequences get one tile each; many share one tile."""
     assert len(list(view_band(Band(-8 * step, 8 * step, step), Geometry(4096, 4096, 0, False)))) <= calls
 
 
-def test_a_window_in_the_future_only_sees_nothing_when_causal() -> None:
+def test_causal_windows_in_the_future_are_empty() -> None:
     assert not list(view_band(Band(-9, -2), Geometry(10, 10, 0, True)))
 
 
@@ -82,8 +82,8 @@ def geometries(draw: st.DrawFn) -> Geometry:
     return Geometry(n, m, draw(st.sampled_from([m - n, 0, -33, m + 2])), draw(st.booleans()))
 
 
-def looked_at(fact: Fact, g: Geometry) -> torch.Tensor:
-    """How often each pair is looked at, ``[N, M]``."""
+def count_pairs(fact: Fact, g: Geometry) -> torch.Tensor:
+    """How often the views cover each pair, ``[N, M]``."""
     taken, views = None, iter(())
     if isinstance(fact, Keys):
         taken, views = view_keys(fact, g)
@@ -91,12 +91,12 @@ def looked_at(fact: Fact, g: Geometry) -> torch.Tensor:
         views = view_queries(fact, g)
     elif isinstance(fact, Blocks):
         views = view_own_blocks(fact, g)
-    times = torch.zeros(g.n, g.m, dtype=torch.int32)
+    counts = torch.zeros(g.n, g.m, dtype=torch.int32)
     for count, queries, keys in views:
-        for rows, at in zip(queries.positions(0, count, CPU), keys.positions(0, count, CPU), strict=True):
-            columns = at if taken is None else taken[at]
-            times[rows[:, None], columns[None]] += 1
-    return times
+        for rows, key_rows in zip(queries.positions(0, count, CPU), keys.positions(0, count, CPU), strict=True):
+            columns = key_rows if taken is None else taken[key_rows]
+            counts[rows[:, None], columns[None]] += 1
+    return counts
 
 
 facts = st.one_of(
@@ -109,17 +109,17 @@ facts = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(facts, geometries())
-def test_every_pair_of_the_fact_is_looked_at_once(fact: Fact, g: Geometry) -> None:
-    times = looked_at(fact, g)
+def test_views_cover_each_pair_of_the_fact_once(fact: Fact, g: Geometry) -> None:
+    counts = count_pairs(fact, g)
     i, j = torch.arange(g.n)[:, None] + g.start, torch.arange(g.m)
     allowed = fact.allows(i, j, g).expand(g.n, g.m)
     allowed = allowed & (j <= i) if g.causal else allowed
-    assert times.max() <= 1
-    assert bool((times[allowed] == 1).all())
+    assert counts.max() <= 1
+    assert bool((counts[allowed] == 1).all())
 
 
 @pytest.mark.parametrize("size", [1, 8, 128])
-def test_own_blocks_are_one_tile_a_part(size: int) -> None:
+def test_own_blocks_are_one_tile_or_two_halves_if_causal(size: int) -> None:
     views = list(view_own_blocks(Blocks(size), Geometry(4096, 4096, 0, False)))
     assert len(views) == 1
     assert views[0][0] * views[0][1].size == 4096
@@ -127,7 +127,7 @@ def test_own_blocks_are_one_tile_a_part(size: int) -> None:
     assert [q.size for _, q, _ in halves] == [64, 64]
 
 
-def test_columns_that_are_apart_are_taken_together_once() -> None:
+def test_separate_columns_are_gathered_once() -> None:
     taken, _ = view_keys(Keys(6, 8, 8), Geometry(64, 64, 0, False))
     assert taken is not None
     assert taken.tolist() == [x for b in range(0, 64, 8) for x in (b + 6, b + 7)]
