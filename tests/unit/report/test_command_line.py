@@ -1,4 +1,4 @@
-"""How a run's command is told: no folders that only its author has."""
+"""Commands of runs in reports: printed without the author's folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUN = ["efficient-attn", "run", "quickstart"]
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("arguments", "expected"),
     [
         (["--out", "/tmp/x/pub"], ""),
         (["--out=/tmp/x/pub", "--quick"], " --quick"),
@@ -22,18 +22,18 @@ RUN = ["efficient-attn", "run", "quickstart"]
         (["--out"], " --out ''"),
     ],
 )
-def test_absolute_paths_are_shortened(more: list[str], told: str) -> None:
-    assert format_command([*RUN, *more]) == " ".join(RUN) + told
+def test_absolute_paths_are_shortened(arguments: list[str], expected: str) -> None:
+    assert format_command([*RUN, *arguments]) == " ".join(RUN) + expected
 
 
 def test_a_suite_is_identified_by_its_name() -> None:
     assert format_command(["efficient-attn", "run", "/tmp/x/my.toml"]) == "efficient-attn run my.toml"
 
 
-def test_it_is_one_line() -> None:
+def test_the_command_is_printed_on_one_line() -> None:
     assert format_command([*RUN, "--set", "a=\tb\nc"]) == "efficient-attn run quickstart --set 'a= b c'"
 
 
-def test_what_is_no_list_stays() -> None:
+def test_strings_are_unchanged_and_none_is_empty() -> None:
     assert format_command("run") == "run"
     assert format_command(None) == ""

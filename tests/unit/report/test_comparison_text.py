@@ -1,4 +1,4 @@
-"""A comparison in words: what matters first, intervals beside every claim, and a JSON that stays as it is."""
+"""Comparisons as text, Markdown and JSON: order, intervals, counts and a stable schema."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ FIXED = Change(name="s/fixed", kind="fixed", reason="error: boom")
 ALL = (SAME, UNCLEAR, FASTER, SLOWER, SINGLE, FIXED, BROKEN, WORST)
 
 
-def _found(*changes: Change, **known: object) -> Comparison:
-    usual: dict[str, object] = {
+def _make_comparison(*changes: Change, **fields: object) -> Comparison:
+    defaults: dict[str, object] = {
         "base": "old", "new": "new", "by": "speedup", "confidence": 0.95, "margin": 0.02, "drift": 0.02, "unlike": (),
         "tolerance": 0.1, "itself": False,
         "only_in_base": (), "only_in_new": (), "failing": (),
     }  # fmt: skip
-    return Comparison(changes=changes, **(usual | known))  # type: ignore[arg-type]
+    return Comparison(changes=changes, **(defaults | fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         (FASTER, "1.20x faster (1.15-1.26)"),
         (SLOWER, "1.25x slower (1.18-1.33)"),
@@ -47,12 +47,14 @@ def _found(*changes: Change, **known: object) -> Comparison:
         (replace(FASTER, ratio=123.4, low=100.0, high=1500.0), "123x faster (100-1500)"),
     ],
 )
-def test_a_change_in_words(change: Change, words: str) -> None:
-    assert comparison_text.describe_change(change) == words
+def test_changes_are_described(change: Change, text: str) -> None:
+    assert comparison_text.describe_change(change) == text
 
 
-def test_text_tells_the_worst_first_and_of_the_same_only_their_number() -> None:
-    text = comparison_text.as_text(_found(*ALL, only_in_base=("s/gone",), only_in_new=("s/n",), failing=("s/bad",)))
+def test_text_lists_the_worst_first_and_counts_the_same() -> None:
+    text = comparison_text.as_text(
+        _make_comparison(*ALL, only_in_base=("s/gone",), only_in_new=("s/n",), failing=("s/bad",))
+    )
     names = [line.split()[0] for line in text.splitlines() if line.startswith(("s/", "a|b"))]
     assert names == ["a|b", "s/worst", "s/slower", "s/fast", "s/fixed", "s/unclear", "s/single"]
     assert "10.0 -> 12.5 ms" in text
@@ -65,27 +67,29 @@ def test_text_tells_the_worst_first_and_of_the_same_only_their_number() -> None:
         assert f"\n    {reason}\n" in text
 
 
-def test_all_of_it_lists_the_same_too() -> None:
-    assert "s/same" not in comparison_text.as_text(_found(*ALL))
-    assert "s/same" in comparison_text.as_text(_found(*ALL), include_all=True)
-    assert "s/same" in comparison_text.as_markdown(_found(*ALL), include_all=True)
+def test_include_all_lists_unchanged_cases() -> None:
+    assert "s/same" not in comparison_text.as_text(_make_comparison(*ALL))
+    assert "s/same" in comparison_text.as_text(_make_comparison(*ALL), include_all=True)
+    assert "s/same" in comparison_text.as_markdown(_make_comparison(*ALL), include_all=True)
 
 
-def test_memory_that_changed_is_worth_a_line() -> None:
+def test_changed_memory_is_reported() -> None:
     changed = replace(SAME, base_bytes=2**20, new_bytes=3 * 2**20, reason="so it is")
-    assert "    so it is; memory 1.00 -> 3.00 MiB" in comparison_text.as_text(_found(changed))
-    assert "| so it is; memory 1.00 -> 3.00 MiB |" in comparison_text.as_markdown(_found(changed))
+    assert "    so it is; memory 1.00 -> 3.00 MiB" in comparison_text.as_text(_make_comparison(changed))
+    assert "| so it is; memory 1.00 -> 3.00 MiB |" in comparison_text.as_markdown(_make_comparison(changed))
 
 
-def test_own_time_and_speedup_stand_in_columns_and_what_decides_is_marked() -> None:
-    """Else 3.35x faster stands beside 94.1 -> 96.4 ms."""
+def test_the_deciding_column_of_time_and_speedup_is_marked() -> None:
+    """Otherwise "3.35x faster" would be printed next to "94.1 -> 96.4 ms" without an explanation."""
     times = {"base_ms": 94.1, "new_ms": 96.4, "base_speedup": 0.9, "new_speedup": 3.0}
     by_speedup, by_time = replace(FASTER, **times), replace(FASTER, name="s/t", by="latency", **times)
-    head, *lines = [x for x in comparison_text.as_text(_found(by_speedup, by_time)).splitlines() if "  " in x][:3]
+    head, *lines = [
+        x for x in comparison_text.as_text(_make_comparison(by_speedup, by_time)).splitlines() if "  " in x
+    ][:3]
     assert re.split("  +", head) == ["case", "new against base", "own time", "speedup"]
     assert re.split("  +", lines[0])[2:] == ["94.1 -> 96.4 ms", "0.900 -> 3.00 *"]
     assert re.split("  +", lines[1])[2:] == ["94.1 -> 96.4 ms *", "0.900 -> 3.00"]
-    table = comparison_text.as_markdown(_found(by_speedup, by_time))
+    table = comparison_text.as_markdown(_make_comparison(by_speedup, by_time))
     assert "| 94.1 -> 96.4 ms | **0.900 -> 3.00** |" in table
     assert "| **94.1 -> 96.4 ms** | 0.900 -> 3.00 |" in table
 
@@ -95,62 +99,68 @@ LONG = (
 )
 
 
-@pytest.mark.parametrize("form", [SLOWER, UNCLEAR, replace(UNCLEAR, blind=True, least=12.0, reason="so " * 60)])
-def test_nothing_is_wider_than_a_terminal(form: Change) -> None:
-    wide = {"base_ms": 0.0468, "new_ms": 0.0471, "base_speedup": 0.532, "new_speedup": 0.535}
-    changes = [replace(form, name=LONG.format(n, 1024 * n), **wide) for n in (16, 64)]
-    found = _found(*changes, unlike=("machine " + "x " * 80,), itself=True, only_in_new=(LONG.format(2, 4),))
-    text = comparison_text.as_text(found)
+@pytest.mark.parametrize("change", [SLOWER, UNCLEAR, replace(UNCLEAR, blind=True, least=12.0, reason="so " * 60)])
+def test_text_fits_the_terminal_width(change: Change) -> None:
+    times = {"base_ms": 0.0468, "new_ms": 0.0471, "base_speedup": 0.532, "new_speedup": 0.535}
+    changes = [replace(change, name=LONG.format(n, 1024 * n), **times) for n in (16, 64)]
+    comparison = _make_comparison(
+        *changes, unlike=("machine " + "x " * 80,), itself=True, only_in_new=(LONG.format(2, 4),)
+    )
+    text = comparison_text.as_text(comparison)
     assert max(map(len, text.splitlines())) <= comparison_text.TERMINAL_WIDTH
     assert "random_feature:gated=true:n_features=16/n16384" in text
-    told = "decode, torch's own groups, b1, h8, kv8, d64, float32, cpu, t1, causal"
-    assert f"All cases: {told}" in " ".join(text.split())
-    assert f"All cases: {told}" in comparison_text.as_markdown(found)
+    shared = "decode, torch's own groups, b1, h8, kv8, d64, float32, cpu, t1, causal"
+    assert f"All cases: {shared}" in " ".join(text.split())
+    assert f"All cases: {shared}" in comparison_text.as_markdown(comparison)
 
 
-def test_what_can_be_ruled_out_is_said() -> None:
-    sure = [replace(SAME, slower_by_at_most=0.01), replace(SLOWER, slower_by_at_most=0.0712)]
-    assert comparison_text.summarise_comparison(_found(*sure))[1:] == [
+def test_summary_bounds_undetected_slowdowns() -> None:
+    conclusive = [replace(SAME, slower_by_at_most=0.01), replace(SLOWER, slower_by_at_most=0.0712)]
+    assert comparison_text.summarise_comparison(_make_comparison(*conclusive))[1:] == [
         "No case became slower by more than 7.1% (at 95%)."
     ]
     blind = [replace(UNCLEAR, name=f"s/{x}", blind=True, least=x) for x in (0.3, 0.456)]
-    assert comparison_text.summarise_comparison(_found(*sure, *blind))[1:] == [
+    assert comparison_text.summarise_comparison(_make_comparison(*conclusive, *blind))[1:] == [
         "No other case became slower by more than 7.1% (at 95%).",
         "2 cases could not have shown a difference of 10%: 2 at best one of 30% to 46%.",
     ]
-    assert comparison_text.summarise_comparison(_found(*blind[:1], SINGLE))[1:] == [
+    assert comparison_text.summarise_comparison(_make_comparison(*blind[:1], SINGLE))[1:] == [
         "2 cases could not have shown a difference of 10%: 1 at best one of 30%, 1 none at all."
     ]
-    text = comparison_text.as_text(_found(*sure, *blind))
+    text = comparison_text.as_text(_make_comparison(*conclusive, *blind))
     assert text.splitlines()[-3] == "1 slower, 2 inconclusive, 1 same"
-    assert "No other case became slower" in comparison_text.as_markdown(_found(*sure, *blind))
+    assert "No other case became slower" in comparison_text.as_markdown(_make_comparison(*conclusive, *blind))
 
 
-def test_blind_cases_come_after_those_that_could_see() -> None:
-    seeing = replace(UNCLEAR, name="s/seeing")
-    text = comparison_text.as_text(_found(replace(UNCLEAR, blind=True, least=0.3), seeing))
+def test_blind_cases_come_after_other_inconclusive_ones() -> None:
+    sensitive = replace(UNCLEAR, name="s/seeing")
+    text = comparison_text.as_text(_make_comparison(replace(UNCLEAR, blind=True, least=0.3), sensitive))
     assert text.index("s/seeing") < text.index("s/unclear")
 
 
-def test_a_run_compared_with_itself_says_so() -> None:
-    assert comparison_text.SELF_COMPARISON_NOTE in " ".join(comparison_text.as_text(_found(SAME, itself=True)).split())
-    assert f"> {comparison_text.SELF_COMPARISON_NOTE}" in comparison_text.as_markdown(_found(SAME, itself=True))
-    assert comparison_text.SELF_COMPARISON_NOTE not in comparison_text.as_text(_found(SAME))
+def test_self_comparison_is_noted() -> None:
+    assert comparison_text.SELF_COMPARISON_NOTE in " ".join(
+        comparison_text.as_text(_make_comparison(SAME, itself=True)).split()
+    )
+    assert f"> {comparison_text.SELF_COMPARISON_NOTE}" in comparison_text.as_markdown(
+        _make_comparison(SAME, itself=True)
+    )
+    assert comparison_text.SELF_COMPARISON_NOTE not in comparison_text.as_text(_make_comparison(SAME))
 
 
-def test_unlike_machines_are_said_at_the_top() -> None:
-    found = _found(SAME, unlike=("torch 2.12 in old, 2.13 in new",))
-    assert "\nUnlike machines: torch 2.12 in old, 2.13 in new." in comparison_text.as_text(found)
-    assert "\n> Unlike machines: torch" in comparison_text.as_markdown(found)
-    assert "Unlike" not in comparison_text.as_text(_found(SAME))
+def test_differing_machines_are_reported_at_the_top() -> None:
+    comparison = _make_comparison(SAME, unlike=("torch 2.12 in old, 2.13 in new",))
+    assert "\nUnlike machines: torch 2.12 in old, 2.13 in new." in comparison_text.as_text(comparison)
+    assert "\n> Unlike machines: torch" in comparison_text.as_markdown(comparison)
+    assert "Unlike" not in comparison_text.as_text(_make_comparison(SAME))
 
 
-def test_nothing_compared_is_said() -> None:
-    assert comparison_text.format_counts(_found()) == "nothing to compare"
+def test_an_empty_comparison_is_reported() -> None:
+    assert comparison_text.format_counts(_make_comparison()) == "nothing to compare"
 
 
-def test_markdown_is_a_table_with_the_uncertain_folded() -> None:
-    text = comparison_text.as_markdown(_found(*ALL, only_in_new=("s/n",)))
+def test_markdown_folds_inconclusive_cases() -> None:
+    text = comparison_text.as_markdown(_make_comparison(*ALL, only_in_new=("s/n",)))
     table, _, folded = text.partition("<details>")
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["a\\|b", "s/worst", "s/slower", "s/fast", "s/fixed"]
@@ -161,27 +171,31 @@ def test_markdown_is_a_table_with_the_uncertain_folded() -> None:
     assert folded.count("</details>") == text.count("<details>") == 2
 
 
-def test_markdown_of_a_large_comparison_fits_a_comment() -> None:
+def test_markdown_of_a_large_comparison_fits_a_github_comment() -> None:
     changes = [replace(c, name=f"{'x' * 90}/{i}") for i in range(2000) for c in (SLOWER, UNCLEAR)]
-    text = comparison_text.as_markdown(_found(*changes, only_in_base=tuple(f"{'x' * 90}/{i}" for i in range(2000))))
+    text = comparison_text.as_markdown(
+        _make_comparison(*changes, only_in_base=tuple(f"{'x' * 90}/{i}" for i in range(2000)))
+    )
     assert len(text) < 65536
     assert text.count("\n1900 more") == 3
 
 
-def test_json_keeps_its_form() -> None:
-    found = json.loads(json.dumps(comparison_text.as_json(_found(*ALL, only_in_base=("s/gone",))), allow_nan=False))
-    assert {name: type(value).__name__ for name, value in found.items()} == {
+def test_json_schema_is_stable() -> None:
+    document = json.loads(
+        json.dumps(comparison_text.as_json(_make_comparison(*ALL, only_in_base=("s/gone",))), allow_nan=False)
+    )
+    assert {name: type(value).__name__ for name, value in document.items()} == {
         "schema": "int", "base": "str", "new": "str", "by": "str", "confidence": "float", "margin": "float",
         "drift": "float", "unlike": "list", "regressed": "bool", "counts": "dict", "cases": "list",
         "only_in_base": "list", "only_in_new": "list", "failing": "list", "tolerance": "float", "itself": "bool",
         "slower_by_at_most": "NoneType", "blind": "list", "shared": "str",
     }  # fmt: skip
-    assert found["schema"] == 1
-    assert list(found["counts"]) == list(CHANGE_KINDS)
-    assert set(found["cases"][0]) == {
+    assert document["schema"] == 1
+    assert list(document["counts"]) == list(CHANGE_KINDS)
+    assert set(document["cases"][0]) == {
         "name", "kind", "reason", "by", "ratio", "low", "high", "base_ms", "new_ms", "base_bytes", "new_bytes",
         "base_speedup", "new_speedup", "least", "slower_by_at_most", "blind", "short",
     }  # fmt: skip
-    assert [c["kind"] for c in found["cases"]][:3] == ["broken", "slower", "slower"]
-    assert found["regressed"] is True
-    assert comparison_text.as_json(_found(SAME, FASTER, UNCLEAR, FIXED))["regressed"] is False
+    assert [c["kind"] for c in document["cases"]][:3] == ["broken", "slower", "slower"]
+    assert document["regressed"] is True
+    assert comparison_text.as_json(_make_comparison(SAME, FASTER, UNCLEAR, FIXED))["regressed"] is False

@@ -1,4 +1,4 @@
-"""Claims in words."""
+"""Sentences about speedups, and descriptions of configurations."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def row(label: str, value: float, low: float | None, high: float | None) -> dict
     return {"label": label, "speedup": value, "speedup_low": low, "speedup_high": high}
 
 
-def test_a_difference_is_claimed_only_where_the_interval_excludes_1() -> None:
+def test_differences_are_claimed_only_if_the_interval_excludes_1() -> None:
     rows = [row("a", 24.1, 23, 25.3), row("b", 0.5, 0.4, 0.625), row("c", 1.1, 0.9, 1.3), row("d", 3.0, None, None)]
-    said = plain(formatting.describe_speedups(rows, "full"))
-    assert "a is 24.1x (23.0-25.3) faster than full" in said
-    assert "b is 2.00x (1.60-2.50) slower than full" in said
-    assert "no difference is shown for c" in said
-    assert "measured without an interval, so no difference is claimed for d" in said
+    text = plain(formatting.describe_speedups(rows, "full"))
+    assert "a is 24.1x (23.0-25.3) faster than full" in text
+    assert "b is 2.00x (1.60-2.50) slower than full" in text
+    assert "no difference is shown for c" in text
+    assert "measured without an interval, so no difference is claimed for d" in text
 
 
-def test_what_is_lost_follows_what_is_gained() -> None:
+def test_errors_follow_speedups() -> None:
     rows = [
         row("a", 24.1, 23, 25.3) | {"error_text": "error 0.3"},
         row("b", 3, 2.9, 3.1) | {"error_text": "error not measured"},
@@ -41,18 +41,18 @@ def test_what_is_lost_follows_what_is_gained() -> None:
     )
 
 
-def test_what_all_lose_is_said_once() -> None:
+def test_an_error_shared_by_all_variants_is_stated_once() -> None:
     rows = [row(name, 3, 2.9, 3.1) | {"error_text": "error not measured"} for name in "ab"]
     rows += [row("c", 0.5, 0.4, 0.625) | {"error_text": "error not measured"}]
-    said = plain(formatting.describe_speedups(rows, "full"))
-    assert said.endswith("; c is 2.00x (1.60-2.50) slower than full; all: error not measured")
-    assert said.count("error not measured") == 1
-    one = plain(formatting.describe_speedups(rows[:1], "full"))
-    assert one == "a is 3.00x (2.90-3.10) faster than full; error not measured"
+    text = plain(formatting.describe_speedups(rows, "full"))
+    assert text.endswith("; c is 2.00x (1.60-2.50) slower than full; all: error not measured")
+    assert text.count("error not measured") == 1
+    single = plain(formatting.describe_speedups(rows[:1], "full"))
+    assert single == "a is 3.00x (2.90-3.10) faster than full; error not measured"
     assert formatting.describe_speedups(rows, "full", most=1).count("error not measured") == 1
 
 
-def test_a_place_names_processor_dtype_batch_and_heads() -> None:
+def test_config_names_device_dtype_batch_and_heads() -> None:
     setting = {
         "suite": "s",
         "machine": "M-x2",
@@ -70,7 +70,7 @@ def test_a_place_names_processor_dtype_batch_and_heads() -> None:
     assert formatting.format_setting(setting, {}).split(" \u00b7 ")[-2:] == ["suite s", "machine M-x2"]
 
 
-def test_long_claims_say_how_many_they_left_out() -> None:
+def test_long_sentences_count_omitted_variants() -> None:
     rows = [row(f"v{i}", 2.0 + i, 1.9 + i, 2.1 + i) for i in range(5)]
     assert plain(formatting.describe_speedups(rows, "full", most=2)).startswith(
         "v4 is 6.00x (5.90-6.10) faster than full, v3 is 5.00x"
@@ -79,7 +79,7 @@ def test_long_claims_say_how_many_they_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fill", "said"), [("packed", " \u00b7 rows of drawn lengths, packed"), ("full", ""), (None, "")]
+    ("fill", "suffix"), [("packed", " \u00b7 rows of drawn lengths, packed"), ("full", ""), (None, "")]
 )
-def test_a_setting_says_how_full_its_rows_are_where_they_are_not(fill: str | None, said: str) -> None:
-    assert formatting.format_setting({"device": "cpu", "fill": fill}, {}) == f"cpu{said}"
+def test_a_setting_describes_rows_that_are_not_full(fill: str | None, suffix: str) -> None:
+    assert formatting.format_setting({"device": "cpu", "fill": fill}, {}) == f"cpu{suffix}"

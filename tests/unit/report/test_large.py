@@ -1,4 +1,4 @@
-"""Reports of a lot, and of rows that are damaged: what is left out is said, and what is drawn is what is gathered."""
+"""Reports of many or damaged rows: omissions are stated, and only drawn plots are computed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def _rows(records: list[Record], folder: Path) -> Any:
     return select.add_labels(gather.gather([runs.write_run(folder / "run", records)]).rows)
 
 
-def _numbered(records: list[Record]) -> list[Record]:
-    """The records with keys of their own, so that none supersedes another."""
+def _with_distinct_keys(records: list[Record]) -> list[Record]:
+    """The records with distinct case keys, so that none supersedes another."""
     for number, record in enumerate(records):
         record.row.case_key = f"case{number}"
     return records
 
 
-def test_damaged_lines_are_counted_on_the_page_and_named(tmp_path: Path) -> None:
+def test_damaged_lines_are_counted_and_named_on_the_page(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed())
     lines = (run / "rows.jsonl").read_text().splitlines(keepends=True)
     (run / "rows.jsonl").write_text("".join(["x\n" * 8, *lines[8:]]))
-    with pytest.warns(DamagedRecord) as told:
+    with pytest.warns(DamagedRecord) as warned:
         written = write_report([run], tmp_path / "out")
-    assert len(told) == 8
+    assert len(warned) == 8
     named = ", ".join(f"run/rows.jsonl:{n}" for n in range(1, 7))
     for path in (written.page, written.markdown):
         text = path.read_text()
@@ -46,16 +46,16 @@ def test_damaged_lines_are_counted_on_the_page_and_named(tmp_path: Path) -> None
         assert "12 cases of 4 variants" in text
 
 
-def test_whole_runs_say_nothing_of_damage(tmp_path: Path) -> None:
+def test_intact_runs_report_no_damage(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed(lengths=(512,)))
     written = write_report([run], tmp_path / "out")
     assert "left out" not in written.page.read_text() + written.markdown.read_text()
 
 
 def _wide(count: int, variants: int, lengths: tuple[int, ...] = (512, 1024)) -> list[Record]:
-    """So many settings of so many variants, the baseline among them."""
+    """Rows of ``count`` settings with ``variants`` variants each, including the baseline."""
     names = ["full", *(f"linear:n={i}" for i in range(1, variants))]
-    return _numbered([
+    return _with_distinct_keys([
         Record(runs.row(name, mode="forward", threads=threads, seq_len=n, latency_ms=n * 1e-3))
         for threads in range(1, count + 1) for name in names for n in lengths
     ])  # fmt: skip
@@ -65,7 +65,7 @@ def _wide(count: int, variants: int, lengths: tuple[int, ...] = (512, 1024)) -> 
 @pytest.mark.parametrize(
     ("count", "variants", "drawn", "limit"), [(24, 2, 24, ""), (25, 2, 24, "24 plots"), (24, 12, 20, "240 lines")]
 )
-def test_a_report_draws_so_many_plots_and_lines(
+def test_numbers_of_plots_and_lines_are_limited(
     count: int, variants: int, drawn: int, limit: str, tmp_path: Path
 ) -> None:
     run = runs.write_run(tmp_path / "run", _wide(count, variants))
@@ -75,16 +75,18 @@ def test_a_report_draws_so_many_plots_and_lines(
     assert text.count(f"at most {limit}: Time: forward") == count - drawn
 
 
-def test_only_what_is_drawn_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    really = length_plots._make_line
-    monkeypatch.setattr(length_plots, "_make_line", lambda label, *rest: made.append(label) or really(label, *rest))
+def test_lines_are_computed_only_for_drawn_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: list[str] = []
+    make_line = length_plots._make_line
+    monkeypatch.setattr(
+        length_plots, "_make_line", lambda label, *rest: labels.append(label) or make_line(label, *rest)
+    )
     run = runs.write_run(tmp_path / "run", _wide(30, 3))
     page.make_content(gather.gather([run]))
-    assert len(made) == section_blocks.MOST_PLOTS * 3
+    assert len(labels) == section_blocks.MOST_PLOTS * 3
 
 
-def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> None:
+def test_directions_share_limits_and_plans_match_their_panels(tmp_path: Path) -> None:
     rows = select.filter_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
@@ -101,18 +103,18 @@ def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> 
     assert speedups[0].bounds == speedups[1].bounds != both.bounds
 
 
-def test_variants_are_the_rows_own_numbers_in_order(tmp_path: Path) -> None:
+def test_split_variants_keeps_values_and_order(tmp_path: Path) -> None:
     rows = select.filter_timed(_rows(list(runs.speed()), tmp_path))
-    found = select.split_variants(rows)
-    assert list(found) == list(dict.fromkeys(rows["label"]))
-    for label, own in found.items():
+    variants = select.split_variants(rows)
+    assert list(variants) == list(dict.fromkeys(rows["label"]))
+    for label, columns in variants.items():
         expected = rows[rows["label"] == label]
         for name in select.CURVE_COLUMNS:
-            np.testing.assert_array_equal(own[name], expected[name].to_numpy())
+            np.testing.assert_array_equal(columns[name], expected[name].to_numpy())
     assert select.split_variants(rows[:0]) == {}
 
 
-def test_the_headline_is_the_longest_length_that_most_reached(tmp_path: Path) -> None:
+def test_headline_rows_have_the_longest_length_of_most_variants(tmp_path: Path) -> None:
     records = [r for r in runs.speed() if not (r.row.variant == "full" and (r.row.seq_len or 0) > 2048)]
     rows = select.filter_timed(_rows(records, tmp_path))
     top = select.find_headline_rows(rows, "latency_ms")
@@ -123,19 +125,19 @@ def test_the_headline_is_the_longest_length_that_most_reached(tmp_path: Path) ->
     assert tables.list_row_values(top)[0]["label"] == top["label"].iloc[0]
 
 
-def test_all_cells_are_escaped() -> None:
+def test_table_cells_are_escaped() -> None:
     body = page.make_table_body([["<b>", "1"], ["a & b", "<b>"]])
     assert str(body) == "<tr><td>&lt;b&gt;</td><td>1</td></tr>\n<tr><td>a &amp; b</td><td>&lt;b&gt;</td></tr>\n"
 
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
-def test_empty_cells_hold_nothing(empty: object) -> None:
+def test_missing_values_are_not_present(empty: object) -> None:
     assert not units.is_present(empty)
     assert all(units.is_present(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_report_leaves_the_garbage_collector_as_it_was(enabled: bool, tmp_path: Path) -> None:
+def test_the_garbage_collector_state_is_restored(enabled: bool, tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed(lengths=(512,)))
     (gc.enable if enabled else gc.disable)()
     try:
@@ -145,9 +147,7 @@ def test_a_report_leaves_the_garbage_collector_as_it_was(enabled: bool, tmp_path
         gc.enable()
 
 
-def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_rows_are_aggregated_and_link_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True), *runs.failures()])
     whole = page.make_content(gather.gather([run]))
     assert (whole.rows.count, len(whole.rows.cells), whole.rows.aggregated) == (48, 48, False)
@@ -164,7 +164,7 @@ def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
     assert ">Summary of rows</h2>" in html
 
 
-def test_settings_too_many_for_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitted_settings_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "MOST_SETTINGS", 2)
     threads = [record for n in (1, 2, 3) for record in runs.speed(lengths=(512, 1024), threads=n)]
     (details,) = page.make_content(gather.gather([runs.write_run(tmp_path / "run", threads)])).folded

@@ -1,4 +1,4 @@
-"""Published runs: what stays of each, the list of all, and what this repository's own hold."""
+"""Published runs: the files kept of each, the index, and the runs published in this repository."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[3] / "results"
 MOST_BYTES = 8_000_000
-# measured from a changed tree before this was asked for; what is measured anew has to be clean
+# measured with uncommitted changes before this was forbidden; new runs must be clean
 UNCLEAN = ("quickstart-20261122-000811-4a95",)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs, one of them with its report, and things of the user's; never change what is there."""
+    """Two finished runs, one of them with its report, and files of the user; tests must not change them."""
     results = tmp_path_factory.mktemp("published") / "results"
     speed = runs.write_run(results / "speed", [*runs.speed(lengths=(512, 1024)), *runs.decode(), *runs.fidelity()])
     runs.write_run(results / "decode", runs.decode(), runs.about("M2-x8", command=["run", "--out", "/tmp/x"]))
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(finished: Path, tmp_path: Path) -> Path:
-    """A copy of them."""
+    """A copy of ``finished``."""
     return shutil.copytree(finished, tmp_path / "results")
 
 
@@ -51,26 +51,26 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_rows_stay_and_what_can_be_made_again_goes(folder: Path) -> None:
+def test_publishing_keeps_rows_and_removes_derived_files(folder: Path) -> None:
     before = {run: (read(folder / run), frames.load(folder / run)) for run in ("speed", "decode")}
-    described = (folder / "speed" / "run.json").read_bytes()
+    metadata = (folder / "speed" / "run.json").read_bytes()
     assert [run.name for run in update_published(folder)] == ["decode", "speed"]
-    left = names(folder / "speed") - {"lock", "lock.json"}
-    pictures = {name for name in left if name.startswith("plots/")} - {"plots/mine.png"}
-    assert left - pictures == {"rows.jsonl.gz", "run.json", "report.md", "plots/mine.png"}
-    assert (folder / "speed" / "run.json").read_bytes() == described
+    kept = names(folder / "speed") - {"lock", "lock.json"}
+    plots = {name for name in kept if name.startswith("plots/")} - {"plots/mine.png"}
+    assert kept - plots == {"rows.jsonl.gz", "run.json", "report.md", "plots/mine.png"}
+    assert (folder / "speed" / "run.json").read_bytes() == metadata
     for run, (records, frame) in before.items():
         assert read(folder / run) == records
         assert frames.load(folder / run).equals(frame)
     text = (folder / "speed" / "report.md").read_text()
-    assert {f"plots/{name}.png" for name in re.findall(r"\(plots/([\w-]+)\.png\)", text)} == pictures
-    assert len(pictures) == MOST_PICTURES
-    assert {name.partition("-")[0] for name in pictures} == {"plots/front", "plots/speedup", "plots/decode"}
+    assert {f"plots/{name}.png" for name in re.findall(r"\(plots/([\w-]+)\.png\)", text)} == plots
+    assert len(plots) == MOST_PICTURES
+    assert {name.partition("-")[0] for name in plots} == {"plots/front", "plots/speedup", "plots/decode"}
     assert "efficient-attn report results/speed --out page" in text
     assert not re.search(r"rows\.csv|/tmp", text + (folder / "decode" / "report.md").read_text())
 
 
-def test_doing_it_again_changes_nothing_and_the_page_can_be_made(folder: Path, tmp_path: Path) -> None:
+def test_publishing_is_idempotent_and_reports_can_be_rebuilt(folder: Path, tmp_path: Path) -> None:
     update_published(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
     update_published(folder)
@@ -79,14 +79,14 @@ def test_doing_it_again_changes_nothing_and_the_page_can_be_made(folder: Path, t
     written = write_report([folder / "speed"], tmp_path / "page")
     assert len(written.plots) > 2 * MOST_PICTURES
     assert written.page.exists()
-    write_report([folder / "speed"], folder / "speed")  # beside the rows as well
+    write_report([folder / "speed"], folder / "speed")  # into the run's own folder as well
     update_published(folder)
     assert names(folder) == {path.relative_to(folder).as_posix() for path in before} | {
         f"{run}/lock.json" for run in ("speed", "decode")
     }
 
 
-def test_the_list_names_every_run(folder: Path) -> None:
+def test_the_index_lists_every_run(folder: Path) -> None:
     update_published(folder)
     text = (folder / "README.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| [")]
@@ -111,7 +111,7 @@ def test_the_list_names_every_run(folder: Path) -> None:
     assert file_marks.MARK in text
 
 
-def test_a_changed_tree_is_reported(tmp_path: Path) -> None:
+def test_uncommitted_changes_are_reported(tmp_path: Path) -> None:
     about = runs.about()
     about["environment"]["git"] |= {"changed": True, "digest": "0edf2297d9d6"}
     runs.write_run(tmp_path / "results" / "speed", runs.speed(lengths=(512,)), about)
@@ -120,19 +120,19 @@ def test_a_changed_tree_is_reported(tmp_path: Path) -> None:
     assert "| 7e97230, changed |" in (tmp_path / "results" / "README.md").read_text()
 
 
-def _break(folder: Path, how: str) -> None:
-    if how == "unfinished":
+def _break(folder: Path, problem: str) -> None:
+    if problem == "unfinished":
         with RunWriter(folder / "speed", resume=True) as writer:
             writer.write_session(runs.about(finished=None))
-    elif how == "damaged":
+    elif problem == "damaged":
         with (folder / "speed" / "rows.jsonl").open("a") as file:
             file.write("torn")
     else:
-        (folder / how).write_text("mine")
+        (folder / problem).write_text("mine")
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("problem", "message"),
     [
         ("unfinished", "speed: has not finished; go on with it first"),
         ("damaged", r"rows.jsonl:\d+: cut off.*; repair the run first"),
@@ -140,20 +140,20 @@ def _break(folder: Path, how: str) -> None:
         ("speed/rows.csv", "rows.csv: exists, and was not written by efficient-attn"),
     ],
 )
-def test_what_cannot_be_published_is_reported_and_left(how: str, told: str, folder: Path) -> None:
-    _break(folder, how)
+def test_unpublishable_runs_are_refused_and_unchanged(problem: str, message: str, folder: Path) -> None:
+    _break(folder, problem)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         update_published(folder)
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no runs; name the folder that holds the runs' folders"):
         update_published(tmp_path)
 
 
-# -- this repository's own -----------------------------------------------------------------------------------------
+# -- runs published in this repository -------------------------------------------------------------------------------
 
 
 def _published() -> list[Path]:
@@ -165,26 +165,26 @@ def _git(session: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
-def test_a_published_run_is_of_a_clean_commit_and_finished(run: Path) -> None:
+def test_a_published_run_is_finished_and_of_a_clean_commit(run: Path) -> None:
     assert all(session["finished"] for session in store.read_sessions(run))
     for session in store.read_sessions(run):
         git = _git(session)
-        assert git, "it does not say from which commit it was measured"
-        assert session["run_id"] in UNCLEAN or not git["digest"], "its tree held changes that are in no commit"
+        assert git, "the session names no commit"
+        assert session["run_id"] in UNCLEAN or not git["digest"], "measured with uncommitted changes"
 
 
 @pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
-def test_a_published_run_is_whole_and_small(run: Path) -> None:
+def test_a_published_run_has_rows_a_report_and_few_plots(run: Path) -> None:
     assert len(frames.load(run))
     text = (run / "report.md").read_text()
-    shown = re.findall(r"\(plots/([\w-]+\.png)\)", text)
-    assert len(shown) <= MOST_PICTURES
-    assert all((run / "plots" / name).is_file() for name in shown)
+    plots = re.findall(r"\(plots/([\w-]+\.png)\)", text)
+    assert len(plots) <= MOST_PICTURES
+    assert all((run / "plots" / name).is_file() for name in plots)
     assert "/tmp" not in text
     assert f"[{run.name}]({run.name}/report.md)" in (RESULTS / "README.md").read_text()
 
 
-def test_a_kept_picture_says_the_same_in_fewer_bytes() -> None:
+def test_shrunk_plots_look_the_same() -> None:
     figure, big = Figure(figsize=(4, 3)), io.BytesIO()
     for n in range(6):
         figure.subplots().plot(range(9), [n * x for x in range(9)])
@@ -196,7 +196,7 @@ def test_a_kept_picture_says_the_same_in_fewer_bytes() -> None:
     assert abs(before - after).max() < 24
 
 
-def test_git_keeps_little() -> None:
+def test_committed_results_are_small() -> None:
     listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=RESULTS, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("no checkout")

@@ -1,4 +1,4 @@
-"""What may go from a run's folder, and what never does."""
+"""Listing runs, and removing derived files from their folders."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from efficient_attn.report import run_folders, write_report
 from efficient_attn.results.lock import FolderLock
 
 
-def _make(folder: Path, *, finished: bool = True) -> Path:
-    described = runs.about() | ({"finished": "2026-11-23T10:00:00+00:00"} if finished else {"finished": None})
-    runs.write_run(folder, runs.speed(lengths=(512, 1024)), described)
+def _make_run(folder: Path, *, finished: bool = True) -> Path:
+    metadata = runs.about() | ({"finished": "2026-11-23T10:00:00+00:00"} if finished else {"finished": None})
+    runs.write_run(folder, runs.speed(lengths=(512, 1024)), metadata)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "0123456789ab.safetensors").write_bytes(b"x")
     return folder
 
 
-def test_runs_are_listed_the_latest_first(tmp_path: Path) -> None:
-    _make(tmp_path / "a")
+def test_runs_are_listed_with_suite_statuses_and_size(tmp_path: Path) -> None:
+    _make_run(tmp_path / "a")
     (tmp_path / "notes").mkdir()
-    (found,) = run_folders.list_runs(tmp_path)
-    assert (found.folder.name, found.suite, found.finished) == ("a", "quickstart", True)
-    assert found.statuses == {"ok": len(list(runs.speed(lengths=(512, 1024))))}
-    assert found.size > 1000
+    (run,) = run_folders.list_runs(tmp_path)
+    assert (run.folder.name, run.suite, run.finished) == ("a", "quickstart", True)
+    assert run.statuses == {"ok": len(list(runs.speed(lengths=(512, 1024))))}
+    assert run.size > 1000
     with pytest.raises(UsageError, match="no such folder"):
         list(run_folders.list_runs(tmp_path / "nowhere"))
 
 
-def test_only_what_can_be_made_again_goes(tmp_path: Path) -> None:
-    folder = _make(tmp_path / "a")
+def test_only_derived_files_are_removed(tmp_path: Path) -> None:
+    folder = _make_run(tmp_path / "a")
     before = {path.name: path.read_bytes() for path in folder.glob("r*.json*")}
     write_report([folder], folder)
     (folder / "mine.txt").write_text("notes")
     (folder / "plots" / "mine.png").write_bytes(b"not ours")
-    gone = run_folders.remove_derived_files(run_folders.describe_run(folder))
-    assert {"report.html", "report.md", "rows.csv", "0123456789ab.safetensors"} <= {path.name for path in gone}
-    left = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and "lock" not in p.name}
-    assert left == {"mine.txt", "plots/mine.png", "rows.jsonl", "run.json"}
+    removed = run_folders.remove_derived_files(run_folders.describe_run(folder))
+    assert {"report.html", "report.md", "rows.csv", "0123456789ab.safetensors"} <= {path.name for path in removed}
+    kept = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and "lock" not in p.name}
+    assert kept == {"mine.txt", "plots/mine.png", "rows.jsonl", "run.json"}
     assert {path.name: path.read_bytes() for path in folder.glob("r*.json*")} == before
-    write_report([folder], folder)  # made again
+    write_report([folder], folder)  # derived files can be written again
 
 
-def test_of_a_run_that_was_stopped_checkpoints_stay(tmp_path: Path) -> None:
-    folder = _make(tmp_path / "a", finished=False)
+def test_checkpoints_of_unfinished_runs_are_kept(tmp_path: Path) -> None:
+    folder = _make_run(tmp_path / "a", finished=False)
     run_folders.remove_derived_files(run_folders.describe_run(folder))
     assert (folder / "checkpoints" / "0123456789ab.safetensors").is_file()
 
 
-def test_a_run_that_is_written_to_is_left_alone(tmp_path: Path) -> None:
-    folder = _make(tmp_path / "a")
+def test_a_run_in_use_is_not_changed(tmp_path: Path) -> None:
+    folder = _make_run(tmp_path / "a")
     lock = FolderLock(folder)
     try:
         with pytest.raises(UsageError, match="in use by process"):

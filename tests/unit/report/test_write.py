@@ -1,4 +1,4 @@
-"""The report's files: what they hold for any part of a suite, and that they are the same for the same rows."""
+"""Files of a report: contents for any part of a suite, and identical bytes for identical rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report(tmp_path: Path, records: list[Record], **about: object) -> tuple[str,
     return written.page.read_text(), written.markdown.read_text()
 
 
-def test_quickstart_says_what_was_found(quickstart: ReportPaths) -> None:
+def test_quickstart_report_has_results_and_plots(quickstart: ReportPaths) -> None:
     page, text = quickstart.page.read_text(), quickstart.markdown.read_text()
     for shown in (page, text):
         assert runs.TITLE in shown
@@ -55,23 +55,23 @@ def test_quickstart_says_what_was_found(quickstart: ReportPaths) -> None:
     assert all(f"plots/{name}" in text for name in names if name.endswith(".png"))
 
 
-def test_a_noisy_machine_is_said_first(tmp_path: Path) -> None:
+def test_a_noisy_machine_is_reported_first(tmp_path: Path) -> None:
     warning = {"warning": "other programs used <b> cores"}
     page, text = report(tmp_path, [*runs.speed(lengths=(512,), rounds=8, contaminated=7)], readiness=warning)
-    told = (
+    message = (
         "Measured on a noisy machine (other processes disturbed 88% of the rounds; at the start: other programs used "
     )
-    assert f'<p class="noisy"><strong>{told}&lt;b&gt; cores)' in page
-    assert f"**{told}&lt;b> cores)" in text
-    assert text.index(told) < text.index("## ")
+    assert f'<p class="noisy"><strong>{message}&lt;b&gt; cores)' in page
+    assert f"**{message}&lt;b> cores)" in text
+    assert text.index(message) < text.index("## ")
 
 
-def test_exponents_and_speedups_are_the_rows_own(quickstart: ReportPaths) -> None:
+def test_exponents_and_speedups_match_the_rows(quickstart: ReportPaths) -> None:
     cells = table(quickstart.markdown.read_text(), "Forward, bidirectional at length 8192")["full"]
     assert list(cells)[:2] == ["Variant", "Speedup over full"], "the speedup comes first, for narrow screens"
     assert cells["Backend"] == "sdpa"
     assert cells["Speedup over full"] == "baseline"
-    assert float(cells["Error"]) < 1e-6, "what the baseline loses"
+    assert float(cells["Error"]) < 1e-6, "the baseline's error"
     assert float(cells["Time exponent"].split()[0]) == pytest.approx(1.96, abs=0.02)
     assert cells["Peak memory"] == "5.04 MiB"
     assert cells["Memory exponent"].startswith("1.00")
@@ -84,10 +84,10 @@ def table(markdown: str, caption: str) -> dict[str, dict[str, str]]:
     return {line[0]: dict(zip(names, line, strict=True)) for line in lines}
 
 
-def test_pairs_and_backends_stand_beside_the_variants(quickstart: ReportPaths) -> None:
+def test_tables_show_backends_and_pairs(quickstart: ReportPaths) -> None:
     text = quickstart.markdown.read_text()
-    found = table(text, "Forward, causal at length 8192")
-    window, full, linear = (found[name] for name in ("sliding_window:window=128", "full", "linear"))
+    rows = table(text, "Forward, causal at length 8192")
+    window, full, linear = (rows[name] for name in ("sliding_window:window=128", "full", "linear"))
     assert [v["Backend"] for v in (window, full, linear)] == ["windows", "sdpa", "chunked"]
     assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", units.EMPTY]
     assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", units.EMPTY]
@@ -97,60 +97,60 @@ def test_pairs_and_backends_stand_beside_the_variants(quickstart: ReportPaths) -
     assert "Pairs kept" not in text.partition("## Decoding")[2].partition("\n## ")[0], "no sparse variant decodes here"
 
 
-def test_pairs_of_a_step_are_of_its_context(tmp_path: Path) -> None:
+def test_pairs_of_a_decode_step_are_relative_to_its_context(tmp_path: Path) -> None:
     steps = [replace(r, row=replace(r.row)) for r in runs.decode()]
     for record in steps:
         if record.row.variant == "mqa":
             record.row.pairs, record.row.pairs_computed, record.row.backend_used = 128, 192, "blocks"
     _, text = report(tmp_path, steps)
-    found = table(text, "Decoding after a context of 16384")
-    assert (found["mqa"]["Pairs kept"], found["mqa"]["Computed for each"]) == ("0.781%", "1.50")
-    assert (found["mqa"]["Backend"], found["full"]["Backend"]) == ("blocks", "folded")
-    assert (found["full"]["Pairs kept"], found["full"]["Computed for each"]) == ("all", "1")
+    rows = table(text, "Decoding after a context of 16384")
+    assert (rows["mqa"]["Pairs kept"], rows["mqa"]["Computed for each"]) == ("0.781%", "1.50")
+    assert (rows["mqa"]["Backend"], rows["full"]["Backend"]) == ("blocks", "folded")
+    assert (rows["full"]["Pairs kept"], rows["full"]["Computed for each"]) == ("all", "1")
 
 
-def test_what_is_not_sparse_shows_no_pairs(tmp_path: Path) -> None:
+def test_pairs_are_not_shown_without_sparse_variants(tmp_path: Path) -> None:
     page, text = report(tmp_path, [r for r in runs.speed() if "window" not in r.row.variant])
     assert "Pairs kept" not in text + page
 
 
-def test_a_dense_form_that_computes_the_future_says_so(tmp_path: Path) -> None:
-    dense = list(runs.speed(causal=True, lengths=(512,)))
-    for record in dense:
+def test_computed_pairs_of_a_dense_backend_include_the_future(tmp_path: Path) -> None:
+    records = list(runs.speed(causal=True, lengths=(512,)))
+    for record in records:
         if record.row.variant.startswith("sliding"):
             record.row.pairs_computed, record.row.backend_used = 512 * 512, "dense"
-    _, text = report(tmp_path, dense)
-    found = table(text, "Forward, causal at length 512")["sliding_window:window=128"]
-    assert (found["Backend"], found["Pairs kept"], found["Computed for each"]) == ("dense", "44.0%", "4.54")
+    _, text = report(tmp_path, records)
+    window = table(text, "Forward, causal at length 512")["sliding_window:window=128"]
+    assert (window["Backend"], window["Pairs kept"], window["Computed for each"]) == ("dense", "44.0%", "4.54")
 
 
 def test_another_backend_at_other_lengths_is_named(tmp_path: Path) -> None:
-    mixed = list(runs.speed(lengths=(512, 1024)))
-    for record in mixed:
+    records = list(runs.speed(lengths=(512, 1024)))
+    for record in records:
         if record.row.variant == "linear" and record.row.seq_len == 512:
             record.row.backend_used = "dense"
-    _, text = report(tmp_path, mixed)
-    found = table(text, "Forward, bidirectional at length 1024")
-    assert found["linear"]["Backend"] == "chunked (elsewhere dense)"
-    assert found["full"]["Backend"] == "sdpa"
+    _, text = report(tmp_path, records)
+    rows = table(text, "Forward, bidirectional at length 1024")
+    assert rows["linear"]["Backend"] == "chunked (elsewhere dense)"
+    assert rows["full"]["Backend"] == "sdpa"
 
 
-def test_rows_without_a_backend_make_no_column(tmp_path: Path) -> None:
-    old = list(runs.speed(lengths=(512,)))
-    for record in old:
+def test_no_backend_column_without_backends(tmp_path: Path) -> None:
+    records = list(runs.speed(lengths=(512,)))
+    for record in records:
         record.row.backend_used = None
-    page, text = report(tmp_path, old)
+    page, text = report(tmp_path, records)
     assert "Backend" not in text + page
     assert re.search(r'<th scope="col">Speedup over full</th><th scope="col">Time</th>', page)
 
 
-def test_the_csv_is_what_load_gives(quickstart: ReportPaths) -> None:
+def test_the_csv_equals_the_loaded_frame(quickstart: ReportPaths) -> None:
     loaded = frames.load(quickstart.page.parent)
     read = pd.read_csv(quickstart.csv, dtype=frames.COLUMN_DTYPES, keep_default_na=False, na_values=[""])
     pd.testing.assert_frame_equal(read, loaded)
 
 
-def test_same_rows_give_the_same_bytes_and_leave_the_run_alone(tmp_path: Path) -> None:
+def test_reports_are_reproducible_and_do_not_change_the_run(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(lengths=(512, 1024)), *runs.fidelity(), *runs.failures()])
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     first = write_report([run], run)
@@ -161,7 +161,7 @@ def test_same_rows_give_the_same_bytes_and_leave_the_run_alone(tmp_path: Path) -
     assert {name: (run / name).read_bytes() for name in before} == before
 
 
-def test_pictures_of_an_earlier_report_go_and_others_stay(tmp_path: Path) -> None:
+def test_plots_of_an_earlier_report_are_removed_and_others_kept(tmp_path: Path) -> None:
     large = runs.write_run(tmp_path / "large", [*runs.speed(lengths=(512, 1024)), *runs.fidelity()])
     small = runs.write_run(tmp_path / "small", [*runs.speed(lengths=(512, 1024))])
     first = write_report([large], tmp_path / "out")
@@ -200,7 +200,7 @@ def test_any_part_of_a_suite_makes_a_report(tmp_path: Path, part: str, about: di
     assert not re.search(r"\bnan\b|&lt;NA&gt;|\bNone\b", text)
 
 
-def test_a_run_without_its_description_makes_a_report(tmp_path: Path) -> None:
+def test_a_run_without_metadata_makes_a_report(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed())
     (run / "run.json").unlink()
     page = write_report([run / "rows.jsonl"], tmp_path / "out").page.read_text()
@@ -217,10 +217,10 @@ def test_every_case_that_did_not_run_is_listed_with_its_reason(tmp_path: Path) -
     assert any("full:backend=dense" in line and "34.4 GB" in line for line in lines)
 
 
-def test_what_rows_say_is_never_markup(tmp_path: Path) -> None:
-    lost = Record(runs.row(EVIL, status="error", reason=EVIL, mode="forward", seq_len=64))
+def test_text_of_rows_is_escaped(tmp_path: Path) -> None:
+    failed = Record(runs.row(EVIL, status="error", reason=EVIL, mode="forward", seq_len=64))
     shown = [*runs.speed(lengths=(512, 1024)), Record(runs.row(EVIL, mode="forward", seq_len=512, latency_ms=1.0))]
-    page, text = report(tmp_path, [lost, *shown], suite={"title": EVIL}, suite_text=EVIL + "\n````", command=[EVIL])
+    page, text = report(tmp_path, [failed, *shown], suite={"title": EVIL}, suite_text=EVIL + "\n````", command=[EVIL])
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
     outside = re.sub(r"(`{3,}).*?\1", "", text, flags=re.DOTALL)
@@ -231,9 +231,9 @@ def test_what_rows_say_is_never_markup(tmp_path: Path) -> None:
 
 
 def test_machines_are_never_mixed(tmp_path: Path) -> None:
-    one = runs.write_run(tmp_path / "a", runs.speed())
-    two = runs.write_run(tmp_path / "b", runs.speed(machine="M2-x8-16GiB"), runs.about("M2-x8-16GiB"))
-    written = write_report([one, two, one], tmp_path / "out")
+    first = runs.write_run(tmp_path / "a", runs.speed())
+    second = runs.write_run(tmp_path / "b", runs.speed(machine="M2-x8-16GiB"), runs.about("M2-x8-16GiB"))
+    written = write_report([first, second, first], tmp_path / "out")
     text = written.markdown.read_text()
     assert "40 cases of 4 variants on 2 machines" in text
     details = text.partition("\n## All lengths")[2].partition("\n## ")[0]
@@ -245,38 +245,38 @@ def test_machines_are_never_mixed(tmp_path: Path) -> None:
     assert {"time-forward-bidirectional-1-cpu", "time-forward-bidirectional-2-cpu"} <= names
 
 
-def test_rows_that_would_lie_on_each_other_are_distinguished(tmp_path: Path) -> None:
+def test_variants_that_differ_in_heads_get_distinct_labels(tmp_path: Path) -> None:
     records = [*runs.speed(), *runs.speed(kv_heads=2)]
     _, text = report(tmp_path, records)
     assert "linear (kv_heads=2)" in text
     assert "linear (kv_heads=4)" in text
 
 
-def test_the_tables_length_is_where_most_are_compared(tmp_path: Path) -> None:
-    """A repetition outside any comparison, and lengths where nothing is compared, do not hide what was."""
-    again = [each.row for each in runs.speed(lengths=(512, 8192, 16384)) if each.row.family != "full"]
-    alone = [Record(replace(row, case_key=f"{row.case_key}/growth", speedup=None)) for row in again]
-    _, text = report(tmp_path, [*runs.speed(lengths=(512, 8192)), *alone])
+def test_tables_use_the_length_with_most_comparisons(tmp_path: Path) -> None:
+    """Repeated rows without a comparison, and lengths without comparisons, do not change the length."""
+    again = [record.row for record in runs.speed(lengths=(512, 8192, 16384)) if record.row.family != "full"]
+    unpaired = [Record(replace(row, case_key=f"{row.case_key}/growth", speedup=None)) for row in again]
+    _, text = report(tmp_path, [*runs.speed(lengths=(512, 8192)), *unpaired])
     assert "At 8192, forward, bidirectional: linear is" in text
     assert "Forward, bidirectional at length 8192" in text
 
 
-def test_comparisons_too_many_for_the_top_stand_whole_below_the_tables(tmp_path: Path) -> None:
+def test_long_findings_are_repeated_in_full_below_the_tables(tmp_path: Path) -> None:
     records = list(runs.speed(lengths=(512, 8192)))
-    fifth = next(each.row for each in records if each.row.variant == "linear" and each.row.seq_len == 8192)
+    fifth = next(record.row for record in records if record.row.variant == "linear" and record.row.seq_len == 8192)
     more = [Record(replace(fifth, variant=name, case_key=name)) for name in ("relu_linear", "taylor")]
     page, text = report(tmp_path, [*records, *more])
     top, whole = (line for line in text.splitlines() if line.startswith("- At 8192, forward, bidirectional"))
     assert "more differ (cpu, float32" in top
     assert all(name in whole for name in ("sliding_window:window=128", "performer", "relu_linear", "taylor"))
     assert text.index(whole) > text.index("| full |")
-    words_of = page.partition("<summary>All comparisons as text</summary>")[2].partition("</details>")[0]
-    assert whole.removeprefix("- ").partition(" is ")[0] in words_of
+    folded = page.partition("<summary>All comparisons as text</summary>")[2].partition("</details>")[0]
+    assert whole.removeprefix("- ").partition(" is ")[0] in folded
     few, _ = report(tmp_path / "few", [r for r in records if not r.row.variant.startswith("performer")])
     assert "All comparisons as text" not in few
 
 
-def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
+def test_plots_beyond_the_limit_are_named(tmp_path: Path) -> None:
     records = [record for threads in range(1, 10) for record in runs.speed(lengths=(512, 1024), threads=threads)]
     run = runs.write_run(tmp_path / "run", records)
     written = write_report([run], run)
@@ -285,7 +285,7 @@ def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
     assert sum("time" in path.name for path in written.plots) == 2 * 9
 
 
-def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+def test_bad_input_raises_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least one"):
         write_report([], tmp_path)
     with pytest.raises(UsageError, match="no run here"):
@@ -296,7 +296,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         write_report([run], tmp_path / "file")
 
 
-def test_no_torch_and_no_pyplot_are_imported(tmp_path: Path) -> None:
+def test_reports_do_not_import_torch_or_pyplot(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything())
     code = (
         "import sys; from pathlib import Path; import efficient_attn.report as report\n"

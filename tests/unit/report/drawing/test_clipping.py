@@ -1,4 +1,4 @@
-"""One outlier does not squeeze the others, and is not lost."""
+"""Clipped axes: one outlier leaves the axis and is reported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def line(label: str, *values: float) -> figures.Line:
     return figures.Line(label, line_style, [256.0 * 2**i for i in range(len(values))], values)
 
 
-def test_one_outlier_leaves_the_axis_and_is_named_and_marked() -> None:
+def test_an_outlier_is_clipped_named_and_marked() -> None:
     lines = [line("a", 1.1, 1.2), line("b", 0.9, 1.3), line("c", 1.0, 1.4), line("linear", 2.0, 900.0)]
-    bounds = choose_clipped_limits({each.label: each.y for each in lines}, 1.0)
+    bounds = choose_clipped_limits({curve.label: curve.y for curve in lines}, 1.0)
     assert bounds[0] < 0.9 < 1.4 < bounds[1] < 3
     assert describe_clipped(lines, bounds, "ratio") == " Beyond the axis, marked at its edge: linear (900x)."
     panel = figures.Panel(
@@ -34,10 +34,10 @@ values = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4)
 
 
 @given(st.dictionaries(st.text(max_size=3), values, min_size=1, max_size=8))
-def test_at_most_one_line_leaves_the_axis(found: dict[str, list[float]]) -> None:
-    low, high = choose_clipped_limits(found, 1.0)
-    beyond = [name for name, own in found.items() if min(own) < low or max(own) > high]
-    assert len(beyond) <= 1 or len({(min(found[n]), max(found[n])) for n in beyond}) == 1
+def test_at_most_one_line_is_clipped(lines: dict[str, list[float]]) -> None:
+    low, high = choose_clipped_limits(lines, 1.0)
+    clipped = [name for name, y in lines.items() if min(y) < low or max(y) > high]
+    assert len(clipped) <= 1 or len({(min(lines[n]), max(lines[n])) for n in clipped}) == 1
     assert low <= 1 <= high
-    if len(found) < 4:
-        assert not beyond
+    if len(lines) < 4:
+        assert not clipped

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[4]
 
 def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
     ticks = {float(x): str(int(x)) for line in lines for x in line.x}
-    known = {
+    defaults = {
         "name": "p",
         "kind": "time",
         "title": "A <b> & c",
@@ -37,7 +37,7 @@ def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
         "ylabel": "t",
         "unit": "time",
     }
-    return figures.Panel(**({**known, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
+    return figures.Panel(**({**defaults, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
 
 
 def thinned(shown: figures.Panel) -> dict[float, str]:
@@ -49,7 +49,7 @@ def line(label: str, *y: float, **changed: object) -> figures.Line:
     return figures.Line(label, style.choose_line_styles([label])[label], x, y, **changed)  # type: ignore[arg-type]
 
 
-def test_colours_are_fixed_for_good() -> None:
+def test_colours_of_mechanisms_are_fixed() -> None:
     assert style.choose_colour_and_marker("full") == ("#1b1f24", "o")
     assert style.choose_colour_and_marker("sliding_window") == ("#0072B2", "o")
     assert style.choose_colour_and_marker("linear") == ("#D55E00", "s")
@@ -58,15 +58,15 @@ def test_colours_are_fixed_for_good() -> None:
     assert len(known) == len(style.MECHANISM_ORDER) + 1
 
 
-def test_unknown_names_look_the_same_in_every_process() -> None:
+def test_unknown_names_have_the_same_style_in_every_process() -> None:
     code = "from efficient_attn.report.drawing import style; print(style.choose_colour_and_marker('my_own'))"
-    said = [
+    processes = [
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
         )
         for seed in ("1", "2")
     ]
-    assert {done.stdout.strip() for done in said} == {str(style.choose_colour_and_marker("my_own"))}
+    assert {process.stdout.strip() for process in processes} == {str(style.choose_colour_and_marker("my_own"))}
 
 
 def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
@@ -77,10 +77,10 @@ def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
     assert line_styles["full"].colour == line_styles["full:backend=dense"].colour
     assert line_styles["full"] != line_styles["full:backend=dense"]
     assert line_styles["linear (kv_heads=2)"].colour == style.choose_colour_and_marker("linear")[0]
-    assert line_styles[labels[0]].dashes == "-", "the smallest window comes first, counted, not spelled"
+    assert line_styles[labels[0]].dashes == "-", "the smallest window comes first, in numerical order"
 
 
-def test_labels_that_are_no_specs_have_a_look_too() -> None:
+def test_labels_that_are_not_specs_have_styles() -> None:
     assert (
         style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
     )
@@ -88,7 +88,7 @@ def test_labels_that_are_no_specs_have_a_look_too() -> None:
     assert set(style.choose_line_styles(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
 
 
-def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
+def test_plots_name_their_lines_and_are_self_contained() -> None:
     plot = figures.render_plot(
         panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
     )
@@ -121,25 +121,25 @@ def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, draw
     assert "nan" not in svg
 
 
-def test_bars_stand_beside_each_other_from_zero() -> None:
-    two = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
-    (first, second) = figures._offset_bars(two)
+def test_bars_are_offset_and_start_at_zero() -> None:
+    lines = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
+    (first, second) = figures._offset_bars(lines)
     assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
     assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
-    low, high = figures._compute_bounds(panel(*two, mark_type="bars", log_y=False))
+    low, high = figures._compute_bounds(panel(*lines, mark_type="bars", log_y=False))
     assert low == 0 < 2 < high
     low, high = figures._compute_bounds(panel(line("full", -1, -2), mark_type="bars", log_y=False))
     assert low < -2 < 0 < high
 
 
-def test_what_data_says_is_no_formula() -> None:
+def test_text_is_not_parsed_as_math() -> None:
     svg = figures.render_plot(
         panel(line("full", 1, 2), title=r"$\frac", xlabel="$x^2$", ticks={512.0: "$a$", 1024.0: "b"})
     ).svg
     assert all(text in svg for text in (r"$\frac", "$x^2$", "$a$"))
 
 
-def test_axes_have_few_round_marks() -> None:
+def test_axes_have_few_round_ticks() -> None:
     assert list(axes.make_y_ticks("time", 0.4, 6).values()) == ["500 \u00b5s", "1 ms", "2 ms", "5 ms"]
     assert list(axes.make_y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
     assert list(axes.make_y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
@@ -161,14 +161,14 @@ def test_axes_have_few_round_marks() -> None:
 
 @pytest.mark.parametrize("unit", ["bytes", "time", "ratio", "error", "count"])
 @pytest.mark.parametrize(("low", "high"), [(34.7e6, 60.8e6), (64.7e6, 100.5e6), (8.21, 8.9), (1.01, 1.14), (0.52, 0.6)])
-def test_no_axis_is_without_marks(unit: Any, low: float, high: float) -> None:
-    marks = axes.make_y_ticks(unit, low, high)
-    assert 2 <= len(marks) <= 9
-    assert all(low <= value <= high for value in marks)
-    assert len(set(marks.values())) == len(marks) or unit in ("bytes", "count"), "whole numbers only"
+def test_every_axis_has_ticks(unit: Any, low: float, high: float) -> None:
+    ticks = axes.make_y_ticks(unit, low, high)
+    assert 2 <= len(ticks) <= 9
+    assert all(low <= value <= high for value in ticks)
+    assert len(set(ticks.values())) == len(ticks) or unit in ("bytes", "count"), "whole numbers only"
 
 
-def test_lengths_are_left_out_where_they_would_run_together() -> None:
+def test_overlapping_length_ticks_are_omitted() -> None:
     many = panel(line("full", *range(1, 11)), ticks={256.0 * 2**i: f"{256 * 2**i}" for i in range(10)})
     shown = list(thinned(many).values())
     assert shown[-1] == "131072"
@@ -181,14 +181,14 @@ def _draw_axes(shown: figures.Panel) -> Axes:
     return figures._make_figure(replace(shown, bounds=shown.bounds or figures._compute_bounds(shown))).axes[0]
 
 
-def test_threads_to_names_do_not_look_like_data() -> None:
-    """Exact attention, measured up to 1024, ends there; what leads to its name is grey, dotted, and apart from it."""
+def test_leader_lines_do_not_look_like_data() -> None:
+    """Exact attention ends at length 1024; the leader to its label is grey, dotted, and starts after a gap."""
     drawn = _draw_axes(panel(line("full", 1, 4), line("linear", 1, 2, 4, 8, 16)))
-    (threads,) = [a for a in drawn.collections if a.get_gid() == primitives.LEADERS_ID]
-    assert isinstance(threads, LineCollection)
-    assert {to_hex(colour) for colour in threads.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
-    assert all(dashes for _, dashes in threads.get_linestyles())  # type: ignore[misc]
-    starts = [path.vertices[0] for path in threads.get_paths()]
+    (leaders,) = [a for a in drawn.collections if a.get_gid() == primitives.LEADERS_ID]
+    assert isinstance(leaders, LineCollection)
+    assert {to_hex(colour) for colour in leaders.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
+    assert all(dashes for _, dashes in leaders.get_linestyles())  # type: ignore[misc]
+    starts = [path.vertices[0] for path in leaders.get_paths()]
     ends = [drawn.transAxes.inverted().transform(drawn.transData.transform(x)) for x in ((1024, 4), (8192, 16))]
     assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx(
         [primitives.LEADER_GAP] * 2
@@ -197,12 +197,10 @@ def test_threads_to_names_do_not_look_like_data() -> None:
     assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
 
 
-def test_a_picture_says_what_its_numbers_hold_for() -> None:
-    place = (
-        "trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
-    )
-    svg = figures.render_plot(panel(line("full", 1, 4), config_text=place)).svg
-    first, second = textwrap.wrap(place, figures.CONFIG_LETTERS)
+def test_plots_state_their_configuration() -> None:
+    config = "cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
+    svg = figures.render_plot(panel(line("full", 1, 4), config_text=config)).svg
+    first, second = textwrap.wrap(config, figures.CONFIG_LETTERS)
     assert first in svg
     assert second in svg
     assert figures.render_plot(panel(line("full", 1, 4))).svg.count("<text") < svg.count("<text")
@@ -210,11 +208,11 @@ def test_a_picture_says_what_its_numbers_hold_for() -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("run", sorted(path.parent.name for path in (ROOT / "results").glob("*/run.json")))
-def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
-    found = gather.gather([ROOT / "results" / run])
-    rows = approximation_errors.add_errors(select.add_labels(found.rows))
+def test_every_axis_of_a_published_run_has_a_label_and_ticks(run: str) -> None:
+    gathered = gather.gather([ROOT / "results" / run])
+    rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
     section_data = section_blocks.SectionData(rows, {}, style.choose_line_styles(rows["label"]))
-    chapters, _ = page._make_chapters(found.sections, section_data)
+    chapters, _ = page._make_chapters(gathered.sections, section_data)
     pictures = [p.make_picture() for c in chapters for block in c.blocks for p in block.plans]
     assert pictures
     for shown in pictures:
@@ -227,17 +225,17 @@ def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
             assert "batch" in shown.config_text, shown.name
             continue
         assert isinstance(shown, figures.Panel)
-        marks = axes.make_y_ticks(shown.unit, *(shown.bounds or figures._compute_bounds(shown)), log=shown.log_y)
+        ticks = axes.make_y_ticks(shown.unit, *(shown.bounds or figures._compute_bounds(shown)), log=shown.log_y)
         assert shown.xlabel.strip(), shown.name
         assert shown.ylabel.strip() or shown.mark_type == "points", shown.name
-        assert len(marks) >= 2 or not shown.ylabel, shown.name
+        assert len(ticks) >= 2 or not shown.ylabel, shown.name
         assert shown.ticks, shown.name
-        design = shown.kind.startswith("effects")  # whose points differ in everything
-        trained = bool(found.rows["mode"].eq("train").any())  # whose batch is one of training, told in the table
+        design = shown.kind.startswith("effects")  # its points differ in all factors
+        trained = bool(gathered.rows["mode"].eq("train").any())  # the table shows its batch size
         assert design or trained or "batch" in shown.config_text, shown.name
 
 
-def test_names_do_not_overlap_and_stay_inside() -> None:
+def test_spread_labels_do_not_overlap_and_stay_inside() -> None:
     wanted, heights = [0.5, 0.51, 0.52, 0.99, 1.0], [0.1] * 5
     placed = axes.spread_labels(wanted, heights)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
@@ -246,45 +244,45 @@ def test_names_do_not_overlap_and_stay_inside() -> None:
     assert placed == sorted(placed)
 
 
-def test_what_shows_one_length_is_drawn_last() -> None:
+def test_plots_of_a_single_length_are_drawn_last() -> None:
     def planned(kind: length_plots.LengthPlot, *, flat: bool) -> length_plots.PlotPlan:
         return length_plots.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
 
-    every = [
+    plans = [
         planned(kind, flat=flat)
         for flat in (True, False)
         for kind in (decode_cost.STATE_PLOT, speed.TIME_PLOT, length_plots.SPEEDUP)
     ]
-    drawn = [(p.single_length, p.kind) for p in sorted(every, key=length_plots.rank_plan)]
+    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=length_plots.rank_plan)]
     kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
 
 
-def test_colours_stand_out_from_light_and_dark_grounds() -> None:
-    """WCAG's 3 for what is drawn; the page turns colours around in the dark as this does: inverted, then hue by 180."""
+def test_colours_contrast_with_light_and_dark_backgrounds() -> None:
+    """WCAG requires a contrast of 3. In dark mode the page inverts colours, then rotates hues by 180 degrees."""
 
-    def light(rgb: Any) -> float:
+    def luminance(rgb: Any) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
         return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    def turn(rgb: Any) -> Any:
+    def to_dark_mode(rgb: Any) -> Any:
         inverted = [1 - c for c in rgb]
         grey = sum(weight * c for weight, c in zip((0.213, 0.715, 0.072), inverted, strict=True))
         return [min(1.0, max(0.0, 1.15 * (2 * grey - c))) for c in inverted]
 
-    def contrast(one: Any, other: Any) -> float:
-        low, high = sorted((light(one), light(other)))
+    def contrast(first: Any, second: Any) -> float:
+        low, high = sorted((luminance(first), luminance(second)))
         return (high + 0.05) / (low + 0.05)
 
     for colour in (*style.COLOURS, style.INK, style.FAINT):
         assert contrast(to_rgb(colour), to_rgb("#ffffff")) >= 3, colour
-        assert contrast(turn(to_rgb(colour)), to_rgb("#1a1e23")) >= 3, colour
+        assert contrast(to_dark_mode(to_rgb(colour)), to_rgb("#1a1e23")) >= 3, colour
 
 
-def test_one_length_is_dots_in_order(tmp_path: Path) -> None:
+def test_a_single_length_is_drawn_as_sorted_points(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed(lengths=(8192,)))
-    found = page.make_content(gather.gather([run]))
-    (shown,) = [plot.panel for plot in found.plots if plot.panel.name.startswith("speedup")]
+    content = page.make_content(gather.gather([run]))
+    (shown,) = [plot.panel for plot in content.plots if plot.panel.name.startswith("speedup")]
     assert isinstance(shown, figures.Panel)
     assert shown.mark_type == "points"
     assert [line.y[0] for line in shown.lines] == [0.0, 1.0, 2.0]

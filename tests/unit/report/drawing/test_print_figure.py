@@ -1,4 +1,4 @@
-"""Plots at a paper's width: their size, their fonts, and names that do not lie on each other."""
+"""Plots for print: size, fonts, and names that do not overlap."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from efficient_attn.report.drawing.style import choose_line_styles
 LONG = "sliding_window:window=128:causal=true:sinks=4"
 
 
-def panel(*labels: str, **known: Any) -> Panel:
+def panel(*labels: str, **changes: Any) -> Panel:
     line_styles = choose_line_styles(labels)
     lines = tuple(Line(n, line_styles[n], [1.0, 2.0, 4.0], [i + 1.0, i + 2.0, i + 3.0]) for i, n in enumerate(labels))
-    base: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "p", "kind": "k", "title": "Speed", "caption": "c", "xlabel": "length", "ylabel": "speedup",
         "unit": "ratio", "lines": lines, "ticks": {1.0: "1K", 2.0: "2K", 4.0: "4K"}, "config_text": "cpu, machine M2",
     }  # fmt: skip
-    return Panel(**(base | known))
+    return Panel(**(defaults | changes))
 
 
 def rows(*labels: str) -> Panel:
@@ -40,7 +40,7 @@ def rows(*labels: str) -> Panel:
     )
 
 
-def test_a_pdf_is_as_wide_as_asked_and_printers_take_its_fonts() -> None:
+def test_pdf_has_the_requested_width_and_embedded_fonts() -> None:
     data = print_figure.render_print_figure(panel("full", "linear"), "pdf", width=3.3)
     box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ", data)
     assert box
@@ -50,10 +50,10 @@ def test_a_pdf_is_as_wide_as_asked_and_printers_take_its_fonts() -> None:
     assert b"CreationDate" not in data
 
 
-def test_text_in_an_svg_stays_text_and_the_place_may_be_left_out() -> None:
-    told = print_figure.render_print_figure(panel("full", "a$b$"), "svg", width=3.3).decode()
-    assert "machine M2" in told
-    assert "a$b$" in told
+def test_svg_keeps_text_and_the_configuration_is_optional() -> None:
+    svg = print_figure.render_print_figure(panel("full", "a$b$"), "svg", width=3.3).decode()
+    assert "machine M2" in svg
+    assert "a$b$" in svg
     assert (
         "machine M2"
         not in print_figure.render_print_figure(panel("full"), "svg", width=3.3, with_config=False).decode()
@@ -65,7 +65,7 @@ EIGHT = [f"{LONG}{i}" for i in range(8)]
 
 @pytest.mark.parametrize("width", [1.5, 3.3, 7.0])
 @pytest.mark.parametrize("drawn", [panel("full", "linear"), panel("full", *EIGHT), rows(*EIGHT)])
-def test_nothing_leaves_the_picture_and_names_do_not_meet(drawn: Panel, width: float) -> None:
+def test_labels_stay_inside_and_do_not_overlap(drawn: Panel, width: float) -> None:
     with print_figure.matplotlib.rc_context(
         print_figure.PRINT_SETTINGS | {"font.size": print_figure.TEXT_SIZES[width >= print_figure.LARGE_TEXT_WIDTH]}
     ):
@@ -81,17 +81,17 @@ def test_nothing_leaves_the_picture_and_names_do_not_meet(drawn: Panel, width: f
         assert all(box.x0 >= -1 and box.x1 <= full.x1 + 1 for box in boxes)
     assert all(box.y0 >= -1 and box.y1 <= full.y1 + 1 for box in boxes)
     assert axes.bbox.width > 0.15 * full.width
-    for i, one in enumerate(boxes):
-        for other in boxes[i + 1 :]:
-            shared = min(one.y1, other.y1) - max(one.y0, other.y0)
-            apart = one.x1 <= other.x0 + 1 or other.x1 <= one.x0 + 1
-            assert apart or shared <= 0.3 * min(one.height, other.height)
+    for i, first in enumerate(boxes):
+        for second in boxes[i + 1 :]:
+            shared = min(first.y1, second.y1) - max(first.y0, second.y0)
+            disjoint = first.x1 <= second.x0 + 1 or second.x1 <= first.x0 + 1
+            assert disjoint or shared <= 0.3 * min(first.height, second.height)
 
 
-def test_what_stands_out_is_thicker_and_its_name_bold() -> None:
+def test_highlighted_lines_are_thicker_with_bold_names() -> None:
     with print_figure.matplotlib.rc_context(print_figure.PRINT_SETTINGS):
         figure = print_figure._make_figure(panel("full", LONG).resolve(), 3.3, {LONG})
-    full, ours = (line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)
-    assert ours.get_linewidth() > full.get_linewidth()
+    full, highlighted = (line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)
+    assert highlighted.get_linewidth() > full.get_linewidth()
     weights = [text.get_fontweight() for text in figure.legends[0].get_texts()]
     assert weights == ["normal", "bold"]

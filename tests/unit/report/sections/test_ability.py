@@ -1,4 +1,4 @@
-"""What models learn, on the page: scores beside what needs no learning, all attempts, and what swapping loses."""
+"""The ability section: scores next to baselines, attempts, and results of swapping."""
 
 from __future__ import annotations
 
@@ -14,99 +14,99 @@ from efficient_attn.tasks.problems.problem_table import COPYING
 EVIL = "<script>alert('x')</script> | `b` [c](d)"
 
 
-def test_bits_are_better_when_there_are_fewer(tmp_path: Path) -> None:
-    known = {
+def test_fewer_bits_are_better(tmp_path: Path) -> None:
+    columns = {
         "metric": "bits a token",
         "train_low": None,
         "train_high": None,
         "train_chance": 8.0,
         "train_majority": 4.5,
     }
-    known |= {"train_shortcut": 3.25, "train_way": "two bytes before"}
-    full = [attempt("full", score, rate=rate, **known) for score, rate in ((2.5, 0.002), (3.0, 0.0005))]
-    made = block(tmp_path, *full, attempt("linear", 3.5, **known), attempt("mqa", 4.6, **known))
-    table, training = made.tables[:2]
+    columns |= {"train_shortcut": 3.25, "train_way": "two bytes before"}
+    full = [attempt("full", score, rate=rate, **columns) for score, rate in ((2.5, 0.002), (3.0, 0.0005))]
+    ability = block(tmp_path, *full, attempt("linear", 3.5, **columns), attempt("mqa", 4.6, **columns))
+    table, training = ability.tables[:2]
     shown = {row[0].text: row[1].text for row in table.rows}
     assert list(shown) == ["chance", "majority", "shortcut", "full", "linear", "mqa"]
     assert shown["full"] == "2.50 (1 seed)"
-    assert shown["mqa"] == "at chance, too early to say"  # the majority's 4.5 are fewer
+    assert shown["mqa"] == "at chance, too early to say"  # worse than the majority's 4.5
     assert (shown["chance"], shown["majority"], shown["shortcut"]) == ("8.00", "4.50", "3.25")
     assert table.head == ("Variant", "recall, length 64, bits a token")
     assert training.rows[0][2].text == "two bytes before"
-    assert made.plots[0].panel.level is None
+    assert ability.plots[0].panel.level is None
 
 
-def test_every_attempt_is_kept_folded(tmp_path: Path) -> None:
+def test_all_attempts_are_in_a_folded_table(tmp_path: Path) -> None:
     *_, table = block(tmp_path, *seeds("full", (0.9, 0.8)), *unable("mqa")).tables
     assert table.folded
     assert table.caption == "All 8 attempts"
-    said = [[row[0].text, row[2].text, row[4].text, row[6].text] for row in table.rows]
-    assert ["full", "grid", "0.0005", "45.0%"] in said
-    assert ["full", "best", "0.002", "80.0%"] in said
-    assert ["mqa", "longer", "0.002", "11.0%"] in said
+    rows = [[row[0].text, row[2].text, row[4].text, row[6].text] for row in table.rows]
+    assert ["full", "grid", "0.0005", "45.0%"] in rows
+    assert ["full", "best", "0.002", "80.0%"] in rows
+    assert ["mqa", "longer", "0.002", "11.0%"] in rows
     assert [cell.text for cell in table.rows[0][3:]] == [
         "the budget of steps", "0.0005", "0", "45.0%", "100", "2.00 s", "1,000", "1,500", "500",
     ]  # fmt: skip
 
 
-def test_scores_say_what_they_hold_for(tmp_path: Path) -> None:
-    made = block(tmp_path, *seeds("full", (0.9, 0.8)), attempt("linear", 0.9, parameters=3100))
-    training = {name: cell.text for name, cell in zip(made.tables[1].head, made.tables[1].rows[0], strict=True)}
+def test_scores_state_their_configuration(tmp_path: Path) -> None:
+    ability = block(tmp_path, *seeds("full", (0.9, 0.8)), attempt("linear", 0.9, parameters=3100))
+    training = {name: cell.text for name, cell in zip(ability.tables[1].head, ability.tables[1].rows[0], strict=True)}
     assert training == {
         "Task": "recall, length 64", "Scored by": "accuracy", "Shortcut": "\u2013",
         "Learning rates tried": "0.0005, 0.002", "Parameters": "3,000 to 3,100", "Steps": "100",
         "Examples a step": "32", "Examples of the test": "512", "Seeds": "1 to 2",
     }  # fmt: skip
-    assert "4 heads of size 16" in made.config_text
-    assert "batch" not in made.config_text  # a call's, which training does not have
-    assert all(plot.panel.config_text == made.config_text for plot in made.plots)
+    assert "4 heads of size 16" in ability.config_text
+    assert "batch" not in ability.config_text  # a column of calls, not of training
+    assert all(plot.panel.config_text == ability.config_text for plot in ability.plots)
 
 
 def swap(variant: str, divergence: float) -> Record:
-    place = {"task": "swap", "mode": "prefill", "inputs": "tiny:mine@1", "seq_len": 512, "causal": True, "heads": 9}
-    made = runs.row(variant, **place, baseline="full", latency_ms=1.0)
-    made.case_key = f"swap/{made.case_key}"
-    made.extra = {"divergence": divergence, "segment": 0, "loss": 2.0}
-    return Record(made)
+    config = {"task": "swap", "mode": "prefill", "inputs": "tiny:mine@1", "seq_len": 512, "causal": True, "heads": 9}
+    row = runs.row(variant, **config, baseline="full", latency_ms=1.0)
+    row.case_key = f"swap/{row.case_key}"
+    row.extra = {"divergence": divergence, "segment": 0, "loss": 2.0}
+    return Record(row)
 
 
-def test_swapping_is_another_question_and_stands_beside(tmp_path: Path) -> None:
+def test_swap_results_have_their_own_table(tmp_path: Path) -> None:
     records = [*seeds("full", (0.9,)), *seeds("linear", (0.3,)), attempt("mqa", 0.5)]
     without = block(tmp_path / "a", *records)
     assert not any("Swapped" in table.caption for table in without.tables)
-    about = chapters(tmp_path / "b", [*records, swap("full", 0.0), swap("linear", 4.2)])["Ability"]
-    (made,) = about.blocks
-    (table,) = [table for table in made.tables if "Swapped" in table.caption]
+    chapter = chapters(tmp_path / "b", [*records, swap("full", 0.0), swap("linear", 4.2)])["Ability"]
+    (ability,) = chapter.blocks
+    (table,) = [table for table in ability.tables if "Swapped" in table.caption]
     assert table.head == ("Variant", "Swapped: KL a token, tiny:mine@1, 512 tokens", "Learned: recall, length 64")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["full", "0", "90.0% (1 seed)"], ["linear", "4.20", "30.0% (1 seed)"]
     ]  # fmt: skip
-    assert "a different experiment" in about.intro
+    assert "a different experiment" in chapter.intro
 
 
-def test_other_sections_leave_trained_rows_alone(tmp_path: Path) -> None:
-    found = chapters(tmp_path, [*runs.speed(lengths=(512,)), *seeds("full", (0.9,))])
-    assert set(found) == {"What to use", "Speed and memory", "Ability"}
-    assert "linear" in [row[0].text for row in found["What to use"].blocks[0].tables[0].rows]
+def test_other_sections_ignore_trained_rows(tmp_path: Path) -> None:
+    sections = chapters(tmp_path, [*runs.speed(lengths=(512,)), *seeds("full", (0.9,))])
+    assert set(sections) == {"What to use", "Speed and memory", "Ability"}
+    assert "linear" in [row[0].text for row in sections["What to use"].blocks[0].tables[0].rows]
 
 
-def test_a_run_that_trained_nothing_has_no_section(tmp_path: Path) -> None:
-    lost = skipped("full", "grid", "digits come with scikit-learn")
-    assert "Ability" not in chapters(tmp_path, [lost, *runs.speed(lengths=(512,))])
+def test_no_section_without_trained_models(tmp_path: Path) -> None:
+    untrained = skipped("full", "grid", "digits come with scikit-learn")
+    assert "Ability" not in chapters(tmp_path, [untrained, *runs.speed(lengths=(512,))])
 
 
-def test_hostile_names_are_only_text(tmp_path: Path) -> None:
-    own = {"task": EVIL, "part": EVIL, "train_way": EVIL, "train_shortcut": 0.3, "train_at_128": 0.5}
-    own |= {"stop_reason": EVIL, "train_attempt": EVIL}
+def test_names_are_escaped(tmp_path: Path) -> None:
+    columns = {"task": EVIL, "part": EVIL, "train_way": EVIL, "train_shortcut": 0.3, "train_at_128": 0.5}
+    columns |= {"stop_reason": EVIL, "train_attempt": EVIL}
     about = runs.about() | {"sections": [section.as_json() for section in COPYING.sections]}
-    run = runs.write_run(tmp_path / "run", [attempt("full", 0.9, **own)], about)
+    run = runs.write_run(tmp_path / "run", [attempt("full", 0.9, **columns)], about)
     written = write_report([run], tmp_path / "out")
     assert "<script>alert" not in written.page.read_text()
     assert "<script>alert" not in written.markdown.read_text()
     assert "&lt;script&gt;alert" in written.page.read_text()
 
 
-def test_the_report_is_whole(tmp_path: Path) -> None:
+def test_the_report_has_attempts_and_plots(tmp_path: Path) -> None:
     about = runs.about() | {"sections": [section.as_json() for section in COPYING.sections]}
     run = runs.write_run(tmp_path / "run", [*seeds("full", (0.9,)), *unable("mqa")], about)
     written = write_report([run], tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The page's fidelity: errors, where weights go, and rows of runs that knew less."""
+"""The approximation section: errors, attention weights, and rows of older runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from efficient_attn.results.rows import Record
 
 pytestmark = pytest.mark.slow
 
-KNOWN = {"gradient_cosine": 0.912, "spread_over_heads": 0.034, "sink_mass": 0.456, "own_sink_mass": 0.123}
+NEWER_COLUMNS = {"gradient_cosine": 0.912, "spread_over_heads": 0.034, "sink_mass": 0.456, "own_sink_mass": 0.123}
 
 
-def faithful(variant: str, error: float, layer: int, n: int = 8192, budget: str | None = None, **extra: Any) -> Record:
-    made = runs.row(
+def fidelity_record(
+    variant: str, error: float, layer: int, n: int = 8192, budget: str | None = None, **extra: Any
+) -> Record:
+    row = runs.row(
         variant, task="fidelity", inputs="mine@1", seq_len=n, causal=True, layer=layer, relative_error=error,
         oracle_error=1e-7, total_variation=0.25, missed_mass=0.125, effective_keys=60.0, cosine_similarity=0.9,
         budget=budget,
     )  # fmt: skip
-    made.extra = extra
-    return Record(made, {"mean_value_error": 0.8})
+    row.extra = extra
+    return Record(row, {"mean_value_error": 0.8})
 
 
 def report(folder: Path, records: Iterable[Record]) -> str:
@@ -33,15 +35,16 @@ def report(folder: Path, records: Iterable[Record]) -> str:
 
 
 def table(text: str, caption: str) -> dict[str, dict[str, str]]:
-    found = text.partition(f"**{caption}")[2].partition("**\n\n")[2].partition("\n\n")[0].splitlines()
-    names, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in found)
+    rows = text.partition(f"**{caption}")[2].partition("**\n\n")[2].partition("\n\n")[0].splitlines()
+    names, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in rows)
     return {line[0]: dict(zip(names, line, strict=True)) for line in lines}
 
 
-def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
+def test_errors_and_weights_have_separate_tables(tmp_path: Path) -> None:
     variants = {"linear": 0.6, "strided": 0.4}
     text = report(
-        tmp_path, [faithful(v, e, n, weight_rows=2048, **KNOWN) for v, e in variants.items() for n in (5, 20)]
+        tmp_path,
+        [fidelity_record(v, e, n, weight_rows=2048, **NEWER_COLUMNS) for v, e in variants.items() for n in (5, 20)],
     )
     errors, weights = table(text, "Distance from exact attention"), table(text, "Weights")
     assert list(errors) == list(weights) == ["strided", "linear"]
@@ -60,24 +63,29 @@ def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
+def test_variants_are_grouped_by_budget(tmp_path: Path) -> None:
     fitted = {"linear": (0.3, None), "strided:stride=9": (0.5, "N/16"), "sliding_window:window=9": (0.4, "N/16"),
               "sliding_window:window=99": (0.2, "N/4")}  # fmt: skip
-    text = report(tmp_path, [faithful(v, error, n, budget=b) for v, (error, b) in fitted.items() for n in (5, 20)])
+    text = report(
+        tmp_path, [fidelity_record(v, error, n, budget=b) for v, (error, b) in fitted.items() for n in (5, 20)]
+    )
     errors = table(text, "Distance from exact attention")
     assert list(errors) == ["linear", "sliding_window:window=9", "strided:stride=9", "sliding_window:window=99"]
     assert [line["Budget"] for line in errors.values()] == [units.EMPTY, "N/16", "N/16", "N/4"]
     assert table(text, "Weights")["sliding_window:window=99"]["Budget"] == "N/4"
 
 
-def test_who_was_looked_at_whole_is_not_named_with_the_others(tmp_path: Path) -> None:
-    rows = [faithful("linear", 0.6, 5, weight_rows=2048), faithful("nystromformer", 0.5, 5, weight_rows=8192)]
+def test_only_variants_with_sampled_rows_are_named(tmp_path: Path) -> None:
+    rows = [
+        fidelity_record("linear", 0.6, 5, weight_rows=2048),
+        fidelity_record("nystromformer", 0.5, 5, weight_rows=8192),
+    ]
     assert "2,048 query rows in drawn blocks (linear); all" in report(tmp_path, rows)
-    all_rows = [faithful("linear", 0.6, 5, 1024, weight_rows=1024, **KNOWN)]
+    all_rows = [fidelity_record("linear", 0.6, 5, 1024, weight_rows=1024, **NEWER_COLUMNS)]
     assert "drawn blocks" not in report(tmp_path / "short", all_rows)
 
 
-def test_rows_of_older_runs_have_fewer_columns(tmp_path: Path) -> None:
-    text = report(tmp_path, [faithful("linear", 0.6, 5), faithful("strided", 0.4, 5)])
+def test_missing_columns_of_older_runs_are_omitted(tmp_path: Path) -> None:
+    text = report(tmp_path, [fidelity_record("linear", 0.6, 5), fidelity_record("strided", 0.4, 5)])
     assert "Gradient cosine" not in table(text, "Distance from exact attention")["linear"]
     assert table(text, "Weights")["linear"].keys() == {"Variant", "Total variation", "Missed mass", "Effective keys"}

@@ -1,4 +1,4 @@
-"""The table of what to use, as the page shows it: who comes first, what stands below, what is folded."""
+"""Decision tables on the page: columns, crossovers, folding and shading."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def chapter(tmp_path: Path, *records: Any) -> Any:
     return next(s for s in page.make_content(gather.gather([run])).sections if s.anchor == decisions.ANCHOR)
 
 
-def test_a_line_answers_from_where_how_much_and_what_it_loses(tmp_path: Path) -> None:
-    made = chapter(tmp_path, runs.speed(), runs.decode(), runs.fidelity())
-    (table, *_), *_ = [block.tables for block in made.blocks]
+def test_lines_have_crossover_speedups_error_and_memory(tmp_path: Path) -> None:
+    section = chapter(tmp_path, runs.speed(), runs.decode(), runs.fidelity())
+    (table, *_), *_ = [block.tables for block in section.blocks]
     assert table.head == ("Mechanism", "Faster from", "At 1K", "At 8K", "Relative error", "Memory")
     cells = [cell.text for cell in table.rows[0]]
     assert cells[:2] == ["linear", "<=512"]
     assert cells[3].endswith("\u25b2")
     assert cells[4:] == ["as far from exact attention as the mean of v", "1.27x"]
-    longest, loss = table.rows[0][1].narrow_lines
+    longest, error = table.rows[0][1].narrow_lines
     assert longest == cells[3].replace(" \u25b2", " at 8K")
-    assert loss == cells[4]
+    assert error == cells[4]
     assert "minilm, bidirectional, N = 256" in table.note
-    steps = made.blocks[-1].tables[0]
+    steps = section.blocks[-1].tables[0]
     assert steps.head == ("Mechanism", "Faster from", "After 1K", "After 4K", "After 16K", "Relative error", "State")
 
 
-def test_a_crossover_stands_below_its_bracket(tmp_path: Path) -> None:
+def test_the_estimated_crossover_is_printed_below_its_bracket(tmp_path: Path) -> None:
     records = list(runs.speed())
     for record in records:
         if record.row.variant == "linear" and record.row.seq_len == 512:
@@ -45,10 +45,10 @@ def test_a_crossover_stands_below_its_bracket(tmp_path: Path) -> None:
     assert cell.subtext.startswith("about 6")
 
 
-def test_of_a_mode_and_direction_one_table_is_open(tmp_path: Path) -> None:
+def test_one_table_per_mode_and_direction_is_open(tmp_path: Path) -> None:
     threads = [record for n in (1, 2, 3) for record in runs.speed(lengths=(512, 1024), threads=n)]
-    found = [table for block in chapter(tmp_path, threads).blocks for table in block.tables]
-    assert [table.folded for table in found] == [False, True, True]
+    tables = [table for block in chapter(tmp_path, threads).blocks for table in block.tables]
+    assert [table.folded for table in tables] == [False, True, True]
 
 
 def test_every_speedup_is_shaded_by_its_interval(tmp_path: Path) -> None:

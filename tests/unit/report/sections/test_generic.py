@@ -1,4 +1,4 @@
-"""Sections that tasks bring as data: drawn where neither the task nor its module is."""
+"""Sections that tasks store as data: rendered without the task or its module."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BUILT_IN = ["What to use", "Relative error against time, memory and state", "Spe
 
 
 def write(tmp_path: Path, records: Iterable[Record], *sections: Any, **about: Any) -> ReportPaths:
-    said = [section.as_json() if isinstance(section, Section) else section for section in sections]
-    run = runs.write_run(tmp_path / "run", records, runs.about(sections=said, **about))
+    data = [section.as_json() if isinstance(section, Section) else section for section in sections]
+    run = runs.write_run(tmp_path / "run", records, runs.about(sections=data, **about))
     return write_report([run], tmp_path / "out")
 
 
@@ -49,7 +49,7 @@ def panel(tmp_path: Path, records: Iterable[Record], section: Section) -> Any:
     return next(iter(page.make_content(gather.gather([run])).plots)).panel
 
 
-def test_a_section_is_drawn_from_data_alone(tmp_path: Path) -> None:
+def test_a_section_is_rendered_from_data_alone(tmp_path: Path) -> None:
     written = write(tmp_path, [*runs.speed(lengths=(512, 1024)), *runs.sort()], runs.SORT)
     assert titles(written)[:3] == ["What to use", "Speed and memory", "Sorting"]
     html, text = written.page.read_text(), written.markdown.read_text()
@@ -75,7 +75,7 @@ def test_a_section_is_drawn_from_data_alone(tmp_path: Path) -> None:
     )
 
 
-def test_the_rows_are_in_the_csv_and_among_all_rows(tmp_path: Path) -> None:
+def test_task_columns_are_in_the_csv_and_on_the_page(tmp_path: Path) -> None:
     written = write(tmp_path, runs.sort(order="up"), runs.SORT)
     read = pd.read_csv(written.csv)
     assert read["sort.order"].tolist() == ["up"] * 6
@@ -85,14 +85,14 @@ def test_the_rows_are_in_the_csv_and_among_all_rows(tmp_path: Path) -> None:
         assert "sort.order" in shown
 
 
-def test_only_rows_of_the_task_that_gave_a_result_are_shown(tmp_path: Path) -> None:
-    lost = Record(runs.row("mqa", task="sort", seq_len=64, status="error", reason="boom"))
-    written = write(tmp_path, [*runs.fidelity(), *runs.sort((512,)), lost], runs.SORT)
+def test_only_successful_rows_of_the_task_are_shown(tmp_path: Path) -> None:
+    failed = Record(runs.row("mqa", task="sort", seq_len=64, status="error", reason="boom"))
+    written = write(tmp_path, [*runs.fidelity(), *runs.sort((512,)), failed], runs.SORT)
     assert [row[0] for row in table(written, "Sorting")] == ["Variant", "full", "linear"]
     assert "boom" in written.markdown.read_text().partition("## What did not run")[2]
 
 
-def test_without_rows_there_is_no_section(tmp_path: Path) -> None:
+def test_no_section_without_rows(tmp_path: Path) -> None:
     written = write(tmp_path, runs.everything(), runs.SORT)
     assert titles(written)[:6] == [*BUILT_IN, "What did not run"]
 
@@ -119,86 +119,86 @@ def test_few_and_odd_values_can_be_drawn(kind: Any, lengths: tuple[int, ...], va
     assert "nan" not in written.plots[1].read_text()
 
 
-@pytest.mark.parametrize("known", [{"y": None}, {"y": "sort.gone"}, {"x": None, "y": None}, {"y": "sort.word"}])
-def test_without_values_of_y_there_is_a_table_and_no_plot(known: dict[str, Any], tmp_path: Path) -> None:
-    written = write(tmp_path, runs.sort(word="up"), replace(runs.SORT, **known))
+@pytest.mark.parametrize("changes", [{"y": None}, {"y": "sort.gone"}, {"x": None, "y": None}, {"y": "sort.word"}])
+def test_a_section_without_y_values_has_a_table_but_no_plot(changes: dict[str, Any], tmp_path: Path) -> None:
+    written = write(tmp_path, runs.sort(word="up"), replace(runs.SORT, **changes))
     assert len(table(written, "Sorting")) == 7
     assert written.plots == ()
 
 
 @pytest.mark.parametrize("x", [None, "sort.gone", "sort.empty"])
-def test_without_values_of_x_the_variants_stand_alone(x: str | None, tmp_path: Path) -> None:
+def test_a_section_without_x_values_lists_variants(x: str | None, tmp_path: Path) -> None:
     section = replace(runs.SORT, x=x, kind="bars")
     written = write(tmp_path, runs.sort((512,), empty=None), section)
     assert [row[0] for row in table(written, "Sorting")] == ["Variant", "full", "linear"]
     assert len(written.plots) == (0 if x == "sort.empty" else 2)
 
 
-def test_empty_cells_and_missing_columns_are_left_out(tmp_path: Path) -> None:
+def test_missing_columns_are_omitted_and_empty_cells_dashed(tmp_path: Path) -> None:
     records = [*runs.sort((512, 1024))]
     records[0].row.extra["seconds"] = None
-    more = Column(name="other.thing", heading="Thing")
-    written = write(tmp_path, records, replace(runs.SORT, columns=(*runs.SORT.columns, more)))
+    missing = Column(name="other.thing", heading="Thing")
+    written = write(tmp_path, records, replace(runs.SORT, columns=(*runs.SORT.columns, missing)))
     head, *rows = table(written, "Sorting")
     assert head == ["Variant", "Length", "Time", "Rounds"]
     assert [row[2] for row in rows].count("\u2013") == 1
 
 
-def test_words_that_differ_make_lines_of_their_own(tmp_path: Path) -> None:
+def test_text_columns_split_lines(tmp_path: Path) -> None:
     section = replace(runs.SORT, columns=(*runs.SORT.columns, Column(name="sort.order", heading="order")))
-    drawn = panel(tmp_path, [*runs.sort(order="up"), *runs.sort(order="down")], section)
-    assert sorted(line.label for line in drawn.lines) == [
+    plot = panel(tmp_path, [*runs.sort(order="up"), *runs.sort(order="down")], section)
+    assert sorted(line.label for line in plot.lines) == [
         "full (order: down)", "full (order: up)", "linear (order: down)", "linear (order: up)",
     ]  # fmt: skip
-    assert {tuple(line.x) for line in drawn.lines} == {(1024, 4096, 65536)}
-    assert len({line.line_style for line in drawn.lines}) == 4
+    assert {tuple(line.x) for line in plot.lines} == {(1024, 4096, 65536)}
+    assert len({line.line_style for line in plot.lines}) == 4
 
 
-def test_words_on_the_x_axis_have_a_place_each(tmp_path: Path) -> None:
+def test_text_on_the_x_axis_has_a_tick_per_value(tmp_path: Path) -> None:
     records = [record for order in ("up", "down") for record in runs.sort((512,), order=order)]
-    drawn = panel(tmp_path, records, replace(runs.SORT, x="sort.order"))
-    assert (drawn.ticks, drawn.log_x, drawn.xlabel) == ({0.0: "down", 1.0: "up"}, False, "order")
+    plot = panel(tmp_path, records, replace(runs.SORT, x="sort.order"))
+    assert (plot.ticks, plot.log_x, plot.xlabel) == ({0.0: "down", 1.0: "up"}, False, "order")
 
 
-def test_axes_are_logarithmic_where_values_grow_by_factors(tmp_path: Path) -> None:
-    drawn = panel(tmp_path / "a", runs.sort(), runs.SORT)
-    assert (drawn.log_x, drawn.log_y, drawn.unit) == (True, True, "seconds")
+def test_axes_are_logarithmic_if_values_grow_by_factors(tmp_path: Path) -> None:
+    plot = panel(tmp_path / "a", runs.sort(), runs.SORT)
+    assert (plot.log_x, plot.log_y, plot.unit) == (True, True, "seconds")
     share = replace(runs.SORT, columns=(Column(name="sort.share", heading="Share", unit="share"),), y="sort.share")
-    drawn = panel(tmp_path / "b", runs.sort((512, 768), share=0.5), share)
-    assert (drawn.log_x, drawn.log_y) == (False, False)
-    drawn = panel(tmp_path / "c", runs.sort(), replace(runs.SORT, kind="bars"))
-    assert (drawn.log_x, drawn.log_y, drawn.ticks[2.0]) == (False, False, "64K")
+    plot = panel(tmp_path / "b", runs.sort((512, 768), share=0.5), share)
+    assert (plot.log_x, plot.log_y) == (False, False)
+    plot = panel(tmp_path / "c", runs.sort(), replace(runs.SORT, kind="bars"))
+    assert (plot.log_x, plot.log_y, plot.ticks[2.0]) == (False, False, "64K")
 
 
-def test_many_variants_share_out_over_several_plots(tmp_path: Path) -> None:
+def test_many_variants_are_split_over_several_plots(tmp_path: Path) -> None:
     names = [f"linear:n={i}" for i in range(20)]
-    (one, *_) = runs.sort((512,))
-    records = [Record(replace(one.row, variant=name, case_key=name)) for name in names]
+    (record, *_) = runs.sort((512,))
+    records = [Record(replace(record.row, variant=name, case_key=name)) for name in names]
     written = write(tmp_path, records, runs.SORT)
     assert [path.name for path in written.plots if path.suffix == ".svg"] == [
         "section-sorting-1-of-2.svg", "section-sorting-2-of-2.svg",
     ]  # fmt: skip
 
 
-def test_settings_and_directions_stand_apart(tmp_path: Path) -> None:
-    slow = [Record(replace(r.row, threads=2, case_key=f"2/{r.row.case_key}")) for r in runs.sort()]
+def test_settings_and_directions_are_shown_separately(tmp_path: Path) -> None:
+    two_threads = [Record(replace(r.row, threads=2, case_key=f"2/{r.row.case_key}")) for r in runs.sort()]
     causal = [Record(replace(r.row, causal=True, case_key=f"c/{r.row.case_key}")) for r in runs.sort()]
-    written = write(tmp_path, [*runs.sort(), *causal, *slow], runs.SORT)
+    written = write(tmp_path, [*runs.sort(), *causal, *two_threads], runs.SORT)
     text = written.markdown.read_text()
     assert text.count("\n### cpu \u00b7 float32") == 2
-    assert all(text.count(f"**Sorting{where}**") == 1 for where in (": bidirectional", ": causal", ""))
+    assert all(text.count(f"**Sorting{direction}**") == 1 for direction in (": bidirectional", ": causal", ""))
     assert len({path.name for path in written.plots}) == len(written.plots) == 6
 
 
-def test_a_built_in_name_takes_its_place_and_others_follow(tmp_path: Path) -> None:
-    mine = Section(name="speed", task="speed", title="How fast", layout="speed")
-    own = [runs.SORT.as_json(), mine.as_json()]
-    written = write(tmp_path, [*runs.everything(), *runs.sort()], *own)
+def test_a_section_with_a_built_in_name_replaces_it(tmp_path: Path) -> None:
+    replacement = Section(name="speed", task="speed", title="How fast", layout="speed")
+    sections = [runs.SORT.as_json(), replacement.as_json()]
+    written = write(tmp_path, [*runs.everything(), *runs.sort()], *sections)
     assert titles(written)[2:6] == ["How fast", "Decoding", "Fidelity", "Sorting"]
     assert '<section id="speed" data-task="speed">' in written.page.read_text()
 
 
-def test_a_layout_of_a_newer_version_is_drawn_plain(tmp_path: Path) -> None:
+def test_unknown_layouts_fall_back_to_the_plain_one(tmp_path: Path) -> None:
     newer = runs.SORT.as_json() | {"layout": "hologram", "kind": "cloud", "depth": 3}
     newer["columns"] = [column | {"unit": "furlong", "colour": "red"} for column in newer["columns"]]
     written = write(tmp_path, runs.sort(), newer)
@@ -224,7 +224,7 @@ def test_a_layout_of_a_newer_version_is_drawn_plain(tmp_path: Path) -> None:
         {"name": "sorting", "task": "sort", "title": "T", "x": ["seq_len"]},
     ],
 )
-def test_what_is_no_section_is_left_out_with_a_warning(damaged: Any, tmp_path: Path) -> None:
+def test_damaged_sections_are_skipped_with_a_warning(damaged: Any, tmp_path: Path) -> None:
     other = replace(runs.SORT, name="other", title="Other")
     with pytest.warns(DamagedSection, match=r"run\.json: not a section of a report: .*; left out"):
         written = write(tmp_path, runs.sort(), damaged, other)
@@ -233,7 +233,7 @@ def test_what_is_no_section_is_left_out_with_a_warning(damaged: Any, tmp_path: P
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("sections", [None, [], {}])
-def test_runs_that_bring_no_section_have_the_built_in_ones(sections: Any, tmp_path: Path) -> None:
+def test_runs_without_sections_get_the_built_in_ones(sections: Any, tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything(), runs.about(sections=sections))
     with warnings.catch_warnings():
         warnings.simplefilter("error", DamagedSection)
@@ -241,7 +241,7 @@ def test_runs_that_bring_no_section_have_the_built_in_ones(sections: Any, tmp_pa
     assert titles(written)[:5] == BUILT_IN
 
 
-def test_what_data_says_is_never_markup(tmp_path: Path) -> None:
+def test_text_of_sections_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script> | `b` [c](d) $\\frac$\n# no title"
     columns = (Column(name="sort.seconds", heading=evil, unit="seconds"), Column(name="sort.order", heading=evil))
     section = replace(runs.SORT, title=evil, sentences=(evil,), columns=columns)
@@ -252,7 +252,7 @@ def test_what_data_says_is_never_markup(tmp_path: Path) -> None:
     assert not re.search("^# no title", text, re.MULTILINE)
 
 
-def test_a_section_is_drawn_without_torch(tmp_path: Path) -> None:
+def test_sections_are_rendered_without_torch(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.sort(), runs.about(sections=[runs.SORT.as_json()]))
     code = (
         "import sys; from pathlib import Path; from efficient_attn.report import write_report\n"
@@ -262,7 +262,7 @@ def test_a_section_is_drawn_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_section_is_what_was_written() -> None:
+def test_sections_round_trip_through_json_and_reject_bad_names() -> None:
     assert Section.from_json(runs.SORT.as_json()) == runs.SORT
     with pytest.raises(ValueError, match="lower case letters"):
         replace(runs.SORT, name="My sorting")

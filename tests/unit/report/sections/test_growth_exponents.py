@@ -1,4 +1,4 @@
-"""Complexity on the page: a row a sweep, marks of verdicts, what is claimed by nobody, hostile names, and the plot."""
+"""Growth exponents on the page: sweeps, marks of verdicts, missing claims, escaping, and the plot."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ VERDICTS = {
 
 
 def sweep(variant: str, of: str = "layer", along: str = "length", part: str = "layers", **extra: Any) -> Record:
-    place = {"task": "complexity", "seq_len": 1024, "inputs": f"growing {along}", "mode": "forward"}
-    made = runs.row(variant, **place, part=part, latency_ms=2.5)
-    made.case_key = f"{part}/{of}/{along}/{made.case_key}"
-    known = {"of": of, "along": along, "smallest": 64, "reached": 65536, "weights": 24576, "sequential": 1024}
-    known |= {"time_exponent": 1.0, "time_low": 0.9, "time_high": 1.1}
-    made.extra = {k: v for k, v in {**known, **extra}.items() if v is not None}
-    return Record(made)
+    config = {"task": "complexity", "seq_len": 1024, "inputs": f"growing {along}", "mode": "forward"}
+    row = runs.row(variant, **config, part=part, latency_ms=2.5)
+    row.case_key = f"{part}/{of}/{along}/{row.case_key}"
+    defaults = {"of": of, "along": along, "smallest": 64, "reached": 65536, "weights": 24576, "sequential": 1024}
+    defaults |= {"time_exponent": 1.0, "time_low": 0.9, "time_high": 1.1}
+    row.extra = {k: v for k, v in {**defaults, **extra}.items() if v is not None}
+    return Record(row)
 
 
-def claimed(variant: str, verdict: str, **more: Any) -> Record:
+def claimed(variant: str, verdict: str, **columns: Any) -> Record:
     claim = {"time_claim": "N D^2", "time_claimed": 1.0, "time_verdict": verdict, "source": f"who says {variant}"}
-    return sweep(variant, **{**claim, **more})
+    return sweep(variant, **{**claim, **columns})
 
 
 def records() -> Iterator[Record]:
@@ -52,8 +52,8 @@ def records() -> Iterator[Record]:
 
 def chapter(folder: Path) -> Any:
     shown = page.make_content(gather.gather([folder]))
-    (found,) = [section for section in shown.sections if section.title == "Growth and claims"]
-    return found
+    (growth,) = [section for section in shown.sections if section.title == "Growth and claims"]
+    return growth
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def block(run: Path) -> Any:
-    (found,) = chapter(run).blocks
-    return found
+    (growth,) = chapter(run).blocks
+    return growth
 
 
 def cells(table: Any, variant: str, grows: str = "N") -> dict[str, Any]:
@@ -73,7 +73,7 @@ def cells(table: Any, variant: str, grows: str = "N") -> dict[str, Any]:
     return dict(zip(table.head, row, strict=True))
 
 
-def test_parts_and_kinds_have_tables(block: Any) -> None:
+def test_each_part_and_kind_has_a_table(block: Any) -> None:
     assert [table.caption for table in block.tables] == ["layers: layers", "mechanisms: mechanisms", "mask: mechanisms"]
     layers, mechanisms, mask = block.tables
     assert len(layers.rows) == 9
@@ -84,7 +84,7 @@ def test_parts_and_kinds_have_tables(block: Any) -> None:
     assert cells(mask, "full", "mask")["Verdict"].text == "reproduced"
 
 
-def test_a_row_a_sweep(block: Any) -> None:
+def test_each_sweep_has_a_row(block: Any) -> None:
     row = {name: cell.text for name, cell in cells(block.tables[0], "gru").items()}
     assert (row["Sizes"], row["Time"], row["Claimed"]) == ("64 to 65,536", "1.00 (0.90 to 1.10)", "1.00: N D^2")
     assert (row["Steps"], row["Weights"], row["Longest call"]) == ("1,024", "24,576", "2.50 ms")
@@ -93,7 +93,7 @@ def test_a_row_a_sweep(block: Any) -> None:
     assert (other["Steps"], other["Weights"]) == ("1,024 (claimed 1)", "24,576 (claimed 12,288)")
 
 
-def test_what_rounds_to_nothing_has_no_sign(block: Any) -> None:
+def test_values_that_round_to_zero_have_no_sign(block: Any) -> None:
     assert cells(block.tables[0], "full", "D")["Time"].text == "1.00 (0.00 to 1.10)"
     assert cells(block.tables[0], "gru", "D")["Time"].text == "0.00"
 
@@ -105,7 +105,7 @@ def test_verdicts_have_marks(block: Any) -> None:
     assert signs == ["faster", "slower", "slower", "unclear", "unclear"]
 
 
-def test_what_nobody_claims_is_left_open(block: Any) -> None:
+def test_sweeps_without_claims_have_no_verdict(block: Any) -> None:
     row = {name: cell.text for name, cell in cells(block.tables[0], "lstmn").items()}
     assert (row["Claimed"], row["Verdict"], row["Steps"], row["Weights"]) == ("\u2013",) * 4
     assert row["Ended by"] == "a call would take about 4 s at length 131,072"
@@ -114,11 +114,11 @@ def test_what_nobody_claims_is_left_open(block: Any) -> None:
     assert not block.tables[1].note
 
 
-def test_the_plot_has_a_rung_a_sweep(block: Any) -> None:
+def test_the_plot_has_a_row_per_sweep(block: Any) -> None:
     length, width = (plot.panel for plot in block.plots)
     assert isinstance(length, IntervalChart)
     assert isinstance(width, IntervalChart)
-    assert [rung.label for rung in length.rows] == [*VERDICTS, "lstmn", HOSTILE]
+    assert [row.label for row in length.rows] == [*VERDICTS, "lstmn", HOSTILE]
     assert length.rows[0] == IntervalRow("full", 1.0, 0.9, 1.1, 1.0)
     assert length.rows[5] == IntervalRow("lstmn", 1.0, 0.9, 1.1, None)
     assert width.rows[1] == IntervalRow("gru", -0.001, None, None, 1.0)
@@ -129,7 +129,7 @@ def test_the_plot_has_a_rung_a_sweep(block: Any) -> None:
     assert length.limits[0] < 0.9 < 1.1 < length.limits[1]
 
 
-def test_the_report_is_whole_and_names_are_escaped(run: Path, tmp_path: Path) -> None:
+def test_the_report_has_plots_and_escaped_names(run: Path, tmp_path: Path) -> None:
     write_report([run], tmp_path / "report")
     names = {path.name for path in (tmp_path / "report/plots").iterdir()}
     assert {f"growth-layers-layer-{along}.{end}" for along in ("length", "width") for end in ("png", "svg")} == names
@@ -140,7 +140,7 @@ def test_the_report_is_whole_and_names_are_escaped(run: Path, tmp_path: Path) ->
     assert "claimed" in (tmp_path / "report/plots/growth-layers-layer-length.svg").read_text()
 
 
-def test_a_run_whose_sweeps_all_failed_has_no_section(tmp_path: Path) -> None:
+def test_no_section_if_all_sweeps_failed(tmp_path: Path) -> None:
     failed = sweep("full")
     failed.row.status, failed.row.extra = "oom", {}
     about = runs.about() | {"sections": [section.as_json() for section in COMPLEXITY.sections]}

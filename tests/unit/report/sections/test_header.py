@@ -1,4 +1,4 @@
-"""What stands at a report's start: what the numbers hold for, whether a suite was overridden, and the machine noisy."""
+"""The header of a report: the configuration, overrides of the suite, and a noisy machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def write(folder: Path, **about: Any) -> Path:
 
 
 @pytest.mark.parametrize("about", [{"command": QUICK}, {"command": "pytest", "trial": ["--quick"]}])
-def test_overrides_are_named_on_pages_and_pictures(about: dict[str, Any], tmp_path: Path) -> None:
+def test_overrides_are_named_on_pages_and_plots(about: dict[str, Any], tmp_path: Path) -> None:
     shown = content(write(tmp_path / "mine", **about))
-    said = "Not a result of the suite as written: mine ran with --quick."
+    notice = "Not a result of the suite as written: mine ran with --quick."
     for text in (page.as_html(shown), page.as_markdown(shown)):
-        assert said in text
-        assert text.index(said) < text.index("8 cases of 4 variants")
+        assert notice in text
+        assert text.index(notice) < text.index("8 cases of 4 variants")
     config = "(with overrides, cpu, float32, 1 thread, batch 1, 4 heads of size 64, "
     assert all(config in text for text in shown.findings)
     assert all("with overrides, cpu" in plot.svg for plot in shown.plots)
@@ -41,7 +41,7 @@ def test_a_suite_as_written_has_no_overrides(tmp_path: Path) -> None:
     assert "with overrides" not in page.as_html(shown) + page.as_markdown(shown)
 
 
-def test_of_several_runs_those_with_overrides_are_named(tmp_path: Path) -> None:
+def test_only_runs_with_overrides_are_named(tmp_path: Path) -> None:
     full = write(tmp_path / "full")
     quick = runs.write_run(
         tmp_path / "quick",
@@ -53,7 +53,7 @@ def test_of_several_runs_those_with_overrides_are_named(tmp_path: Path) -> None:
     assert [text.count("with overrides") for text in shown.findings] == [0, 1]
 
 
-def test_the_summary_says_what_the_numbers_hold_for(tmp_path: Path) -> None:
+def test_the_summary_states_the_configuration(tmp_path: Path) -> None:
     shown = content(write(tmp_path / "mine"))
     machine = "machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
     assert f" The numbers hold for float32, batch 1, 4 heads, {machine}." in shown.summary
@@ -70,19 +70,19 @@ def test_the_summary_says_what_the_numbers_hold_for(tmp_path: Path) -> None:
 STARTED = {"readiness": {"warning": "other programs used 1.3 cores, load 2.10"}}
 
 
-def _rows(contaminated: int, **known: Any) -> Any:
-    made = runs.row("full", mode="forward", seq_len=64, rounds=10, contaminated=contaminated, **known)
-    return make_frame([made, replace(made, case_key="lost", status="timeout", contaminated=10)])
+def _rows(contaminated: int, **columns: Any) -> Any:
+    row = runs.row("full", mode="forward", seq_len=64, rounds=10, contaminated=contaminated, **columns)
+    return make_frame([row, replace(row, case_key="lost", status="timeout", contaminated=10)])
 
 
-def test_what_failed_counts_no_rounds() -> None:
+def test_rounds_of_failed_cases_are_not_counted() -> None:
     assert compute_disturbed_share(_rows(1)) == pytest.approx(0.1)
     assert compute_disturbed_share(_rows(1).assign(rounds=None)) is None
     assert compute_disturbed_share(make_frame([])) is None
 
 
 @pytest.mark.parametrize(
-    ("contaminated", "sessions", "says"),
+    ("contaminated", "sessions", "start"),
     [
         (0, [], ""),
         (2, [{}, {"readiness": None}, {"readiness": {"warning": None}}], ""),
@@ -91,12 +91,12 @@ def test_what_failed_counts_no_rounds() -> None:
         (6, [STARTED], "Measured on a noisy machine (other processes disturbed 60% of the rounds; at the start: other"),
     ],
 )
-def test_a_noisy_machine_is_a_warning(contaminated: int, sessions: list[dict[str, Any]], says: str) -> None:
+def test_noise_is_reported_as_a_warning(contaminated: int, sessions: list[dict[str, Any]], start: str) -> None:
     warning = describe_noise(_rows(contaminated), sessions)
-    assert warning.startswith(says)
-    assert bool(warning) == bool(says)
+    assert warning.startswith(start)
+    assert bool(warning) == bool(start)
 
 
-def test_few_disturbed_rounds_are_a_sentence_of_the_summary() -> None:
+def test_few_disturbed_rounds_are_mentioned_in_the_summary() -> None:
     assert "Other processes disturbed 10% of the rounds; the intervals include that." in summarise_rows(_rows(1), {})
     assert "disturbed" not in summarise_rows(_rows(0), {})

@@ -1,4 +1,4 @@
-"""Plots of what is learned: curves, time, lengths and distances."""
+"""Plots of trained models: learning curves, and scores by step time, state, length and distance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from learned_runs import attempt, block, panels, seeds
 from efficient_attn.results.rows import Record
 
 
-def test_curves_are_of_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
+def test_curves_show_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
     curve = panels(block(tmp_path, *seeds("full", (0.9, 0.8)), attempt("linear", 0.3)))["learning"]
     full, linear = curve.lines
     assert (full.label, list(full.x), list(full.y)) == ("full", [50, 100], [0.45, 0.9])
@@ -21,7 +21,7 @@ def test_curves_are_of_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
     assert full.note == ""
 
 
-def test_rates_that_differ_stand_beside_the_names(tmp_path: Path) -> None:
+def test_differing_rates_are_shown_with_the_names(tmp_path: Path) -> None:
     curve = panels(block(tmp_path, attempt("full", 0.9), attempt("linear", 0.3, rate=0.008)))["learning"]
     assert [line.note for line in curve.lines] == ["rate 0.002", "rate 0.008"]
     assert "which is given after its name. " in curve.caption
@@ -34,13 +34,13 @@ def test_lines_that_end_early_are_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [{}, {"steps": [1], "validation": []}, {"steps": 3, "validation": ["x"]}])
-def test_what_is_no_curve_is_not_drawn(tmp_path: Path, samples: dict[str, Any]) -> None:
-    found = panels(block(tmp_path, Record(attempt("full", 0.9).row, samples)))
-    assert "learning" not in found
-    assert "worth" in found
+def test_invalid_curves_are_not_drawn(tmp_path: Path, samples: dict[str, Any]) -> None:
+    plots = panels(block(tmp_path, Record(attempt("full", 0.9).row, samples)))
+    assert "learning" not in plots
+    assert "worth" in plots
 
 
-def test_scores_stand_against_the_time_of_a_step(tmp_path: Path) -> None:
+def test_scores_are_plotted_against_step_time(tmp_path: Path) -> None:
     rows = [attempt("full", 0.9, train_step_ms=20.0), attempt("full", 0.8, "best", 1, train_step_ms=22.0)]
     full, linear = panels(block(tmp_path, *rows, attempt("linear", 0.3)))["worth"].lines
     assert (list(full.x), [round(y, 3) for y in full.y]) == ([21.0], [0.85])
@@ -50,26 +50,28 @@ def test_scores_stand_against_the_time_of_a_step(tmp_path: Path) -> None:
     assert linear.left is None
 
 
-def test_scores_by_length_and_distance(tmp_path: Path) -> None:
-    own = {"train_at_128": 0.5, "train_near_8": 0.9, "train_near_16": 0.4}
-    made = block(tmp_path, attempt("full", 0.8, **own), attempt("full", 0.6, "best", 1, **{**own, "train_at_128": 0.3}))
-    lengths, distances = made.tables[2:4]
+def test_scores_have_tables_and_plots_by_length_and_distance(tmp_path: Path) -> None:
+    columns = {"train_at_128": 0.5, "train_near_8": 0.9, "train_near_16": 0.4}
+    ability = block(
+        tmp_path, attempt("full", 0.8, **columns), attempt("full", 0.6, "best", 1, **{**columns, "train_at_128": 0.3})
+    )
+    lengths, distances = ability.tables[2:4]
     assert lengths.head == ("Variant", "length 64", "length 128")
     assert [cell.text for cell in lengths.rows[0]] == ["full", "70.0%", "40.0%"]
     assert distances.head == ("Variant", "5\u20138 back", "9\u201316 back")
     assert [cell.text for cell in distances.rows[0]] == ["full", "90.0%", "40.0%"]
-    drawn = panels(made)
-    assert list(drawn["lengths"].lines[0].x) == [64, 128]
-    assert list(drawn["distances"].lines[0].y) == [0.9, 0.4]
+    plots = panels(ability)
+    assert list(plots["lengths"].lines[0].x) == [64, 128]
+    assert list(plots["distances"].lines[0].y) == [0.9, 0.4]
 
 
-def test_one_distance_alone_is_no_table(tmp_path: Path) -> None:
-    made = block(tmp_path, attempt("full", 0.8, train_near_16=0.8))
-    assert len(made.tables) == 3
-    assert "distances" not in panels(made)
+def test_a_single_distance_has_no_table(tmp_path: Path) -> None:
+    ability = block(tmp_path, attempt("full", 0.8, train_near_16=0.8))
+    assert len(ability.tables) == 3
+    assert "distances" not in panels(ability)
 
 
-def test_scores_stand_against_the_state_where_states_differ(tmp_path: Path) -> None:
+def test_scores_are_plotted_against_state_size_if_it_differs(tmp_path: Path) -> None:
     rows = [attempt("full", 0.9, state_bytes=32768), attempt("linear", 0.3, state_bytes=2048)]
     full, linear = panels(block(tmp_path, *rows))["state"].lines
     assert (list(full.x), list(linear.x)) == ([32768], [2048])
@@ -78,7 +80,7 @@ def test_scores_stand_against_the_state_where_states_differ(tmp_path: Path) -> N
     )
 
 
-def test_lines_over_lengths_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
+def test_lines_over_lengths_have_bands_over_seeds(tmp_path: Path) -> None:
     rows = [attempt("full", 0.8, train_at_128=0.5), attempt("full", 0.7, "best", 1, train_at_128=0.4)]
     panel = panels(block(tmp_path, *rows))["lengths"]
     (line,) = panel.lines

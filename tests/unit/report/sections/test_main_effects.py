@@ -1,4 +1,4 @@
-"""The effects of a design: planted ones are told, with where they hold, and chance is not."""
+"""Main effects of a design: planted effects are reported with their scope, chance is not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ dtype = ["float32", "bfloat16"]
 causal = [false, true]
 fill = ["full", "half", "drawn", "packed"]
 """
-# by what a factor's other end multiplies a time, where it does at all
+# multipliers of the time at a factor's highest level, or at the named level; the others have none
 FULL = {"heads": 8.0, "seq_len": 600.0, "half": 1.0, "drawn": 1.0, "packed": 0.4}
 LINEAR = {"heads": 16.0, "seq_len": 25.0, "half": 1.0, "drawn": 1.0, "packed": 0.4, "bfloat16": 2.0}
 
@@ -60,39 +60,39 @@ def _power(by: float, over: float) -> float:
     return math.log(by) / math.log(over)
 
 
-def records(noise: float = 0.03, count: int = 24, **known: Any) -> Iterator[Record]:
-    every = [{}]
+def records(noise: float = 0.03, count: int = 24, **columns: Any) -> Iterator[Record]:
+    points = [{}]
     for factor, values in LEVELS.items():
-        every = [{**point, factor: value} for point in every for value in values]
-    draw = random.Random(6)
-    for point in choose_points(every, LEVELS, count, 0):
+        points = [{**point, factor: value} for point in points for value in values]
+    rng = random.Random(6)
+    for point in choose_points(points, LEVELS, count, 0):
         base = 0.1 * _scale(dict(point), FULL)
         for variant, by in (("full", FULL), ("linear", LINEAR)):
-            ms = base if variant == "full" else 0.05 * _scale(dict(point), by) * draw.lognormvariate(0, noise)
+            ms = base if variant == "full" else 0.05 * _scale(dict(point), by) * rng.lognormvariate(0, noise)
             ratio = base / ms
-            made = runs.row(
+            row = runs.row(
                 variant, **{"suite": "breadth", "part": "points", "mode": "forward", "baseline": "full"} | dict(point)
                 | {"latency_ms": ms, "latency_ms_low": ms, "latency_ms_high": ms, "kv_len": point["seq_len"]}
-                | {"speedup": ratio, "speedup_low": ratio * 0.99, "speedup_high": ratio * 1.01} | known,
+                | {"speedup": ratio, "speedup_low": ratio * 0.99, "speedup_high": ratio * 1.01} | columns,
             )  # fmt: skip
-            made.case_key += f"/{point['dtype']}-{point['fill']}"
-            yield Record(made)
+            row.case_key += f"/{point['dtype']}-{point['fill']}"
+            yield Record(row)
 
 
-def _write(tmp_path: Path, found: Any, *sections: Section) -> tuple[str, str]:
-    said = [section.as_json() for section in sections or (_section(),)]
-    run = runs.write_run(tmp_path / "run", found, runs.about(sections=said))
+def _write(tmp_path: Path, rows: Any, *sections: Section) -> tuple[str, str]:
+    data = [section.as_json() for section in sections or (_section(),)]
+    run = runs.write_run(tmp_path / "run", rows, runs.about(sections=data))
     written = write_report([run], tmp_path / "out")
     return written.markdown.read_text(), written.page.read_text()
 
 
-def test_planted_effects_are_reported_and_where_they_hold(tmp_path: Path) -> None:
+def test_planted_effects_are_reported_with_their_scope(tmp_path: Path) -> None:
     text, html = _write(tmp_path, records())
     for shown in (text, html):
         assert "Effects: points" in shown
     start = text.partition("## ")[0]  # the summary at the page's start
-    where = "cpu, 1 thread, batch 1, head size 64, forward, on Intel(R) Xeon(R) @ 2.10GHz"
-    assert f"Effects over 24 points ({where})" in start
+    config = "cpu, 1 thread, batch 1, head size 64, forward, on Intel(R) Xeon(R) @ 2.10GHz"
+    assert f"Effects over 24 points ({config})" in start
     assert "length 72 to 1800; bidirectional and causal; float32 and bfloat16; 4 to 32 heads; full rows, " in start
     assert "Interactions are not estimated" in start
     for change in ("32 heads instead of 4", "bfloat16 instead of float32"):
@@ -100,15 +100,15 @@ def test_planted_effects_are_reported_and_where_they_hold(tmp_path: Path) -> Non
     assert "Length 1800 instead of 72: the speedup of linear over full becomes 2" in start
 
 
-def test_what_chance_could_do_is_not_reported(tmp_path: Path) -> None:
+def test_effects_within_chance_are_not_reported(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records())
     assert "Causal instead of bidirectional:" not in text
-    assert "| Causal instead of bidirectional |" in text  # it stands in the table
+    assert "| Causal instead of bidirectional |" in text  # but the table lists it
     assert "Rows half full instead of full rows: linear" not in text
     assert "About one interval in twenty excludes 1 by chance." in text
 
 
-def test_the_table_of_times_says_who_uses_the_padding(tmp_path: Path) -> None:
+def test_the_table_of_times_shows_the_effect_of_packing(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records())
     times = text.partition("Factor by which the time of a call changes")[2].partition("**")[2]
     (line,) = [
@@ -117,7 +117,7 @@ def test_the_table_of_times_says_who_uses_the_padding(tmp_path: Path) -> None:
     assert line.count("| 0.4") + line.count("| 0.39") == 2  # full and linear alike: packed, both compute less
 
 
-def test_all_points_are_listed_and_stand_nowhere_else(tmp_path: Path) -> None:
+def test_measured_points_are_listed_only_with_the_effects(tmp_path: Path) -> None:
     text, _ = _write(tmp_path, [*records(), *runs.speed(lengths=(512, 1024))])
     points = text.partition("**Measured points**")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(points) == 24 + 2  # and the head
@@ -129,20 +129,20 @@ def test_all_points_are_listed_and_stand_nowhere_else(tmp_path: Path) -> None:
     assert "512" in others
 
 
-def test_without_a_design_nothing_is_said_of_effects(tmp_path: Path) -> None:
+def test_no_effects_without_a_design(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything(), runs.about())
     text = write_report([run], tmp_path / "out").markdown.read_text()
     assert "Effects" not in text
 
 
-def test_rows_that_cannot_tell_the_effects_are_shown_as_speed(tmp_path: Path) -> None:
-    found = [record for record in records() if record.row.heads == 4 and record.row.seq_len == 72]
-    text, _ = _write(tmp_path, found)
+def test_rows_with_unidentifiable_effects_are_shown_as_speed(tmp_path: Path) -> None:
+    rows = [record for record in records() if record.row.heads == 4 and record.row.seq_len == 72]
+    text, _ = _write(tmp_path, rows)
     assert "## Effects" not in text
     assert "## Speed and memory" in text
 
 
-def test_two_machines_are_distinguished(tmp_path: Path) -> None:
+def test_effects_are_estimated_per_machine(tmp_path: Path) -> None:
     other = list(records(machine="Zen-x2"))
     for record in other:
         record.row.case_key += "/b"
@@ -151,7 +151,7 @@ def test_two_machines_are_distinguished(tmp_path: Path) -> None:
     assert text.count("Effects over 24 points") == 2
 
 
-def test_the_plot_has_a_point_with_whiskers_a_step_and_variant(tmp_path: Path) -> None:
+def test_the_plot_has_a_point_and_interval_per_change(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", records(), runs.about(sections=[_section().as_json()]))
     (plot,) = page.make_content(gather.gather([run])).plots
     panel = plot.panel
@@ -165,11 +165,11 @@ def test_the_plot_has_a_point_with_whiskers_a_step_and_variant(tmp_path: Path) -
     assert all(f"{mark}: " in panel.caption for mark in panel.ticks.values())
     assert len(set(panel.ticks.values())) == len(panel.ticks)
     for mark in panel.ticks.values():
-        assert f">{mark}<" in plot.svg  # no mark is left out for want of room
+        assert f">{mark}<" in plot.svg  # no label is omitted for lack of space
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["suite", "part"])
-def test_another_suites_or_parts_rows_are_not_the_designs(name: str, tmp_path: Path) -> None:
+def test_rows_of_other_suites_or_parts_have_no_effects(name: str, tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records(**{name: "other"}))
     assert "## Effects" not in text

@@ -1,4 +1,4 @@
-"""Retrieval on the page: the table, where nothing is said, and the maps."""
+"""The retrieval section: the table, skipped cases, and heatmaps."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.retrieval import DEPTHS, RETRIEVAL
 
-SILENT = "the original model does not exceed chance: full answers 14% of 80 questions (8% to 23%), chance is 10%"
+SKIP_REASON = "the original model does not exceed chance: full answers 14% of 80 questions (8% to 23%), chance is 10%"
 
 
-def answers(needles: str, length: int, found: dict[str, float], **known: Any) -> Iterator[Record]:
+def retrieval_records(needles: str, length: int, shares: dict[str, float], **columns: Any) -> Iterator[Record]:
     for variant in ("full", "sliding_window:window=128", "linear"):
-        place = {"task": "retrieval", "seq_len": length, "inputs": f"tiny:mine@1:{needles}", "causal": True}
-        made = runs.row(variant, **place, baseline="full", **known)
-        made.case_key = f"retrieval/{needles}/{made.case_key}"
-        made.extra = {"needles": needles, "chance": 0.1}
-        if variant in found:
-            share = found[variant]
-            made.accuracy, made.state_bytes = share, 1024 * length
-            made.extra |= {"questions": 80, "accuracy_low": share - 0.1, "accuracy_high": share + 0.1, "margin": 1.0}
-            made.extra |= {f"depth_{depth}": share if depth < 90 else None for depth in DEPTHS}
+        config = {"task": "retrieval", "seq_len": length, "inputs": f"tiny:mine@1:{needles}", "causal": True}
+        row = runs.row(variant, **config, baseline="full", **columns)
+        row.case_key = f"retrieval/{needles}/{row.case_key}"
+        row.extra = {"needles": needles, "chance": 0.1}
+        if variant in shares:
+            share = shares[variant]
+            row.accuracy, row.state_bytes = share, 1024 * length
+            row.extra |= {"questions": 80, "accuracy_low": share - 0.1, "accuracy_high": share + 0.1, "margin": 1.0}
+            row.extra |= {f"depth_{depth}": share if depth < 90 else None for depth in DEPTHS}
         else:
-            made.status, made.reason = "skipped", SILENT
-        yield Record(made)
+            row.status, row.reason = "skipped", SKIP_REASON
+        yield Record(row)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    whole = {"full": 0.9, "sliding_window:window=128": 0.3, "linear": 0.1}
+    shares = {"full": 0.9, "sliding_window:window=128": 0.3, "linear": 0.1}
     records = [
-        *answers("single", 1024, whole),
-        *answers("single", 2048, {**whole, "full": 0.8}),
-        *answers("multi_key", 2048, {"full": 0.14}),
+        *retrieval_records("single", 1024, shares),
+        *retrieval_records("single", 2048, {**shares, "full": 0.8}),
+        *retrieval_records("multi_key", 2048, {"full": 0.14}),
     ]
     about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
     return runs.write_run(tmp_path / "run", records, about)
@@ -51,7 +51,7 @@ def _chapter(run: Path) -> Any:
     return chapter
 
 
-def test_a_row_a_variant_and_a_column_a_place(run: Path) -> None:
+def test_the_table_has_accuracies_by_variant_and_length(run: Path) -> None:
     ((table,),) = [block.tables for block in _chapter(run).blocks]
     assert table.head[1:-1] == ("single, 1,024 tokens", "single, 2,048 tokens", "multi_key, 2,048 tokens")
     assert [row[0].text for row in table.rows] == ["full", "sliding_window:window=128", "linear"]
@@ -61,10 +61,10 @@ def test_a_row_a_variant_and_a_column_a_place(run: Path) -> None:
         "skipped: original at chance",
         "2.00 MiB",
     ]
-    assert table.note == f"multi_key, 2,048 tokens: {SILENT}."
+    assert table.note == f"multi_key, 2,048 tokens: {SKIP_REASON}."
 
 
-def test_maps_of_depth_and_length(run: Path) -> None:
+def test_heatmaps_show_accuracy_by_depth_and_length(run: Path) -> None:
     (block,) = _chapter(run).blocks
     single, multi_key = (plot.panel for plot in block.plots)
     assert isinstance(single, Heatmap)
@@ -72,17 +72,17 @@ def test_maps_of_depth_and_length(run: Path) -> None:
     assert (single.column_labels, single.row_labels) == (("1K", "2K"), ("10%", "30%", "50%", "70%", "90%"))
     assert [grid.label for grid in single.grids] == ["full", "sliding_window:window=128", "linear"]
     assert [list(row) for row in single.grids[0].shares] == [[0.9, 0.8]] * 4 + [[None, None]]
-    assert [grid.label for grid in multi_key.grids] == ["full"]  # nobody else was asked
+    assert [grid.label for grid in multi_key.grids] == ["full"]  # the other variants were skipped
 
 
-def test_the_report_is_whole(run: Path, tmp_path: Path) -> None:
+def test_the_report_has_plots_and_skipped_variants(run: Path, tmp_path: Path) -> None:
     write_report([run], tmp_path / "report")
     names = {path.name for path in (tmp_path / "report/plots").iterdir()}
     assert {f"found-tiny-mine-1-{kind}.{end}" for kind in ("single", "multi-key") for end in ("png", "svg")} == names
     assert "skipped: original at chance" in (tmp_path / "report/report.html").read_text()
 
 
-def test_a_run_that_found_nothing_at_all_has_no_section(tmp_path: Path) -> None:
+def test_no_section_if_all_cases_were_skipped(tmp_path: Path) -> None:
     about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
-    run = runs.write_run(tmp_path / "run", [*answers("single", 1024, {}), *runs.speed()], about)
+    run = runs.write_run(tmp_path / "run", [*retrieval_records("single", 1024, {}), *runs.speed()], about)
     assert "Found in a haystack" not in [section.title for section in page.make_content(gather.gather([run])).sections]

@@ -1,4 +1,4 @@
-"""Fronts on the page: what is beaten is grey and says by whom, what is exact stands at the floor."""
+"""Pareto fronts on the page: dominated variants are grey and named, exact ones lie at the bottom."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def panels(tmp_path: Path, *records: Any) -> dict[str, Any]:
     }
 
 
-def test_a_front_of_time_and_one_of_memory(tmp_path: Path) -> None:
-    found = panels(tmp_path, runs.speed(), runs.fidelity())
-    time, memory = found["front-time-forward-bidirectional"], found["front-memory-forward-bidirectional"]
+def test_fronts_of_time_and_memory_are_drawn(tmp_path: Path) -> None:
+    fronts = panels(tmp_path, runs.speed(), runs.fidelity())
+    time, memory = fronts["front-time-forward-bidirectional"], fronts["front-memory-forward-bidirectional"]
     full, linear, window = time.lines
     assert (full.label, full.note, full.x) == ("full", "exact", [1.0])
     assert full.y[0] < min(linear.y[0], window.y[0])
@@ -34,12 +34,12 @@ def test_a_front_of_time_and_one_of_memory(tmp_path: Path) -> None:
     assert window.low[0] < window.y[0] < window.high[0]
     assert [x for x, _ in time.pareto_front] == sorted([full.x[0], linear.x[0], window.x[0]])
     assert {line.line_style.colour == FAINT for line in memory.lines[1:]} == {True}, (
-        "full needs less, and loses nothing"
+        "full needs less memory and is exact"
     )
     assert "Dominated: linear (by full) and sliding_window:window=128 (by full)." in memory.caption
 
 
-def test_what_an_interval_leaves_open_is_not_called_beaten(tmp_path: Path) -> None:
+def test_overlapping_intervals_are_not_significantly_different(tmp_path: Path) -> None:
     records = list(runs.speed())
     for record in records:
         if record.row.variant == "sliding_window:window=128":
@@ -54,5 +54,5 @@ def test_what_an_interval_leaves_open_is_not_called_beaten(tmp_path: Path) -> No
     assert "Beaten" not in panel.caption
 
 
-def test_without_losses_there_is_no_front(tmp_path: Path) -> None:
+def test_no_front_without_errors(tmp_path: Path) -> None:
     assert panels(tmp_path, runs.speed(), runs.decode()) == {}
