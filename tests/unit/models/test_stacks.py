@@ -23,22 +23,22 @@ def randomise(model: nn.Module) -> nn.Module:
     return model.double()
 
 
-def copy_attention(ours: ea.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    maps = [ours.q_proj, ours.k_proj, ours.v_proj]
-    theirs.in_proj_weight.copy_(torch.cat([m.weight for m in maps]))  # pyright: ignore
-    theirs.in_proj_bias.copy_(torch.cat([m.bias for m in maps]))  # pyright: ignore
-    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+def copy_attention(module: ea.MultiHeadAttention, torch_module: nn.MultiheadAttention) -> None:
+    maps = [module.q_proj, module.k_proj, module.v_proj]
+    torch_module.in_proj_weight.copy_(torch.cat([m.weight for m in maps]))  # pyright: ignore
+    torch_module.in_proj_bias.copy_(torch.cat([m.bias for m in maps]))  # pyright: ignore
+    torch_module.out_proj.load_state_dict(module.out_proj.state_dict())
 
 
 @torch.no_grad()
-def copy_block(ours: Block, theirs: Any) -> None:
-    copy_attention(ours.attention, theirs.self_attn)
-    if ours.cross is not None:
-        copy_attention(ours.cross, theirs.multihead_attn)
-    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
-    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
-    for number, norm in enumerate(ours.norms, 1):
-        getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
+def copy_block(module: Block, torch_module: Any) -> None:
+    copy_attention(module.attention, torch_module.self_attn)
+    if module.cross is not None:
+        copy_attention(module.cross, torch_module.multihead_attn)
+    torch_module.linear1.load_state_dict(module.feed_forward.inner.state_dict())
+    torch_module.linear2.load_state_dict(module.feed_forward.outer.state_dict())
+    for number, norm in enumerate(module.norms, 1):
+        getattr(torch_module, f"norm{number}").load_state_dict(norm.state_dict())
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -49,15 +49,15 @@ def test_encoder_equals_torchs(norm: str, activation: str) -> None:
         16, 4, 24, dropout=0, activation=activation, batch_first=True, norm_first=norm == "pre"
     )
     last = nn.LayerNorm(16) if norm == "pre" else None
-    theirs: Any = nn.TransformerEncoder(layer, 2, norm=last, enable_nested_tensor=False).double()
-    for block, other in zip(model.blocks, theirs.layers, strict=True):
+    torch_module: Any = nn.TransformerEncoder(layer, 2, norm=last, enable_nested_tensor=False).double()
+    for block, other in zip(model.blocks, torch_module.layers, strict=True):
         copy_block(block, other)
     if last is not None:
-        theirs.norm.load_state_dict(model.norm.state_dict())
+        torch_module.norm.load_state_dict(model.norm.state_dict())
     x = torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([9, 6])
     hidden = torch.arange(9) >= lengths[:, None]
-    want, got = theirs(x, src_key_padding_mask=hidden), model(x, ea.Mask(key_lengths=lengths))
+    want, got = torch_module(x, src_key_padding_mask=hidden), model(x, ea.Mask(key_lengths=lengths))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
     gradients = [torch.autograd.grad(out.cos().sum(), x)[0] for out in (got, want)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
@@ -71,14 +71,14 @@ def test_decoder_with_a_context_equals_torchs(norm: str) -> None:
         16, 4, 24, dropout=0, activation="gelu", batch_first=True, norm_first=norm == "pre"
     )
     last = nn.LayerNorm(16) if norm == "pre" else None
-    theirs: Any = nn.TransformerDecoder(layer, 2, norm=last).double()
-    for block, other in zip(model.blocks, theirs.layers, strict=True):
+    torch_module: Any = nn.TransformerDecoder(layer, 2, norm=last).double()
+    for block, other in zip(model.blocks, torch_module.layers, strict=True):
         copy_block(block, other)
     if last is not None:
-        theirs.norm.load_state_dict(model.norm.state_dict())
+        torch_module.norm.load_state_dict(model.norm.state_dict())
     tokens, context = torch.randint(11, (2, 7)), torch.randn(2, 5, 16, dtype=torch.float64)
     later = torch.ones(7, 7).triu(1).bool()
-    rows = theirs(model.embedding(tokens), context, tgt_mask=later, tgt_is_causal=True)
+    rows = torch_module(model.embedding(tokens), context, tgt_mask=later, tgt_is_causal=True)
     want = rows @ model.head.weight.T
     torch.testing.assert_close(model(tokens, context=context), want, rtol=0, atol=1e-12)
 
