@@ -1,4 +1,4 @@
-"""What is asked of an instance that does not claim it: dropout of weights, dtypes that a backend does not take."""
+"""Checks of calls: dropout of attention weights, dtypes of backends, and the cache of accepted calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tensors(dtype: torch.dtype = torch.float32, n: int = 6) -> tuple[Tensor, Ten
 
 
 @pytest.mark.parametrize("name", ea.names())
-def test_dropout_is_claimed_or_refused_by_name_and_trait(name: str) -> None:
+def test_dropout_is_supported_or_refused_as_declared(name: str) -> None:
     attn = ea.create(name, dims=DIMS)
     assert attn.traits.dropout == (name in ("full", "dot", "general", "cosine", "gqa", "mqa"))
     attn.dropout = 0
@@ -44,7 +44,7 @@ def test_dropout_is_claimed_or_refused_by_name_and_trait(name: str) -> None:
 
 
 class Replaced(ea.SoftmaxAttention):
-    """Has a fast form of its own, from before there was dropout."""
+    """Overrides `compute` without dropout."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
@@ -54,27 +54,27 @@ class Inherits(ea.SoftmaxAttention):
     pass
 
 
-def test_a_fast_form_of_ones_own_does_not_inherit_the_claim() -> None:
+def test_an_overridden_compute_does_not_inherit_dropout() -> None:
     assert Inherits().traits.dropout
     with pytest.raises(ea.UnsupportedError, match="Replaced: backend 'sdpa' does not drop attention weights"):
         Replaced().dropout = 0.1
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
-def test_dropout_is_a_probability(p: float) -> None:
+def test_dropout_outside_0_to_1_is_refused(p: float) -> None:
     with pytest.raises(ea.UsageError, match="full: dropout is a probability from 0 to 1"):
         ea.create("full").dropout = p
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "dense"])
-def test_all_weights_may_be_dropped(backend: str) -> None:
+def test_dropout_of_one_gives_zeros(backend: str) -> None:
     attn = ea.create("full", backend=backend)
     attn.dropout = 1
     assert not attn(*tensors()).any()
 
 
 @needs_compiler
-def test_a_backend_that_drops_nothing_refuses_what_was_set_before() -> None:
+def test_a_backend_without_dropout_refuses_training_calls() -> None:
     attn = ea.create("full")
     attn.dropout = 0.1
     attn.backend = "cpp"
@@ -91,7 +91,7 @@ def test_a_backend_that_drops_nothing_refuses_what_was_set_before() -> None:
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["full", "gqa", "mqa", "mla"])
-def test_cpp_takes_no_half_precision(name: str, dtype: torch.dtype) -> None:
+def test_cpp_refuses_half_precision(name: str, dtype: torch.dtype) -> None:
     attn = ea.create(name, dims=DIMS, backend="cpp")
     words = rf"^{name}:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not {dtype}$"
     shape = ea.testing.Subject(name).shape(6, heads=4)
@@ -110,7 +110,7 @@ def test_cpp_takes_no_half_precision(name: str, dtype: torch.dtype) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("name", ["linear", "cosformer"])
-def test_the_scan_in_cpp_takes_every_dtype(name: str) -> None:
+def test_the_cpp_scan_supports_all_dtypes(name: str) -> None:
     attn = ea.create(name, dims=DIMS, backend="cpp")
     mask = ea.Mask(causal=True)
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
@@ -118,13 +118,13 @@ def test_the_scan_in_cpp_takes_every_dtype(name: str) -> None:
         assert attn(*tensors(dtype), mask).dtype == dtype
 
 
-# -- what was admitted lately is not judged again, and nothing that would be refused gets past with it ----------------
+# -- accepted calls are not checked again, and invalid calls are still refused ----------------------------------------
 
 
 class Counting(ea.SoftmaxAttention):
-    """Counts how often the sizes of a call are worked out."""
+    """Counts how often the shape of a call is computed."""
 
-    judged = 0
+    checked = 0
     claims = ea.Traits()
 
     @property
@@ -132,29 +132,29 @@ class Counting(ea.SoftmaxAttention):
         return self.claims
 
     def shape_of(self, q: Tensor, k: Tensor, v: Tensor | None) -> Shape:
-        self.judged += 1
+        self.checked += 1
         return super().shape_of(q, k, v)
 
 
-def test_a_geometry_is_judged_once() -> None:
+def test_calls_of_equal_shapes_are_checked_once() -> None:
     attn, short, long = Counting(), tensors(), tensors(n=7)
     for _ in range(3):
         attn(*short)
         attn(*long)
         attn(*short, ea.Mask(causal=True))
-    assert attn.judged == 3
+    assert attn.checked == 3
     assert copy.deepcopy(attn).accepted_calls == pickle.loads(pickle.dumps(attn)).accepted_calls == ()
     for n in range(8, 20):
         attn(*tensors(n=n))
     assert len(attn.accepted_calls) == MAX_ACCEPTED_CALLS
 
 
-def test_a_step_is_judged_once() -> None:
+def test_steps_are_checked_once() -> None:
     attn = Counting()
     state = attn.init_state(2, 8)
     for _ in range(5):
         _, state = attn.step(*tensors(n=1), state)
-    assert attn.judged == 1
+    assert attn.checked == 1
 
 
 def _set(attn: Counting, **changes: Any) -> None:
@@ -204,28 +204,28 @@ REFUSED: dict[str, tuple[Callable[[Counting], None], Callable[[], tuple[Any, ...
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_was_admitted_lets_nothing_else_through(what: str) -> None:
-    change, given, message = REFUSED[what]
+def test_invalid_calls_are_refused_after_accepted_calls(what: str) -> None:
+    change, make_call, message = REFUSED[what]
     attn = Counting()
     for mask in (None, ea.Mask(causal=True), ea.Mask(key_lengths=LENGTHS), ea.Mask(query_start=0)):
         attn(*tensors(), mask)
     change(attn)
     for _ in range(2):
         with pytest.raises((ea.UsageError, ea.UnsupportedError), match=message):
-            attn(*given())
+            attn(*make_call())
 
 
-def test_an_input_too_many_is_refused_after_a_call_without_it() -> None:
+def test_unknown_inputs_are_refused_after_accepted_calls() -> None:
     attn = Counting()
     attn(*tensors())
     with pytest.raises(ea.UsageError, match=r"takes the inputs \[\], got \['gate'\]"):
         attn(*tensors(), gate=tensors()[0])
 
 
-def test_threads_may_share_an_instance() -> None:
+def test_threads_can_share_an_instance() -> None:
     attn = Counting()
     calls = [tensors(n=5 + i % 7) for i in range(70)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda given: attn(*given), calls))
-    for given, out in zip(calls, found, strict=True):
-        assert torch.equal(out, attn(*given))
+        outs = list(pool.map(lambda call: attn(*call), calls))
+    for call, out in zip(calls, outs, strict=True):
+        assert torch.equal(out, attn(*call))

@@ -1,4 +1,4 @@
-"""The mask's rule, stated once, against a loop that states it again."""
+"""Masks: dense masks compared with a loop over pairs, used fields, and validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 @st.composite
-def packs(draw: st.DrawFn) -> tuple[list[int], Mask]:
+def packed_masks(draw: st.DrawFn) -> tuple[list[int], Mask]:
     lengths = draw(st.lists(st.integers(0, 4), max_size=5))
     return lengths, Mask(draw(st.booleans()), cu_seqlens=torch.tensor([0, *accumulate(lengths)]))
 
@@ -42,7 +42,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, int, Mask]:
     return batch, n, m, mask
 
 
-def may_see(mask: Mask, b: int, i: int, j: int, n: int, m: int) -> bool:
+def is_allowed(mask: Mask, b: int, i: int, j: int, n: int, m: int) -> bool:
     position = i + (m - n if mask.query_start is None else mask.query_start)
     return (
         (not mask.causal or j <= position)
@@ -54,48 +54,48 @@ def may_see(mask: Mask, b: int, i: int, j: int, n: int, m: int) -> bool:
 
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.data())
-def test_rows_alone_see_what_they_see_among_all(case: tuple[int, int, int, Mask], data: st.DataObject) -> None:
+def test_rows_equals_a_slice_of_the_dense_mask(case: tuple[int, int, int, Mask], data: st.DataObject) -> None:
     _, n, m, mask = case
     start = data.draw(st.integers(0, n - 1))
-    place = slice(start, data.draw(st.integers(start + 1, n)))
-    alone = mask.rows(place, n, m).dense(place.stop - place.start, m)
-    assert torch.equal(alone, mask.dense(n, m)[:, :, place])
+    selection = slice(start, data.draw(st.integers(start + 1, n)))
+    rows = mask.rows(selection, n, m).dense(selection.stop - selection.start, m)
+    assert torch.equal(rows, mask.dense(n, m)[:, :, selection])
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_dense_is_the_rule(case: tuple[int, int, int, Mask]) -> None:
+def test_dense_equals_a_loop_over_pairs(case: tuple[int, int, int, Mask]) -> None:
     batch, n, m, mask = case
     mask.check(batch, n, m, CPU)
     dense = mask.dense(n, m).expand(batch, 1, n, m)
     for b in range(batch):
-        want = [[may_see(mask, b, i, j, n, m) for j in range(m)] for i in range(n)]
-        assert dense[b, 0].tolist() == want
+        expected = [[is_allowed(mask, b, i, j, n, m) for j in range(m)] for i in range(n)]
+        assert dense[b, 0].tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)
-@given(packs())
-def test_packed_sequences_are_blocks_with_the_rule_inside(case: tuple[list[int], Mask]) -> None:
+@given(packed_masks())
+def test_dense_of_packed_sequences_is_block_diagonal(case: tuple[list[int], Mask]) -> None:
     lengths, mask = case
     blocks = [Mask(mask.causal).dense(length, length)[0, 0] for length in lengths]
-    want = torch.block_diag(*blocks).reshape(sum(lengths), -1) if sum(lengths) else torch.ones(0, 0)
-    assert mask.dense(sum(lengths), sum(lengths))[0, 0].int().tolist() == want.int().tolist()
+    expected = torch.block_diag(*blocks).reshape(sum(lengths), -1) if sum(lengths) else torch.ones(0, 0)
+    assert mask.dense(sum(lengths), sum(lengths))[0, 0].int().tolist() == expected.int().tolist()
 
 
-def test_the_last_query_sits_on_the_last_key() -> None:
+def test_the_last_query_is_aligned_with_the_last_key() -> None:
     assert Mask(causal=True).dense(2, 4)[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert Mask(causal=True).dense(4, 2)[0, 0].int().tolist() == [[0, 0], [0, 0], [1, 0], [1, 1]]
     assert Mask(causal=True, query_start=0).dense(2, 4)[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
 
 
-def test_padding_does_not_move_the_queries() -> None:
+def test_padding_does_not_change_query_positions() -> None:
     padded = Mask(causal=True, key_lengths=torch.tensor([3])).dense(2, 4)
     assert padded[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 0]]
     assert Mask(key_lengths=torch.tensor([3])).start(2, 4) == 2
     assert Mask(query_start=-7).start(2, 4) == -7
 
 
-def test_plain_mask_hides_nothing_and_builds_nothing() -> None:
+def test_the_default_mask_allows_all_pairs_without_tensors() -> None:
     mask = Mask()
     assert mask.dense(3, 5).all()
     assert mask.key_valid(5) is None
@@ -104,7 +104,7 @@ def test_plain_mask_hides_nothing_and_builds_nothing() -> None:
     assert mask.used == frozenset()
 
 
-def test_key_mask_narrows_key_lengths() -> None:
+def test_key_mask_and_key_lengths_are_combined() -> None:
     mask = Mask(key_lengths=torch.tensor([2]), key_mask=torch.tensor([[False, True, True]]))
     valid = mask.key_valid(3)
     assert valid is not None
@@ -112,25 +112,25 @@ def test_key_mask_narrows_key_lengths() -> None:
     assert mask.pads_keys
 
 
-def test_used_names_the_fields_that_are_set() -> None:
+def test_used_has_the_fields_that_are_set() -> None:
     lengths = torch.tensor([1])
     assert Mask(causal=True, query_start=0).used == {"causal", "query_start"}
     assert Mask(key_lengths=lengths, query_lengths=lengths).used == {"key_lengths", "query_lengths"}
     assert Mask(cu_seqlens=lengths).used == {"cu_seqlens"}
 
 
-def test_used_names_the_fields_of_later_masks() -> None:
+def test_used_has_fields_of_subclasses() -> None:
     @dataclass(frozen=True, eq=False)
-    class Later(Mask):
+    class Extended(Mask):
         _: KW_ONLY
         segments: Tensor | None = None
 
-    assert Later(segments=torch.tensor([1])).used == {"segments"}
-    assert Later().used == frozenset()
+    assert Extended(segments=torch.tensor([1])).used == {"segments"}
+    assert Extended().used == frozenset()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
-def test_every_integer_type_serves_as_lengths(dtype: torch.dtype) -> None:
+def test_lengths_can_have_any_integer_dtype(dtype: torch.dtype) -> None:
     mask = Mask(key_lengths=torch.tensor([2, 0], dtype=dtype))
     mask.check(2, 1, 3, CPU)
     valid = mask.key_valid(3)
@@ -139,7 +139,7 @@ def test_every_integer_type_serves_as_lengths(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"causal": 1}, "causal must be True or False, not int"),
         ({"causal": None}, "causal must be True or False, not NoneType"),
@@ -158,8 +158,8 @@ def test_every_integer_type_serves_as_lengths(dtype: torch.dtype) -> None:
         ({"cu_seqlens": torch.tensor([], dtype=torch.long)}, "cu_seqlens must be an integer tensor"),
     ],
 )
-def test_wrong_types_are_refused_at_once(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_wrong_types_are_refused_by_the_constructor(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Mask(**fields)  # pyright: ignore[reportArgumentType]
 
 
@@ -172,13 +172,13 @@ def test_wrong_types_are_refused_at_once(fields: dict[str, object], words: str) 
         ("query_lengths", torch.tensor([3])),
     ],
 )
-def test_packing_excludes_what_says_the_same_otherwise(name: str, value: object) -> None:
+def test_cu_seqlens_cannot_be_combined_with_other_fields(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"cu_seqlens defines the sequences and cannot be combined with {name}$"):
         Mask(cu_seqlens=torch.tensor([0, 3]), **{name: value})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
-    ("mask", "words"),
+    ("mask", "message"),
     [
         (Mask(key_lengths=torch.tensor([1, 5])), r"key_lengths must lie in \[0, 4\], got \[1, 5\]"),
         (Mask(key_lengths=torch.tensor([-1, 4])), r"key_lengths must lie in \[0, 4\], got \[-1, 4\]"),
@@ -193,11 +193,11 @@ def test_packing_excludes_what_says_the_same_otherwise(name: str, value: object)
         (Mask(cu_seqlens=torch.tensor([0, 3])), "cu_seqlens needs B = 1 and N = M, got B = 2, N = 3, M = 4"),
     ],
 )
-def test_wrong_sizes_are_refused_when_used(mask: Mask, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_check_refuses_wrong_sizes(mask: Mask, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         mask.check(2, 3, 4, CPU)
 
 
-def test_positional_arguments_end_after_key_lengths() -> None:
+def test_fields_after_key_lengths_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         Mask(True, None, None)  # pyright: ignore[reportCallIssue]

@@ -1,4 +1,4 @@
-"""The base class: dims, shapes, what it admits, and what it refuses in which words."""
+"""The base class: dims, shapes, checks of calls, backends, steps and samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from efficient_attn.contract.traits import Input, Traits
 
 
 class Echo(Attention):
-    """Remembers what reached it, and answers with ones."""
+    """Stores the arguments of `compute` and returns ones; its oracle returns twos."""
 
     backends = ("fast", "dense")
     claims = Traits()
@@ -36,7 +36,7 @@ class Echo(Attention):
         return q.new_full((*q.shape[:3], v.shape[3]), 2.0)
 
 
-def claiming(**claims: object) -> Echo:
+def with_traits(**claims: object) -> Echo:
     attn = Echo()
     attn.claims = Traits(**claims)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
     return attn
@@ -49,16 +49,16 @@ def tensors(n: int = 3, m: int = 3, *, heads: int = 4, kv_heads: int = 4, e: int
 class TestDims:
     @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True])
     @pytest.mark.parametrize("name", ["heads", "head_dim", "kv_heads", "value_dim", "max_len"])
-    def test_are_whole_numbers_of_at_least_one(self, name: str, value: object) -> None:
+    def test_values_other_than_positive_integers_are_refused(self, name: str, value: object) -> None:
         with pytest.raises(ea.UsageError, match=f"{name} must be a whole number of at least 1, not {value!r}"):
             Dims(**{name: value})  # pyright: ignore[reportArgumentType]
 
-    def test_groups_divide_heads(self) -> None:
+    def test_kv_heads_must_divide_heads(self) -> None:
         assert Dims(heads=8, kv_heads=2).kv_heads == 2
         with pytest.raises(ea.UsageError, match="kv_heads=3 does not divide heads=8"):
             Dims(heads=8, kv_heads=3)
 
-    def test_are_values(self) -> None:
+    def test_equality_and_hash_compare_values(self) -> None:
         assert Dims(heads=2) == Dims(heads=2)
         assert hash(Dims(heads=2)) == hash(Dims(heads=2))
         with pytest.raises(FrozenInstanceError):
@@ -66,11 +66,11 @@ class TestDims:
 
 
 class TestShape:
-    def test_reads_the_sizes(self) -> None:
+    def test_sizes_are_read_from_tensors(self) -> None:
         assert Shape.of(*tensors(3, 6, kv_heads=2)) == Shape(2, 4, 2, 3, 6, 5, 2)
 
     @pytest.mark.parametrize(
-        ("change", "words"),
+        ("change", "message"),
         [
             (lambda q, k, v: (q[0], k, v), r"q must have 4 dimensions .* got \[4, 3, 5\]"),
             (lambda q, k, v: (q, k, v[..., 0]), "v must have 4 dimensions"),
@@ -85,20 +85,20 @@ class TestShape:
             (lambda q, k, v: (q, k[:, :0], v[:, :0]), "not a multiple of the 0 heads"),
         ],
     )
-    def test_says_what_does_not_fit(self, change, words: str) -> None:
-        with pytest.raises(ea.UsageError, match=words):
+    def test_mismatched_tensors_are_reported(self, change, message: str) -> None:
+        with pytest.raises(ea.UsageError, match=message):
             Shape.of(*change(*tensors()))
 
 
 class TestForward:
-    def test_runs_the_preferred_backend_and_the_oracle_on_request(self) -> None:
+    def test_the_first_backend_runs_by_default_and_dense_is_the_oracle(self) -> None:
         attn = Echo()
         assert attn.backend == "fast"
         assert attn(*tensors()).unique().tolist() == [1.0]
         attn.backend = "dense"
         assert attn(*tensors()).unique().tolist() == [2.0]
 
-    def test_hides_what_padding_holds(self) -> None:
+    def test_padded_keys_are_replaced_by_zeros(self) -> None:
         attn = Echo()
         q, k, v = tensors()
         lengths = torch.tensor([1, 3])
@@ -108,19 +108,19 @@ class TestForward:
         assert seen_k[:, 0, :, 0].tolist() == [[9, 0, 0], [0, 9, 9]]
         assert k.unique().tolist() == [9]
 
-    def test_zeroes_unwanted_rows(self) -> None:
+    def test_padded_query_rows_are_zero(self) -> None:
         out = Echo()(*tensors(), Mask(query_lengths=torch.tensor([1, 2])))
         assert out[:, 0, :, 0].tolist() == [[1, 0, 0], [1, 1, 0]]
 
     @pytest.mark.parametrize(("n", "m"), [(3, 0), (0, 3), (0, 0)])
-    def test_nothing_over_nothing_is_zeros_with_a_gradient(self, n: int, m: int) -> None:
+    def test_empty_inputs_give_zeros_with_a_backward_pass(self, n: int, m: int) -> None:
         q, k, v = (x.requires_grad_() for x in tensors(n, m))
         out = Echo()(q, k, v)
         assert tuple(out.shape) == (2, 4, n, 2)
         assert not out.any()
         out.sum().backward()
 
-    def test_output_without_a_graph_still_has_a_backward_pass(self) -> None:
+    def test_constant_outputs_have_a_backward_pass(self) -> None:
         q, k, v = (x.requires_grad_() for x in tensors())
         Echo()(q, k, v).sum().backward()
         assert q.grad is not None
@@ -129,7 +129,7 @@ class TestForward:
             assert not Echo()(q, k, v).requires_grad
 
     @pytest.mark.parametrize(
-        ("claims", "mask", "sizes", "words"),
+        ("claims", "mask", "sizes", "message"),
         [
             ({"causal": False}, Mask(causal=True), {}, "does not support a causal mask"),
             ({"bidirectional": False}, None, {}, "does not support a mask that is not causal"),
@@ -139,22 +139,22 @@ class TestForward:
             ({"grouped": False}, None, {"kv_heads": 2}, "does not support fewer key-value heads than heads"),
         ],
     )
-    def test_refuses_what_is_not_claimed(self, claims, mask: Mask | None, sizes, words: str) -> None:
-        with pytest.raises(ea.UnsupportedError, match=words):
-            claiming(**claims)(*tensors(**sizes), mask)
+    def test_calls_without_the_trait_are_refused(self, claims, mask: Mask | None, sizes, message: str) -> None:
+        with pytest.raises(ea.UnsupportedError, match=message):
+            with_traits(**claims)(*tensors(**sizes), mask)
 
-    def test_position_zero_over_equal_lengths_is_no_cross_attention(self) -> None:
-        claiming(cross=False)(*tensors(), Mask(query_start=0))
+    def test_query_start_zero_with_equal_lengths_needs_no_cross_trait(self) -> None:
+        with_traits(cross=False)(*tensors(), Mask(query_start=0))
 
-    def test_no_gradient_is_refused_where_one_is_wanted(self) -> None:
+    def test_gradients_without_the_trait_are_refused(self) -> None:
         q, k, v = (x.requires_grad_() for x in tensors())
         with pytest.raises(ea.UnsupportedError, match="has no gradient"):
-            claiming(gradient=False)(q, k, v)
+            with_traits(gradient=False)(q, k, v)
         with torch.no_grad():
-            claiming(gradient=False)(q, k, v)
+            with_traits(gradient=False)(q, k, v)
 
-    def test_further_inputs_are_taken_by_name(self) -> None:
-        attn, gate = claiming(inputs={"gate": Input("key")}), torch.ones(2, 4, 3)
+    def test_inputs_are_passed_by_keyword(self) -> None:
+        attn, gate = with_traits(inputs={"gate": Input("key")}), torch.ones(2, 4, 3)
         attn(*tensors(), gate=gate)
         assert attn.seen[4]["gate"] is gate
         with pytest.raises(ea.UsageError, match=r"takes the inputs \['gate'\], got \[\]"):
@@ -163,7 +163,7 @@ class TestForward:
             Echo()(*tensors(), gate=gate)
 
     @pytest.mark.parametrize("name", ["heads", "head_dim", "value_dim", "kv_heads"])
-    def test_dims_are_kept(self, name: str) -> None:
+    def test_calls_that_differ_from_dims_are_refused(self, name: str) -> None:
         attn = Echo()
         attn.dims = Dims(**{name: 1})
         with pytest.raises(ea.UsageError, match=f"was created for {name}=1, got [2-9]"):
@@ -171,18 +171,18 @@ class TestForward:
 
 
 class TestBackend:
-    def test_unknown_ones_are_reported_with_the_choices(self) -> None:
+    def test_unknown_backends_are_reported_with_the_available_ones(self) -> None:
         with pytest.raises(ea.UnsupportedError, match=r"no backend 'slow' \(it has: fast, dense\)"):
             Echo().backend = "slow"
 
-    def test_one_that_cannot_serve_says_why_and_is_passed_over(self) -> None:
+    def test_unavailable_backends_are_skipped_and_refused_with_a_reason(self) -> None:
         attn = Echo()
         attn.seed = 7
         assert attn.backend == "dense"
         with pytest.raises(ea.UnsupportedError, match="backend 'fast' is not available: today is Sunday"):
             attn.backend = "fast"
 
-    def test_none_gives_back_the_choice(self) -> None:
+    def test_none_resets_the_backend(self) -> None:
         attn = Echo()
         attn.backend = "dense"
         attn.backend = None
@@ -192,55 +192,55 @@ class TestBackend:
 class TestSteps:
     def test_init_state_needs_the_trait_and_sizes(self) -> None:
         with pytest.raises(ea.UnsupportedError, match="cannot decode step by step"):
-            claiming(decode=False).init_state(1, 1)
+            with_traits(decode=False).init_state(1, 1)
         for batch, max_len in ((0, 1), (1, 0)):
             with pytest.raises(ea.UsageError, match="must be at least 1"):
                 Echo().init_state(batch, max_len)
 
-    def test_a_step_holds_as_many_keys_as_queries(self) -> None:
+    def test_a_step_needs_equal_numbers_of_queries_and_keys(self) -> None:
         attn = ea.create("full")
         state = attn.init_state(2, 4)
         for n, m in ((1, 2), (2, 1), (0, 0)):
             with pytest.raises(ea.UsageError, match=f"got {n} and {m}"):
                 attn.step(*tensors(n, m), state)
 
-    def test_absorb_without_an_override_is_a_step_whose_rows_nobody_reads(self) -> None:
+    def test_default_absorb_gives_the_state_of_the_override(self) -> None:
         attn = ea.create("full", dims=Dims(heads=4, kv_heads=2, head_dim=5, value_dim=2))
         _q, k, v = (torch.randn(x.shape) for x in tensors(kv_heads=2))
-        mine = Attention.absorb(attn, k, v, attn.init_state(2, 4))
-        theirs = attn.absorb(k, v, attn.init_state(2, 4))
-        assert torch.equal(mine.keys, theirs.keys)
-        assert torch.equal(mine.values, theirs.values)
+        default = Attention.absorb(attn, k, v, attn.init_state(2, 4))
+        override = attn.absorb(k, v, attn.init_state(2, 4))
+        assert torch.equal(default.keys, override.keys)
+        assert torch.equal(default.values, override.values)
 
 
 class TestSample:
-    def test_has_the_shape_dtype_and_inputs(self) -> None:
-        attn = claiming(inputs={"gate": Input("key"), "step": Input("query", per_head=False, tail=(7,))})
+    def test_samples_have_the_shape_dtype_and_inputs(self) -> None:
+        attn = with_traits(inputs={"gate": Input("key"), "step": Input("query", per_head=False, tail=(7,))})
         s = attn.sample(Shape(2, 4, 2, 3, 6, 5, 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert [tuple(x.shape) for x in (s.q, s.k, s.v)] == [(2, 4, 3, 5), (2, 2, 6, 5), (2, 2, 6, 1)]
         assert {n: tuple(x.shape) for n, x in s.inputs.items()} == {"gate": (2, 2, 6), "step": (2, 1, 3, 7)}
         assert s.q.dtype == s.inputs["gate"].dtype == torch.float64
 
-    def test_is_a_function_of_the_generator(self) -> None:
+    def test_equal_generators_give_equal_samples(self) -> None:
         shape = Shape(1, 1, 1, 2, 2, 2, 2)
-        one, two = (Echo().sample(shape, generator=torch.Generator().manual_seed(3)) for _ in range(2))
-        assert torch.equal(one.v, two.v)
+        first, second = (Echo().sample(shape, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+        assert torch.equal(first.v, second.v)
 
 
-def test_a_bare_subclass_says_what_is_missing() -> None:
+def test_missing_methods_of_a_subclass_are_reported() -> None:
     class Bare(Attention):
         pass
 
-    for ask in (lambda: Bare().traits, lambda: Bare().growth):
+    for access in (lambda: Bare().traits, lambda: Bare().growth):
         with pytest.raises(ea.UnsupportedError, match="Bare declares no"):
-            ask()
+            access()
     q = torch.ones(1, 1, 1, 1)
-    for ask, words in ((Bare().oracle, "no reference implementation"), (Bare().compute, "no fast form")):
-        with pytest.raises(ea.UnsupportedError, match=words):
-            ask(q, q, q, Mask())
+    for method, message in ((Bare().oracle, "no reference implementation"), (Bare().compute, "no fast form")):
+        with pytest.raises(ea.UnsupportedError, match=message):
+            method(q, q, q, Mask())
     assert Bare().pairs(1, 1, True) is None
     assert Bare().pairs_computed(1, 1, True) is None
 
 
-def test_repr_names_the_mechanism_and_its_backend() -> None:
+def test_repr_has_the_mechanism_and_its_backend() -> None:
     assert "sliding_window:window=3, backend=adaptive" in repr(ea.create("sliding_window:window=3"))

@@ -1,4 +1,4 @@
-"""Packed sequences: how a call is split, what is copied, and that each sequence is what it is alone."""
+"""Packed sequences: calls by length, views and copies, and results equal to separate sequences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from efficient_attn.contract.mechanism import MASK_FIELDS, Attention
 from efficient_attn.contract.traits import Input, Traits
 
 
-class Listing(Attention):
-    """Remembers each call that reaches it; its rows are its queries' first entries plus the position in the call."""
+class Recording(Attention):
+    """Stores each call; its rows are the queries' first entries plus the position in the call."""
 
     claims = Traits()
     backends = ("fast", "dense")
@@ -69,8 +69,8 @@ def shares_memory(part: Tensor, whole: Tensor) -> bool:
         ((*range(1, 11),), [(1, i) for i in range(1, 11)]),
     ],
 )
-def test_one_call_for_each_distinct_length(lengths: tuple[int, ...], calls: list[tuple[int, int]]) -> None:
-    attn, n = Listing(), sum(lengths)
+def test_sequences_of_equal_length_share_a_call(lengths: tuple[int, ...], calls: list[tuple[int, int]]) -> None:
+    attn, n = Recording(), sum(lengths)
     q, k, v = tensors(n)
     out = attn(q, k, v, packed(*lengths))
     assert attn.sizes == calls
@@ -79,14 +79,14 @@ def test_one_call_for_each_distinct_length(lengths: tuple[int, ...], calls: list
     assert tuple(out.shape) == (1, 4, n, 3)
 
 
-def test_every_call_gets_whole_sequences_of_every_tensor() -> None:
-    attn = Listing()
+def test_each_call_gets_whole_sequences_of_all_tensors() -> None:
+    attn = Recording()
     attn(*tensors(8), packed(3, 2, 3, causal=True))
     for (q, k, v, mask, _), starts, length in zip(attn.calls, ((0, 5), (3,)), (3, 2), strict=True):
-        want = [[float(s + i) for i in range(length)] for s in starts]
+        expected = [[float(s + i) for i in range(length)] for s in starts]
         for x, heads in ((q, 4), (k, 2), (v, 2)):
             assert x.shape[1] == heads
-            assert (x[:, 0, :, 0].tolist(), x[:, -1, :, -1].tolist()) == (want, want)
+            assert (x[:, 0, :, 0].tolist(), x[:, -1, :, -1].tolist()) == (expected, expected)
         assert mask.used == {"causal"}
 
 
@@ -101,48 +101,48 @@ def test_every_call_gets_whole_sequences_of_every_tensor() -> None:
         ((1, 2, 1, 2), False),
     ],
 )
-def test_only_scattered_sequences_of_one_length_are_copied(lengths: tuple[int, ...], views: bool) -> None:
-    attn = Listing()
-    given = tensors(6)
-    attn(*given, packed(*lengths))
+def test_sequences_at_even_strides_are_not_copied(lengths: tuple[int, ...], views: bool) -> None:
+    attn = Recording()
+    inputs = tensors(6)
+    attn(*inputs, packed(*lengths))
     for q, k, v, *_ in attn.calls:
-        assert [shares_memory(x, whole) for x, whole in zip((q, k, v), given, strict=True)] == [views] * 3
+        assert [shares_memory(x, whole) for x, whole in zip((q, k, v), inputs, strict=True)] == [views] * 3
 
 
-def test_further_inputs_are_split_along() -> None:
-    attn = Listing()
+def test_further_inputs_are_split_with_the_sequences() -> None:
+    attn = Recording()
     attn.claims = Traits(inputs={"gate": Input("key"), "step": Input("query", per_head=False, tail=(2, 3))})
     position = torch.arange(5.0)
     gate, step = position.expand(1, 2, 5), position[:, None, None].expand(1, 1, 5, 2, 3)
     attn(*tensors(5), packed(2, 1, 2), gate=gate, step=step)
-    (*_, two), (*_, one) = attn.calls
-    assert (tuple(two["gate"].shape), tuple(two["step"].shape)) == ((2, 2, 2), (2, 1, 2, 2, 3))
-    assert two["gate"][:, 1].tolist() == two["step"][:, 0, :, 1, 2].tolist() == [[0, 1], [3, 4]]
-    assert one["gate"][0, 0].tolist() == one["step"][0, 0, :, 0, 0].tolist() == [2]
+    (*_, pairs), (*_, single) = attn.calls
+    assert (tuple(pairs["gate"].shape), tuple(pairs["step"].shape)) == ((2, 2, 2), (2, 1, 2, 2, 3))
+    assert pairs["gate"][:, 1].tolist() == pairs["step"][:, 0, :, 1, 2].tolist() == [[0, 1], [3, 4]]
+    assert single["gate"][0, 0].tolist() == single["step"][0, 0, :, 0, 0].tolist() == [2]
     for bad in (gate[:, :, :4], gate.expand(2, 2, 5), position):
         with pytest.raises(ea.UsageError, match=r"packed sequences: gate must be \[1, heads, 5, ..\], got \["):
             attn(*tensors(5), packed(2, 1, 2), gate=bad, step=step)
 
 
 @pytest.mark.parametrize("lengths", [(2, 3, 2), (2, 2), (4,)])
-def test_what_is_one_tensor_stays_one(lengths: tuple[int, ...]) -> None:
-    attn = Listing()
+def test_identical_tensors_stay_identical_in_each_call(lengths: tuple[int, ...]) -> None:
+    attn = Recording()
     x = tensors(sum(lengths), kv_heads=4)[0]
     attn(x, x, x, packed(*lengths))
     assert all(q is k is v for q, k, v, *_ in attn.calls)
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0, 0)])
-def test_no_rows_at_all_give_none_with_a_backward_pass(lengths: tuple[int, ...]) -> None:
+def test_empty_sequences_give_empty_outputs_with_a_backward_pass(lengths: tuple[int, ...]) -> None:
     q, k, v = (x.requires_grad_() for x in tensors(0))
-    out = Listing()(q, k, v, packed(*lengths))
+    out = Recording()(q, k, v, packed(*lengths))
     assert tuple(out.shape) == (1, 4, 0, 3)
     out.sum().backward()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=7), st.booleans(), st.sampled_from([torch.int64, torch.int32, torch.uint8]))
-def test_exact_attention_is_that_under_the_block_diagonal_mask(
+def test_exact_attention_equals_sdpa_with_a_block_diagonal_mask(
     lengths: list[int], causal: bool, dtype: torch.dtype
 ) -> None:
     n, mask = sum(lengths), packed(*lengths, causal=causal, dtype=dtype)
@@ -152,11 +152,13 @@ def test_exact_attention_is_that_under_the_block_diagonal_mask(
     got = ea.attention(q, k, v, is_causal=causal, cu_seqlens=mask.cu_seqlens)
     want = F.scaled_dot_product_attention(q, k, v, mask.dense(n, n))
     assert torch.allclose(got, want, atol=1e-12)
-    for one, other in zip(*(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (got, want)), strict=True):
-        assert torch.allclose(one, other, atol=1e-12)
+    for actual, expected in zip(
+        *(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (got, want)), strict=True
+    ):
+        assert torch.allclose(actual, expected, atol=1e-12)
 
 
-def test_one_tensor_alone_may_want_a_gradient() -> None:
+def test_gradients_flow_to_a_single_tensor() -> None:
     q, k, v = tensors(8)
     v.requires_grad_()
     mask = packed(3, 2, 3, causal=True)
@@ -166,10 +168,10 @@ def test_one_tensor_alone_may_want_a_gradient() -> None:
     assert v.grad.abs().sum((0, 1, 3)).bool().tolist() == [False] * 3 + [True] * 2 + [False] * 3
 
 
-def test_a_mechanism_without_values_is_split_too() -> None:
-    """What a mechanism's own forward makes of the tensors is split, and its forward is not run again."""
+def test_tensors_of_an_overridden_forward_are_split() -> None:
+    """The tensors that an overridden `forward` passes on are split, and it is not called again."""
 
-    class Valueless(Listing):
+    class Valueless(Recording):
         def forward(
             self, q: Tensor, k: Tensor, v: Tensor | None = None, mask: Mask | None = None, **i: Tensor
         ) -> Tensor:
@@ -182,8 +184,8 @@ def test_a_mechanism_without_values_is_split_too() -> None:
     assert attn.sizes == [(1, 2), (1, 4)]
 
 
-def test_a_mechanism_that_does_not_know_the_field_refuses_it() -> None:
-    class Older(Listing):
+def test_mechanisms_without_the_mask_field_refuse_it() -> None:
+    class Older(Recording):
         known_mask_fields = MASK_FIELDS - {"cu_seqlens"}
 
     with pytest.raises(ea.UnsupportedError, match="Older does not support the mask field cu_seqlens"):
@@ -191,7 +193,7 @@ def test_a_mechanism_that_does_not_know_the_field_refuses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "size", "words"),
+    ("mask", "size", "message"),
     [
         (packed(2, 2), 3, r"cu_seqlens must rise from 0 to N = 3, got \[0, 2, 4\]"),
         (packed(2), 3, r"must rise from 0 to N = 3, got \[0, 2\]"),
@@ -202,23 +204,23 @@ def test_a_mechanism_that_does_not_know_the_field_refuses_it() -> None:
         (packed(5), 0, r"must rise from 0 to N = 0, got \[0, 5\]"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(mask: Mask, size: int, words: str) -> None:
-    with pytest.raises(ea.UsageError, match=words):
-        Listing()(*tensors(size), mask)
-    with pytest.raises(ea.UsageError, match=words):
+def test_invalid_cu_seqlens_are_refused(mask: Mask, size: int, message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
+        Recording()(*tensors(size), mask)
+    with pytest.raises(ea.UsageError, match=message):
         mask.dense(size, size)
 
 
-def test_packing_is_for_one_row_of_self_attention() -> None:
+def test_cu_seqlens_needs_one_row_of_self_attention() -> None:
     q, k, v = tensors(3)
     with pytest.raises(ea.UsageError, match="cu_seqlens needs B = 1 and N = M, got B = 1, N = 2, M = 3"):
-        Listing()(q[:, :, :2], k, v, packed(3))
+        Recording()(q[:, :, :2], k, v, packed(3))
     with pytest.raises(ea.UsageError, match="cu_seqlens needs B = 1 and N = M, got B = 2, N = 3, M = 3"):
-        Listing()(*(x.expand(2, *x.shape[1:]) for x in (q, k, v)), packed(3))
+        Recording()(*(x.expand(2, *x.shape[1:]) for x in (q, k, v)), packed(3))
 
 
-def test_claims_hold_for_packed_calls() -> None:
-    attn = Listing()
+def test_traits_are_checked_for_packed_calls() -> None:
+    attn = Recording()
     attn.claims = Traits(causal=False, padding=False, cross=False, gradient=False)
     attn(*tensors(5), packed(2, 3))  # it is neither padding nor cross attention
     with pytest.raises(ea.UnsupportedError, match="does not support a causal mask"):
@@ -227,6 +229,6 @@ def test_claims_hold_for_packed_calls() -> None:
         attn(*(x.requires_grad_() for x in tensors(5)), packed(2, 3))
 
 
-def test_lengths_are_read_off_the_ends() -> None:
+def test_packed_lengths_are_differences_of_cu_seqlens() -> None:
     assert packed(2, 0, 1, 2).packed_lengths(5) == [2, 0, 1, 2]
     assert Mask().packed_lengths(5) == [5]

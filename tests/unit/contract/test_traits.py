@@ -1,4 +1,4 @@
-"""Traits say in words what they claim, and what they do not."""
+"""Descriptions of traits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import efficient_attn as ea
 from efficient_attn.contract.traits import PROMISES
 
 
-def test_every_yes_or_no_has_a_meaning_for_both() -> None:
+def test_meanings_describe_all_flags_for_both_values() -> None:
     flags = {f.name for f in fields(ea.Traits) if f.default is True or f.default is False}
     for value in (True, False):
-        told = ea.Traits(**dict.fromkeys(flags, value)).meanings()
-        assert told.keys() == flags
-        assert all(claimed is value and said for claimed, said in told.values())
+        meanings = ea.Traits(**dict.fromkeys(flags, value)).meanings()
+        assert meanings.keys() == flags
+        assert all(claimed is value and text for claimed, text in meanings.values())
     assert set(PROMISES) <= flags
 
 
-def test_what_is_not_promised_is_listed_in_words() -> None:
+def test_unclaimed_lists_traits_that_are_off() -> None:
     assert ea.Traits().unclaimed == ()
     assert ea.Traits(decode=False, exact=False, positional=True).unclaimed == ("no decoding",)
     assert ea.Traits(padding=False, deterministic=False).unclaimed == ("no padding", "no bits that repeat")

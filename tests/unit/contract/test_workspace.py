@@ -1,4 +1,4 @@
-"""What a call is said to hold beside its output: a mechanism's own word, in numbers that published runs bear out."""
+"""Declared workspace of calls, compared with peaks from published runs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ LARGE = Shape(batch=2, heads=4, kv_heads=1, n=16384, m=16384, head_dim=64, value
         ("nystromformer", SMALL, True, 294_912),
     ],
 )
-def test_a_peak_is_the_output_and_what_is_worked_with(variant: str, shape: Shape, training: bool, peak: int) -> None:
+def test_output_and_workspace_bytes_equal_the_peak(variant: str, shape: Shape, training: bool, peak: int) -> None:
     attn = ea.create(variant)
     output = shape.batch * shape.heads * shape.n * shape.value_dim * 4
     causal = attn.traits.causal
     assert output + attn.workspace_bytes(shape, 4, causal=causal, training=training) == peak
 
 
-def test_it_goes_by_the_size_of_a_number() -> None:
+def test_workspace_is_proportional_to_the_element_size() -> None:
     attn = ea.create("linear")
     wide, narrow = (attn.workspace_bytes(LARGE, size, causal=True, training=False) for size in (8, 2))
     assert wide == 4 * narrow
 
 
-def test_a_latents_own_values_are_as_wide_as_its_output() -> None:
+def test_workspace_of_mla_has_the_width_of_its_values() -> None:
     attn = ea.create("mla", dims=ea.Dims(heads=2, head_dim=8))
     assert attn.workspace_bytes(SMALL, 4, causal=True, training=False) == 16_384

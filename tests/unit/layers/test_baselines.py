@@ -1,4 +1,4 @@
-"""Baselines: each is its formula, its steps are its rows, and it has the parameters that it is published to have."""
+"""Baselines: outputs and steps equal to their formulas, and published numbers of parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import efficient_attn as ea
 from efficient_attn.layers.baselines import GRU, LSTM, LSTMN, Baseline, Convolution, Dense
 
 WIDTH, LENGTH = 6, 9
-MADE: dict[str, Callable[[], Baseline]] = {
+LAYERS: dict[str, Callable[[], Baseline]] = {
     "gru": lambda: GRU(WIDTH, seed=1),
     "lstm": lambda: LSTM(WIDTH, seed=1),
     "lstmn": lambda: LSTMN(WIDTH, seed=1),
@@ -51,7 +51,7 @@ def lstm(layer: LSTM, x: Tensor) -> Tensor:
 
 
 def lstmn(layer: LSTMN, x: Tensor) -> Tensor:
-    """The paper's equations, a row of the batch and a position at a time."""
+    """The paper's equations, in loops over the batch and positions."""
     out = torch.zeros_like(x)
     for b in range(len(x)):
         hidden, memories, summary = [], [], x.new_zeros(WIDTH)
@@ -85,22 +85,22 @@ def dense(layer: Dense, x: Tensor) -> Tensor:
     return torch.einsum("ndme,bme->bnd", weight, x) + layer.bias.view(LENGTH, WIDTH)
 
 
-BY_HAND = {GRU: gru, LSTM: lstm, LSTMN: lstmn, Convolution: convolution, Dense: dense}
+FORMULAS = {GRU: gru, LSTM: lstm, LSTMN: lstmn, Convolution: convolution, Dense: dense}
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_each_is_its_formula_gradients_included(name: str) -> None:
-    layer, x = MADE[name]().double(), draw().requires_grad_()
-    given = x, *layer.parameters()
-    outs = layer(x), BY_HAND[type(layer)](layer, x)  # pyright: ignore
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_and_gradients_equal_the_formula(name: str) -> None:
+    layer, x = LAYERS[name]().double(), draw().requires_grad_()
+    inputs = x, *layer.parameters()
+    outs = layer(x), FORMULAS[type(layer)](layer, x)  # pyright: ignore
     torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
-    for got, want in zip(*(torch.autograd.grad(out.cos().sum(), given) for out in outs), strict=True):
+    for got, want in zip(*(torch.autograd.grad(out.cos().sum(), inputs) for out in outs), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name, make in MADE.items() if make().causal])
-def test_steps_are_rows_and_no_row_sees_a_later_one(name: str) -> None:
-    layer, x = MADE[name]().double(), draw()
+@pytest.mark.parametrize("name", [name for name, make in LAYERS.items() if make().causal])
+def test_steps_equal_causal_rows(name: str) -> None:
+    layer, x = LAYERS[name]().double(), draw()
     want, rows, state = layer(x), [], layer.init_state(2, LENGTH)
     state = state if state is None or not isinstance(state, Tensor) else state.double()
     for part in x.split([1, 4, 1, 3], 1):
@@ -112,28 +112,29 @@ def test_steps_are_rows_and_no_row_sees_a_later_one(name: str) -> None:
     torch.testing.assert_close(layer(changed)[:, :5], want[:, :5], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_it_has_the_parameters_that_it_declares(name: str) -> None:
-    layer = MADE[name]()
-    own = sum(p.numel() for part, p in layer.named_parameters() if "bias" not in part)
-    assert own == layer.cost.parameters(LENGTH, WIDTH, WIDTH)
+@pytest.mark.parametrize("name", LAYERS)
+def test_parameters_equal_the_declared_cost(name: str) -> None:
+    layer = LAYERS[name]()
+    count = sum(p.numel() for part, p in layer.named_parameters() if "bias" not in part)
+    assert count == layer.cost.parameters(LENGTH, WIDTH, WIDTH)
 
 
-def test_steps_one_after_another_are_reported() -> None:
-    assert [MADE[name]().cost.sequential(100) for name in ("gru", "lstmn", "convolution", "dense")] == [100, 100, 1, 1]
+def test_cost_reports_sequential_steps() -> None:
+    names = ("gru", "lstmn", "convolution", "dense")
+    assert [LAYERS[name]().cost.sequential(100) for name in names] == [100, 100, 1, 1]
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_equal_seeds_make_equal_layers_and_take_nothing_from_torchs_generator(name: str) -> None:
+@pytest.mark.parametrize("name", LAYERS)
+def test_equal_seeds_give_equal_layers_and_keep_torchs_rng_state(name: str) -> None:
     before = torch.get_rng_state()
-    one, same = MADE[name](), MADE[name]()
+    first, second = LAYERS[name](), LAYERS[name]()
     assert torch.equal(before, torch.get_rng_state())
-    for mine, other in zip(one.parameters(), same.parameters(), strict=True):
-        assert torch.equal(mine, other)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
+    ("make", "message"),
     [
         (lambda: GRU(0), "d_model must be at least 1"),
         (lambda: Convolution(4, kernel=0), "kernel must be at least 1"),
@@ -143,12 +144,12 @@ def test_equal_seeds_make_equal_layers_and_take_nothing_from_torchs_generator(na
         (lambda: LSTM(4)(torch.zeros(1, 2, 5)), r"x must be \[B, length, 4\], got \[1, 2, 5\]"),
     ],
 )
-def test_what_does_not_fit_is_one_line(make: Callable[[], object], what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what):
+def test_invalid_sizes_are_reported(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         make()
 
 
 @pytest.mark.parametrize("name", ["centred", "dense"])
-def test_who_sees_what_comes_later_has_no_steps(name: str) -> None:
+def test_layers_that_are_not_causal_refuse_steps(name: str) -> None:
     with pytest.raises(ea.UnsupportedError, match="sees later positions"):
-        MADE[name]().init_state(1, 4)
+        LAYERS[name]().init_state(1, 4)

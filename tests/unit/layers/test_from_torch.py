@@ -1,4 +1,4 @@
-"""The multi-head layer from torch's own: the same weights and outputs, and what has no counterpart."""
+"""The multi-head layer from `nn.MultiheadAttention`: equal weights and outputs, and unsupported options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from efficient_attn.testing.tensor_comparison import assert_close
 WIDTH, HEADS, LENGTH = 24, 4, 10
 
 
-def drawn(length: int = LENGTH, *, seed: int = 0) -> Tensor:
+def draw(length: int = LENGTH, *, seed: int = 0) -> Tensor:
     return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def of_torch(**options: object) -> nn.MultiheadAttention:
+def make_torch_module(**options: object) -> nn.MultiheadAttention:
     torch.manual_seed(0)
     module = nn.MultiheadAttention(**{"embed_dim": WIDTH, "num_heads": HEADS, **options})  # pyright: ignore
     for p in module.parameters():  # torch's initial biases are zero
@@ -24,8 +24,8 @@ def of_torch(**options: object) -> nn.MultiheadAttention:
     return module
 
 
-def separate(module: nn.MultiheadAttention) -> nn.MultiheadAttention:
-    """The module with a weight each for queries, keys and values."""
+def split_projections(module: nn.MultiheadAttention) -> nn.MultiheadAttention:
+    """The module with separate weights for queries, keys and values."""
     for name, weight in zip("qkv", module.in_proj_weight.detach().chunk(3), strict=True):
         setattr(module, f"{name}_proj_weight", nn.Parameter(weight.clone()))
     module.in_proj_weight = None  # pyright: ignore
@@ -33,17 +33,17 @@ def separate(module: nn.MultiheadAttention) -> nn.MultiheadAttention:
     return module
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_from_torch_is_torch(bias: bool, batch_first: bool, apart: bool) -> None:
-    module = of_torch(bias=bias, batch_first=batch_first)
-    module = separate(module) if apart else module
+def test_from_torch_gives_torchs_outputs(bias: bool, batch_first: bool, separate: bool) -> None:
+    module = make_torch_module(bias=bias, batch_first=batch_first)
+    module = split_projections(module) if separate else module
     layer = ea.MultiHeadAttention.from_torch(module)
-    x, context = drawn(), drawn(7, seed=1)
+    x, context = draw(), draw(7, seed=1)
     lengths = torch.tensor([7, 4])
 
-    def asked(q: Tensor, kv: Tensor, **masks: Tensor) -> Tensor:
+    def run_torch(q: Tensor, kv: Tensor, **masks: Tensor) -> Tensor:
         q, kv = (t if batch_first else t.transpose(0, 1) for t in (q, kv))
         out = module(q, kv, kv, **masks)[0]
         return out if batch_first else out.transpose(0, 1)
@@ -51,9 +51,9 @@ def test_from_torch_is_torch(bias: bool, batch_first: bool, apart: bool) -> None
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     padding = torch.arange(7) >= lengths[:, None]
     for got, want in (
-        (layer(x), asked(x, x)),
-        (layer(x, mask=ea.Mask(causal=True)), asked(x, x, attn_mask=later)),
-        (layer(x, context, ea.Mask(key_lengths=lengths)), asked(x, context, key_padding_mask=padding)),
+        (layer(x), run_torch(x, x)),
+        (layer(x, mask=ea.Mask(causal=True)), run_torch(x, x, attn_mask=later)),
+        (layer(x, context, ea.Mask(key_lengths=lengths)), run_torch(x, context, key_padding_mask=padding)),
     ):
         assert_close(got, want, "torch's layer", tolerance=1e-6)
     assert {n for n, _ in layer.named_parameters()} == {
@@ -61,8 +61,8 @@ def test_from_torch_is_torch(bias: bool, batch_first: bool, apart: bool) -> None
     }
 
 
-def test_from_torch_keeps_what_a_module_is_and_shares_nothing() -> None:
-    module = of_torch(dropout=0.1).to(torch.bfloat16).eval()
+def test_from_torch_copies_parameters_with_dtype_mode_and_frozen_flags() -> None:
+    module = make_torch_module(dropout=0.1).to(torch.bfloat16).eval()
     module.in_proj_weight.requires_grad_(False)
     layer = ea.MultiHeadAttention.from_torch(module)
     assert not layer.training
@@ -78,7 +78,7 @@ def test_from_torch_keeps_what_a_module_is_and_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "unsupported"),
     [
         ({"add_bias_kv": True}, "add_bias_kv"),
         ({"add_zero_attn": True}, "add_zero_attn"),
@@ -86,6 +86,6 @@ def test_from_torch_keeps_what_a_module_is_and_shares_nothing() -> None:
         ({"vdim": 8}, "kdim or vdim other than embed_dim"),
     ],
 )
-def test_from_torch_refuses_what_has_no_counterpart(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ea.UnsupportedError, match=f"no counterpart of {words}"):
+def test_from_torch_refuses_unsupported_options(options: dict[str, object], unsupported: str) -> None:
+    with pytest.raises(ea.UnsupportedError, match=f"no counterpart of {unsupported}"):
         ea.MultiHeadAttention.from_torch(nn.MultiheadAttention(WIDTH, HEADS, **options))  # pyright: ignore

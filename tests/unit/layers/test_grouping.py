@@ -1,4 +1,4 @@
-"""Fewer key-value heads out of many: where that is exact, what is pooled, what is drawn, what is kept and refused."""
+"""Pooling of key-value heads: exact cases, pooled and random weights, kept properties, and refused layers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ VARIANTS += ("retention", "random_blocks:block_size=2", "linformer", "linformer:
 VARIANTS += ("sliding_window:window=3|global_tokens",)
 
 
-def trained(variant: str = "full", *, weights: int = 0, **options: object) -> ea.MultiHeadAttention:
-    """A layer that is not as it was initially: no parameter is zero."""
+def make_layer(variant: str = "full", *, weights: int = 0, **options: object) -> ea.MultiHeadAttention:
+    """A layer whose parameters are all nonzero."""
     layer = ea.MultiHeadAttention(WIDTH, HEADS, **{"variant": variant, "max_len": 16, "head_dim": 5, **options})  # pyright: ignore
     g = torch.Generator().manual_seed(weights)
     for p in layer.double().parameters():
@@ -32,8 +32,8 @@ def trained(variant: str = "full", *, weights: int = 0, **options: object) -> ea
     return layer
 
 
-def alike(layer: ea.MultiHeadAttention, kv_heads: int) -> ea.MultiHeadAttention:
-    """Give the heads of each of so many groups the same weights, everywhere: those of the group's last head."""
+def equalize_groups(layer: ea.MultiHeadAttention, kv_heads: int) -> ea.MultiHeadAttention:
+    """Give the heads of each of `kv_heads` groups the same weights: those of the group's last head."""
     by_head = ["k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"]
     by_head += [n for n, p in layer.named_parameters() if n.startswith(("gate_proj", "attn.")) and len(p) > 1]
     with torch.no_grad():
@@ -43,7 +43,7 @@ def alike(layer: ea.MultiHeadAttention, kv_heads: int) -> ea.MultiHeadAttention:
     return layer
 
 
-def drawn(batch: int = 2, *, seed: int = 0) -> Tensor:
+def draw(batch: int = 2, *, seed: int = 0) -> Tensor:
     return torch.randn(batch, LENGTH, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -55,14 +55,14 @@ def steps(layer: ea.MultiHeadAttention, x: Tensor) -> Tensor:
     return torch.cat(rows, 1)
 
 
-# -- where heads are alike, nothing changes --------------------------------------------------------------------------
+# -- pooling equal heads is exact ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["mean", "first"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_exact_where_the_heads_of_a_group_are_alike(variant: str, kv_heads: int, how: PoolingMethod) -> None:
-    layer, x = alike(trained(variant), kv_heads), drawn()
+def test_pooling_equal_heads_is_exact(variant: str, kv_heads: int, how: PoolingMethod) -> None:
+    layer, x = equalize_groups(make_layer(variant), kv_heads), draw()
     grouped = ea.mean_pool_kv(layer, kv_heads, how=how)
     assert grouped.kv_heads == grouped.attn.kv_heads == kv_heads
     assert grouped.get_parameter("k_proj.weight").shape == (kv_heads * 5, WIDTH)
@@ -74,12 +74,12 @@ def test_exact_where_the_heads_of_a_group_are_alike(variant: str, kv_heads: int,
         assert_close(steps(grouped, x), layer(x, mask=ea.Mask(causal=True)), f"{variant}, steps", tolerance=CLOSE)
 
 
-# -- what is pooled ----------------------------------------------------------------------------------------------
+# -- pooled weights ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_means_and_firsts_of_adjacent_heads(kv_heads: int) -> None:
-    layer = trained("random_feature:gated=true", value_dim=3)
+def test_pooled_weights_are_the_mean_or_first_of_adjacent_heads(kv_heads: int) -> None:
+    layer = make_layer("random_feature:gated=true", value_dim=3)
     mean, first = (ea.mean_pool_kv(layer, kv_heads, how=how) for how in ("mean", "first"))
     size = HEADS // kv_heads
     for part, width in (("k_proj", 5), ("v_proj", 3), ("gate_proj", 1)):
@@ -92,8 +92,8 @@ def test_means_and_firsts_of_adjacent_heads(kv_heads: int) -> None:
                 assert_same(first.get_parameter(name)[rows], heads[0], f"first of {name}")
 
 
-def test_projections_along_the_length_are_pooled_with_their_heads() -> None:
-    layer = trained("linformer:share=none:rank=3")
+def test_length_projections_of_linformer_are_pooled_by_head() -> None:
+    layer = make_layer("linformer:share=none:rank=3")
     grouped = ea.mean_pool_kv(layer, 2)
     for name in ("attn.by_keys", "attn.by_values"):
         old, new = layer.get_parameter(name), grouped.get_parameter(name)
@@ -103,7 +103,7 @@ def test_projections_along_the_length_are_pooled_with_their_heads() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(8, 4, 2), (8, 4, 1), (8, 2, 1), (12, 6, 3), (12, 6, 2), (6, 3, 1)]), st.integers(0, 2**40))
-def test_pooling_twice_is_pooling_once(heads: tuple[int, int, int], seed: int) -> None:
+def test_pooling_in_two_steps_equals_pooling_at_once(heads: tuple[int, int, int], seed: int) -> None:
     many, some, few = heads
     for how in ("mean", "first"):
         layer = ea.MultiHeadAttention(12, many, head_dim=3, seed=seed).double()
@@ -115,33 +115,33 @@ def test_pooling_twice_is_pooling_once(heads: tuple[int, int, int], seed: int) -
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**40), st.sampled_from([4, 2, 1]), st.permutations(range(HEADS)))
-def test_the_order_of_heads_within_a_group_is_no_matter(seed: int, kv_heads: int, order: list[int]) -> None:
-    """Means of a group do not change with its order, and neither does what a group of query heads sees."""
+def test_mean_pooling_ignores_the_order_of_heads_in_a_group(seed: int, kv_heads: int, order: list[int]) -> None:
+    """Means of a group do not depend on its order, and a group of query heads reads the same keys."""
     group = HEADS // kv_heads
     within = [h for g in range(kv_heads) for h in order if h // group == g]
-    layer = trained(weights=seed % 1000)
-    shuffled = trained(weights=seed % 1000)
+    layer = make_layer(weights=seed % 1000)
+    shuffled = make_layer(weights=seed % 1000)
     with torch.no_grad():
         for name in ("q_proj", "k_proj", "v_proj"):
             for kind in ("weight", "bias"):
                 p = shuffled.get_parameter(f"{name}.{kind}")
                 p.copy_(p.unflatten(0, (HEADS, 5))[within].flatten(0, 1))
         shuffled.out_proj.weight.copy_(shuffled.out_proj.weight.unflatten(1, (HEADS, 5))[:, within].flatten(1))
-    x = drawn(1, seed=seed)
-    assert_close(shuffled(x), layer(x), "the layer", tolerance=CLOSE)
-    got, want = (ea.mean_pool_kv(one, kv_heads)(x) for one in (shuffled, layer))
-    assert_close(got, want, "pooled", tolerance=CLOSE)
+    x = draw(1, seed=seed)
+    assert_close(shuffled(x), layer(x), "shuffled heads", tolerance=CLOSE)
+    got, want = (ea.mean_pool_kv(module, kv_heads)(x) for module in (shuffled, layer))
+    assert_close(got, want, "pooled shuffled heads", tolerance=CLOSE)
 
 
-def test_as_many_heads_as_before_change_nothing() -> None:
+def test_pooling_to_the_same_number_of_heads_is_exact() -> None:
     for variant in ("full", "reformer:bucket_size=4", "mqa", "mla"):
-        layer, x = trained(variant), drawn()
+        layer, x = make_layer(variant), draw()
         assert_same(ea.mean_pool_kv(layer, layer.kv_heads)(x), layer(x), variant)
 
 
-def test_a_trained_layer_is_nearer_to_its_means_than_to_new_draws() -> None:
-    """Heads of a group resemble each other: what they share is in the mean, less of it in the first, none in draws."""
-    layer, x = alike(trained(), 2), drawn(16)
+def test_mean_pooling_is_closer_than_first_and_random() -> None:
+    """Similar heads are closer to their mean than to the first of them, and unrelated to random weights."""
+    layer, x = equalize_groups(make_layer(), 2), draw(16)
     with torch.no_grad():
         for name in ("k_proj", "v_proj"):
             weight = layer.get_parameter(f"{name}.weight")
@@ -151,43 +151,43 @@ def test_a_trained_layer_is_nearer_to_its_means_than_to_new_draws() -> None:
     assert 0 < mean < first < random / 2
 
 
-# -- what is drawn -------------------------------------------------------------------------------------------------
+# -- random weights ------------------------------------------------------------------------------------------------
 
 
-def test_random_projections_are_a_function_of_the_seed() -> None:
-    layer = trained()
+def test_random_projections_depend_on_the_seed_only() -> None:
+    layer = make_layer()
     before = torch.get_rng_state()
-    one, same, other = (ea.mean_pool_kv(layer, 2, how="random", seed=s) for s in (3, 3, 4))
+    first, same, other = (ea.mean_pool_kv(layer, 2, how="random", seed=s) for s in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), before)
-    for name, p in one.named_parameters():
+    for name, p in first.named_parameters():
         assert_same(same.get_parameter(name), p, name)
         assert torch.equal(other.get_parameter(name), p) == (name not in ("k_proj.weight", "v_proj.weight")), name
-    assert not any(one.get_parameter(f"{name}.bias").any() for name in ("k_proj", "v_proj"))
-    assert all(torch.equal(one.get_parameter(n), layer.get_parameter(n)) for n in ("q_proj.weight", "out_proj.bias"))
+    assert not any(first.get_parameter(f"{name}.bias").any() for name in ("k_proj", "v_proj"))
+    assert all(torch.equal(first.get_parameter(n), layer.get_parameter(n)) for n in ("q_proj.weight", "out_proj.bias"))
 
 
-def test_random_projections_have_xaviers_variance_and_are_new() -> None:
-    """Not those that the layer itself began with, of the same seed."""
+def test_random_projections_have_xavier_variance_and_are_new() -> None:
+    """They differ from the layer's initial weights of the same seed."""
     layer = ea.MultiHeadAttention(256, 4, seed=3)
     for kv_heads in (4, 2):
-        drawn = ea.mean_pool_kv(layer, kv_heads, how="random", seed=3)
+        grouped = ea.mean_pool_kv(layer, kv_heads, how="random", seed=3)
         for name in ("k_proj.weight", "v_proj.weight"):
-            new, old = drawn.get_parameter(name).detach(), layer.get_parameter(name).detach()
+            new, old = grouped.get_parameter(name).detach(), layer.get_parameter(name).detach()
             assert abs(new.var() / (2 / sum(new.shape)) - 1) < 0.02
             assert torch.corrcoef(torch.stack([new.flatten(), old[: len(new)].flatten()]))[0, 1].abs() < 0.02
 
 
-def test_random_draws_projections_only() -> None:
-    layer = trained("linformer:share=none:rank=3")
+def test_random_pools_weights_of_the_mechanism_by_mean() -> None:
+    layer = make_layer("linformer:share=none:rank=3")
     mean, random = (ea.mean_pool_kv(layer, 2, how=how) for how in ("mean", "random"))
     assert_same(random.get_parameter("attn.by_keys"), mean.get_parameter("attn.by_keys"), "by_keys")
 
 
-# -- what is kept --------------------------------------------------------------------------------------------------
+# -- kept properties ------------------------------------------------------------------------------------------------
 
 
-def test_the_layer_given_is_not_changed_and_shares_nothing() -> None:
-    layer = trained("performer:n_features=8")
+def test_the_original_layer_is_unchanged_and_shares_no_memory() -> None:
+    layer = make_layer("performer:n_features=8")
     before = {name: x.clone() for name, x in layer.state_dict().items()}
     for how in ("mean", "first", "random"):
         for kv_heads in (8, 2):
@@ -200,10 +200,10 @@ def test_the_layer_given_is_not_changed_and_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["mean", "first", "random"])
-def test_dtypes_mode_and_what_is_frozen_are_kept(how: PoolingMethod) -> None:
+def test_dtypes_mode_and_frozen_flags_are_kept(how: PoolingMethod) -> None:
     assert ea.mean_pool_kv(ea.MultiHeadAttention(16, 4, dropout=0.25), 2, how=how).attn.dropout == 0.25
-    layer = trained("linformer:share=none").to(torch.bfloat16).eval()
-    layer.attn.float()  # an adapter may well keep a part in another dtype
+    layer = make_layer("linformer:share=none").to(torch.bfloat16).eval()
+    layer.attn.float()  # an adapter may keep a part in another dtype
     frozen = {"k_proj.weight", "out_proj.bias", "attn.by_keys"}
     for name in frozen:
         layer.get_parameter(name).requires_grad_(False)
@@ -215,8 +215,8 @@ def test_dtypes_mode_and_what_is_frozen_are_kept(how: PoolingMethod) -> None:
         assert p.dtype == (torch.float32 if name.startswith("attn") else torch.bfloat16), name
 
 
-class Tabled(SoftmaxAttention):
-    """Has a buffer that no state dict holds."""
+class WithTable(SoftmaxAttention):
+    """Has a buffer that is not in the state dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,25 +226,25 @@ class Tabled(SoftmaxAttention):
 @pytest.mark.parametrize("how", ["mean", "random"])
 def test_the_device_is_kept(monkeypatch: pytest.MonkeyPatch, how: PoolingMethod) -> None:
     monkeypatch.setattr(entries, "_registrations", {})
-    ea.register("tabled", family="full")(Tabled)
-    grouped = ea.mean_pool_kv(trained("tabled").to("meta"), 2, how=how)
+    ea.register("tabled", family="full")(WithTable)
+    grouped = ea.mean_pool_kv(make_layer("tabled").to("meta"), 2, how=how)
     assert {x.device.type for x in (*grouped.parameters(), *grouped.buffers())} == {"meta"}
 
 
 @pytest.mark.parametrize("how", ["mean", "random"])
-def test_no_biases_stay_none(how: PoolingMethod) -> None:
-    grouped = ea.mean_pool_kv(trained(bias=False), 2, how=how)
+def test_layers_without_biases_stay_without_biases(how: PoolingMethod) -> None:
+    grouped = ea.mean_pool_kv(make_layer(bias=False), 2, how=how)
     assert {n for n, _ in grouped.named_parameters()} == {f"{p}_proj.weight" for p in ("q", "k", "v", "out")}
 
 
-def test_it_can_be_trained_further() -> None:
-    grouped = ea.mean_pool_kv(trained("random_feature:gated=true"), 2)
-    grouped(drawn(), mask=ea.Mask(causal=True)).square().sum().backward()
+def test_pooled_layers_have_gradients() -> None:
+    grouped = ea.mean_pool_kv(make_layer("random_feature:gated=true"), 2)
+    grouped(draw(), mask=ea.Mask(causal=True)).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in grouped.parameters())
 
 
-def test_the_mechanism_keeps_its_options_draws_and_backend() -> None:
-    layer = trained("performer:n_features=8", seed=3)
+def test_options_random_features_and_backend_are_kept() -> None:
+    layer = make_layer("performer:n_features=8", seed=3)
     layer.attn.redraw(99)  # pyright: ignore
     layer.attn.backend = "dense"
     grouped = ea.mean_pool_kv(layer, 2)
@@ -254,34 +254,37 @@ def test_the_mechanism_keeps_its_options_draws_and_backend() -> None:
     assert grouped.attn.dims == replace(layer.attn.dims, kv_heads=2)
 
 
-def test_drawn_blocks_stay_those_that_were_drawn() -> None:
-    layer, other = alike(trained("random_blocks:block_size=2"), 2), trained("random_blocks:block_size=2")
+def test_random_blocks_are_kept() -> None:
+    layer, other = (
+        equalize_groups(make_layer("random_blocks:block_size=2"), 2),
+        make_layer("random_blocks:block_size=2"),
+    )
     other.load_state_dict(layer.state_dict() | {"attn.seeds": layer.get_buffer("attn.seeds") + 5})
-    x, mask = drawn(), ea.Mask(causal=True)
+    x, mask = draw(), ea.Mask(causal=True)
     assert not torch.allclose(other(x, mask=mask), layer(x, mask=mask))
     assert_close(ea.mean_pool_kv(other, 2)(x, mask=mask), other(x, mask=mask), "drawn blocks", tolerance=CLOSE)
 
 
 @pytest.mark.parametrize(("variant", "label"), [("gqa:kv_heads=4", "gqa:kv_heads=2"), ("gqa", "gqa"), ("full", "full")])
-def test_an_option_of_kv_heads_follows(variant: str, label: str) -> None:
-    grouped = ea.mean_pool_kv(trained(variant), 2)
+def test_the_kv_heads_option_is_updated(variant: str, label: str) -> None:
+    grouped = ea.mean_pool_kv(make_layer(variant), 2)
     assert (grouped.attn.label, grouped.kv_heads) == (label, 2)
 
 
-def test_torchs_own_layer() -> None:
+def test_modules_of_torch_can_be_pooled() -> None:
     torch.manual_seed(0)
     module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
-    x = drawn()
+    x = draw()
     assert_close(ea.mean_pool_kv(module, HEADS)(x), module(x, x, x)[0], "as many heads", tolerance=CLOSE)
     want = ea.mean_pool_kv(ea.MultiHeadAttention.from_torch(module), 2)(x)
     assert_same(ea.mean_pool_kv(module, 2)(x), want, "two heads")
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refused layers ------------------------------------------------------------------------------------------------
 
 
 class ByHead(SoftmaxAttention):
-    """Keeps something for each key-value head of which nobody can say how to pool it."""
+    """Has a tensor for each key-value head without a rule to pool it."""
 
     def __init__(self, *, learned: bool = False, dims: ea.Dims = ea.Dims()) -> None:  # noqa: B008
         super().__init__()
@@ -291,30 +294,30 @@ class ByHead(SoftmaxAttention):
 
 
 @pytest.mark.parametrize(("learned", "name"), [(True, "mine"), (False, "drawn")])
-def test_what_goes_by_head_in_some_other_way(monkeypatch: pytest.MonkeyPatch, learned: bool, name: str) -> None:
+def test_unknown_tensors_per_head_are_refused(monkeypatch: pytest.MonkeyPatch, learned: bool, name: str) -> None:
     monkeypatch.setattr(entries, "_registrations", {})
     ea.register("by_head", family="full")(ByHead)
-    layer = trained(f"by_head:learned={str(learned).lower()}")
+    layer = make_layer(f"by_head:learned={str(learned).lower()}")
     with pytest.raises(ea.UnsupportedError, match=f"attn.{name} of by_head:learned=.* there is no rule to pool it"):
         ea.mean_pool_kv(layer, 2)
 
 
-def test_mechanisms_that_take_no_groups_or_were_made_by_hand() -> None:
+def test_ungrouped_or_unregistered_mechanisms_are_refused() -> None:
     with pytest.raises(ea.UnsupportedError, match=r"reformer.* does not support fewer key-value heads than heads"):
-        ea.mean_pool_kv(trained("reformer"), 2)
-    by_hand = ea.MultiHeadAttention(WIDTH, HEADS, variant=ByHead())
+        ea.mean_pool_kv(make_layer("reformer"), 2)
+    unregistered = ea.MultiHeadAttention(WIDTH, HEADS, variant=ByHead())
     with pytest.raises(ea.UnsupportedError, match=r"ByHead cannot be created again, because"):
-        ea.mean_pool_kv(by_hand, 2)
+        ea.mean_pool_kv(unregistered, 2)
 
 
 @pytest.mark.parametrize("kv_heads", [3, 0, -1, 16])
-def test_heads_that_do_not_divide(kv_heads: int) -> None:
+def test_kv_heads_that_do_not_divide_are_refused(kv_heads: int) -> None:
     with pytest.raises(ea.UsageError, match=f"kv_heads={kv_heads} does not divide the layer's 8"):
-        ea.mean_pool_kv(trained(), kv_heads)
+        ea.mean_pool_kv(make_layer(), kv_heads)
     with pytest.raises(ea.UsageError, match="kv_heads=2 does not divide the layer's 1"):
-        ea.mean_pool_kv(trained("mqa"), 2)
+        ea.mean_pool_kv(make_layer("mqa"), 2)
 
 
-def test_other_ways_to_pool() -> None:
+def test_unknown_pooling_methods_are_refused() -> None:
     with pytest.raises(ea.UsageError, match="mean_pool_kv: unknown how 'median'"):
-        ea.mean_pool_kv(trained(), 2, how="median")  # pyright: ignore
+        ea.mean_pool_kv(make_layer(), 2, how="median")  # pyright: ignore

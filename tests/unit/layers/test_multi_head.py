@@ -1,4 +1,4 @@
-"""The multi-head layer: its arithmetic, what it gives to mechanisms, its seeds, and what it refuses."""
+"""The multi-head layer: outputs, inputs of mechanisms, initial weights, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WIDTH, HEADS, LENGTH = 24, 4, 10
 VARIANTS = (*ea.names(), "random_feature:gated=true", "linformer:share=none", "sliding_window:window=3|global_tokens")
 
 
-def made(variant: str | ea.Attention = "full", **options: object) -> ea.MultiHeadAttention:
+def make(variant: str | ea.Attention = "full", **options: object) -> ea.MultiHeadAttention:
     sizes = {"max_len": 16} if isinstance(variant, str) else {}
     return ea.MultiHeadAttention(WIDTH, HEADS, variant=variant, **{**sizes, **options}).double()  # pyright: ignore
 
 
-def drawn(batch: int = 2, length: int = LENGTH, *, seed: int = 0) -> Tensor:
+def draw(batch: int = 2, length: int = LENGTH, *, seed: int = 0) -> Tensor:
     return torch.randn(batch, length, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -33,8 +33,8 @@ def mask_for(layer: ea.MultiHeadAttention) -> ea.Mask:
     return ea.Mask(causal=layer.attn.traits.causal)
 
 
-class Told(SoftmaxAttention):
-    """Remembers what it is called with, and takes an input of every kind."""
+class RecordsInputs(SoftmaxAttention):
+    """Stores its inputs, one of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,16 +60,16 @@ class Told(SoftmaxAttention):
         return out
 
 
-# -- the arithmetic ------------------------------------------------------------------------------------------------
+# -- outputs and steps ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_the_definition_head_by_head(kv_heads: int, bias: bool) -> None:
-    layer = made(kv_heads=kv_heads, head_dim=5, value_dim=3, bias=bias)
+def test_the_layer_equals_attention_of_each_head(kv_heads: int, bias: bool) -> None:
+    layer = make(kv_heads=kv_heads, head_dim=5, value_dim=3, bias=bias)
     for p in layer.parameters():  # biases too
         nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
-    x, context = drawn(), drawn(length=7, seed=1)
+    x, context = draw(), draw(length=7, seed=1)
     assert layer.k_proj is not None
     assert layer.v_proj is not None
     heads = []
@@ -79,11 +79,11 @@ def test_the_definition_head_by_head(kv_heads: int, bias: bool) -> None:
         k = layer.k_proj(context)[..., 5 * g : 5 * g + 5]
         v = layer.v_proj(context)[..., 3 * g : 3 * g + 3]
         heads.append(torch.softmax(q @ k.mT / 5**0.5, -1) @ v)
-    assert_close(layer(x, context), layer.out_proj(torch.cat(heads, -1)), "the layer by hand")
+    assert_close(layer(x, context), layer.out_proj(torch.cat(heads, -1)), "the layer head by head")
 
 
-def test_names_and_sizes_of_its_parts() -> None:
-    layer = made("random_feature:gated=true", kv_heads=2, head_dim=5, value_dim=3)
+def test_parameters_have_names_and_shapes() -> None:
+    layer = make("random_feature:gated=true", kv_heads=2, head_dim=5, value_dim=3)
     assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
         "q_proj.weight": (20, 24),
         "q_proj.bias": (20,),
@@ -101,23 +101,23 @@ def test_names_and_sizes_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_mechanism_serves_and_is_trained(variant: str) -> None:
-    layer = made(variant)
-    out = layer(drawn(), mask=mask_for(layer))
+def test_all_mechanisms_run_and_have_gradients(variant: str) -> None:
+    layer = make(variant)
+    out = layer(draw(), mask=mask_for(layer))
     assert out.shape == (2, LENGTH, WIDTH)
     out.square().sum().backward()
-    idle = [name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()]
-    # a bias of all keys alike changes no softmax, up to rounding
-    assert not set(idle) - {"k_proj.bias"}
+    without_gradient = [name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()]
+    # an equal bias of all keys does not change a softmax, up to rounding
+    assert not set(without_gradient) - {"k_proj.bias"}
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_are_the_causal_forward_pass(variant: str, kv_heads: int) -> None:
-    layer = made(variant)
+def test_steps_equal_the_causal_forward_pass(variant: str, kv_heads: int) -> None:
+    layer = make(variant)
     if not layer.attn.traits.decode or layer.kv_heads < kv_heads:
         pytest.skip("does not decode, or has fewer heads")
-    layer, x = made(variant, kv_heads=kv_heads), drawn()
+    layer, x = make(variant, kv_heads=kv_heads), draw()
     want, rows = layer(x, mask=ea.Mask(causal=True)), []
     state = layer.init_state(2, LENGTH)
     for part in x.split([4, 1, 3, 1, 1], dim=1):
@@ -126,27 +126,27 @@ def test_steps_are_the_causal_forward_pass(variant: str, kv_heads: int) -> None:
     assert_close(torch.cat(rows, 1), want, variant)
 
 
-def test_a_state_is_of_the_weights_dtype() -> None:
+def test_states_have_the_dtype_of_the_weights() -> None:
     layer = ea.MultiHeadAttention(WIDTH, HEADS).to(torch.bfloat16)
     state = layer.init_state(1, 4)
     assert state.keys.dtype == torch.bfloat16
     assert layer.init_state(1, 4, torch.float64).keys.dtype == torch.float64
 
 
-def test_masks_reach_the_mechanism() -> None:
-    layer, x = made(), drawn()
+def test_masks_are_passed_to_the_mechanism() -> None:
+    layer, x = make(), draw()
     got = layer(x, mask=ea.Mask(key_lengths=torch.tensor([10, 6])))
     assert_close(got[1:], layer(x[1:], x[1:, :6]), "six of ten keys")
     packed = ea.Mask(causal=True, cu_seqlens=torch.tensor([0, 3, 10]))
     assert_close(layer(x[:1], mask=packed)[:, 3:], layer(x[:1, 3:], mask=ea.Mask(causal=True)), "packed")
 
 
-# -- what mechanisms want --------------------------------------------------------------------------------------------
+# -- inputs of mechanisms --------------------------------------------------------------------------------------------
 
 
-def test_inputs_come_from_their_side_in_their_shape() -> None:
-    layer, x, context = made(Told(), kv_heads=2), drawn(), drawn(length=7, seed=1)
-    assert isinstance(layer.attn, Told)
+def test_inputs_are_projected_from_queries_or_keys() -> None:
+    layer, x, context = make(RecordsInputs(), kv_heads=2), draw(), draw(length=7, seed=1)
+    assert isinstance(layer.attn, RecordsInputs)
     layer(x, context)
     given = layer.attn.given
     assert {name: tuple(t.shape) for name, t in given.items()} == {
@@ -158,15 +158,15 @@ def test_inputs_come_from_their_side_in_their_shape() -> None:
         "gate": (2, 2, 7),
         "values": (2, 1, 7),
     }
-    by_name = layer.get_submodule("tilt_proj")(x)
-    assert_same(given["tilt"][1, 3, 5], by_name[1, 5, 18:24].view(2, 3), "the last head's tilt")
+    tilt = layer.get_submodule("tilt_proj")(x)
+    assert_same(given["tilt"][1, 3, 5], tilt[1, 5, 18:24].view(2, 3), "the last head's tilt")
     assert_same(given["gate"][:, 1], layer.get_submodule("gate_proj")(context)[..., 1], "the second gate")
     layer.step(x[:, :3], layer.init_state(2, 4))
     assert layer.attn.given["values"].shape == (2, 1, 3)
 
 
-def test_a_mechanism_whose_queries_are_its_keys_has_one_projection_for_both() -> None:
-    layer, x = made("reformer:bucket_size=4"), drawn()
+def test_shared_queries_and_keys_have_one_projection() -> None:
+    layer, x = make("reformer:bucket_size=4"), draw()
     assert layer.k_proj is None
     q = layer.q_proj(x).view(2, LENGTH, 4, 6).transpose(1, 2)
     assert layer.v_proj is not None
@@ -174,11 +174,11 @@ def test_a_mechanism_whose_queries_are_its_keys_has_one_projection_for_both() ->
     want = layer.out_proj(layer.attn(q, q, v).transpose(1, 2).reshape(2, LENGTH, 24))
     assert_close(layer(x, x), want, "reformer")
     with pytest.raises(ea.UnsupportedError, match=r"reformer.* uses its queries as keys, so it takes no context"):
-        layer(x, drawn(seed=1))
+        layer(x, draw(seed=1))
 
 
-def test_a_mechanism_that_makes_keys_and_values_from_a_latent_gets_no_values() -> None:
-    layer, x, context = made("mla:latent_dim=10:rotary_dim=2", value_dim=5), drawn(), drawn(length=7, seed=1)
+def test_latent_attention_has_no_value_projection() -> None:
+    layer, x, context = make("mla:latent_dim=10:rotary_dim=2", value_dim=5), draw(), draw(length=7, seed=1)
     assert layer.v_proj is None
     assert layer.k_proj is not None
     latent = layer.k_proj(context)[:, None]
@@ -192,44 +192,44 @@ def test_a_mechanism_that_makes_keys_and_values_from_a_latent_gets_no_values() -
     ("variant", "kv_heads"),
     [("mqa", 1), ("mla", 1), ("gqa:kv_heads=2", 2), ("gqa", 4), ("full", 4), ("linformer:share=none", 4)],
 )
-def test_key_value_heads_are_what_the_mechanism_insists_on(variant: str, kv_heads: int) -> None:
-    layer = made(variant)
+def test_kv_heads_default_to_those_of_the_mechanism(variant: str, kv_heads: int) -> None:
+    layer = make(variant)
     assert layer.kv_heads == layer.attn.dims.kv_heads == kv_heads
 
 
-def test_an_instance_is_used_as_it_is() -> None:
+def test_an_instance_is_used_unchanged() -> None:
     attn = ea.create("performer:n_features=8", dims=ea.Dims(head_dim=6, kv_heads=2), seed=7)
-    layer = made(attn)
+    layer = make(attn)
     assert layer.attn is attn
     assert layer.kv_heads == 2
     assert attn.dims == ea.Dims(head_dim=6, kv_heads=2)
 
 
 @pytest.mark.parametrize("variant", ["linformer", "performer:n_features=8", "random_blocks:block_size=2"])
-def test_the_mechanism_gets_the_seed(variant: str) -> None:
+def test_the_seed_is_passed_to_the_mechanism(variant: str) -> None:
     sizes = ea.Dims(heads=4, head_dim=6, kv_heads=4, value_dim=6, max_len=16)
     want = ea.create(variant, dims=sizes, seed=3).double().state_dict()
     assert want
     for kv_heads in (None, 4):
-        got = made(variant, kv_heads=kv_heads, seed=3).attn.state_dict()
+        got = make(variant, kv_heads=kv_heads, seed=3).attn.state_dict()
         assert all(torch.equal(got[name], x) for name, x in want.items())
 
 
 # -- initial weights ---------------------------------------------------------------------------------------------
 
 
-def test_equal_seeds_make_equal_layers_whatever_torch_has_drawn() -> None:
+def test_initial_weights_depend_on_the_seed_only() -> None:
     torch.manual_seed(0)
-    one = made("random_feature:gated=true", seed=3).state_dict()
+    first = make("random_feature:gated=true", seed=3).state_dict()
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    same, other = (made("random_feature:gated=true", seed=seed).state_dict() for seed in (3, 4))
+    same, other = (make("random_feature:gated=true", seed=seed).state_dict() for seed in (3, 4))
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(x, same[name]) for name, x in one.items())
-    assert not any(torch.equal(x, other[name]) for name, x in one.items() if not name.endswith("bias"))
+    assert all(torch.equal(x, same[name]) for name, x in first.items())
+    assert not any(torch.equal(x, other[name]) for name, x in first.items() if not name.endswith("bias"))
 
 
-def test_initial_weights_are_xavier_uniform_and_unrelated() -> None:
+def test_initial_weights_are_xavier_uniform_and_uncorrelated() -> None:
     layer = ea.MultiHeadAttention(256, 4, kv_heads=2)
     weights = {n: p.detach() for n, p in layer.named_parameters() if n.endswith("weight")}
     for name, w in weights.items():
@@ -237,16 +237,16 @@ def test_initial_weights_are_xavier_uniform_and_unrelated() -> None:
         assert 0.99 * bound < w.abs().max() <= bound, name
         assert abs(w.var() / (bound**2 / 3) - 1) < 0.02, name
     rows = [w.flatten()[: 128 * 256] for w in weights.values()]
-    related = torch.corrcoef(torch.stack(rows)) - torch.eye(4)
-    assert related.abs().max() < 0.03
+    correlation = torch.corrcoef(torch.stack(rows)) - torch.eye(4)
+    assert correlation.abs().max() < 0.03
     assert not any(p.any() for n, p in layer.named_parameters() if n.endswith("bias"))
 
 
-# -- what it refuses ----------------------------------------------------------------------------------------------
+# -- invalid arguments --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"d_model": 0}, "d_model and heads must be at least 1, got 0 and 4"),
         ({"heads": 0}, "d_model and heads must be at least 1, got 24 and 0"),
@@ -271,36 +271,36 @@ def test_initial_weights_are_xavier_uniform_and_unrelated() -> None:
         ),
     ],
 )
-def test_sizes_that_do_not_fit(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ea.UsageError, match=words):
+def test_invalid_sizes_are_reported(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         ea.MultiHeadAttention(**{"d_model": 24, "heads": 4, **options})  # pyright: ignore
 
 
-def test_heads_that_do_not_divide_the_width_are_no_matter_with_a_head_width() -> None:
+def test_heads_need_not_divide_the_width_if_head_dim_is_set() -> None:
     assert ea.MultiHeadAttention(24, 5, head_dim=6)(torch.zeros(1, 2, 24)).shape == (1, 2, 24)
 
 
-def test_groups_that_the_mechanism_cannot_have() -> None:
+def test_unsupported_kv_heads_are_refused() -> None:
     with pytest.raises(ea.UnsupportedError, match="reformer does not support fewer key-value heads than heads"):
-        made("reformer", kv_heads=2)
+        make("reformer", kv_heads=2)
 
 
-def test_tensors_that_do_not_fit() -> None:
-    layer = made()
+def test_wrong_shapes_are_reported() -> None:
+    layer = make()
     for x, got in ((torch.zeros(10, 24), "[10, 24]"), (torch.zeros(2, 10, 23), "[2, 10, 23]")):
         for call in (layer, lambda x: layer.step(x, layer.init_state(2, 16))):
             with pytest.raises(ea.UsageError, match=re.escape(f"x must be [B, length, 24], got {got}")):
                 call(x)
     with pytest.raises(ea.UsageError, match=re.escape("context must be [2, length, 24], got [3, 10, 24]")):
-        layer(drawn(), drawn(3))
+        layer(draw(), draw(3))
 
 
-# -- the document ---------------------------------------------------------------------------------------------------
+# -- documentation --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["reference/layers", "how-to/build-models"])
-def test_the_documents_python_runs(page: str, tmp_path: Path) -> None:
+def test_python_examples_of_the_docs_run(page: str, tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / f"docs/{page}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks

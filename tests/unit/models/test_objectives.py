@@ -1,4 +1,4 @@
-"""Objectives: each is its sum over what is asked, in float64, and what does not fit is one line."""
+"""Objectives: compared with loops over targets in float64, and invalid targets."""
 
 from __future__ import annotations
 
@@ -28,54 +28,54 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def nats(rows: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
-    """The mean surprise at labels, a row at a time; those that are ignored do not count."""
-    told = []
+def cross_entropy(rows: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
+    """The mean cross-entropy of labels in a loop over rows, without ignored labels."""
+    losses = []
     for row, label in zip(rows, labels, strict=True):
         if label != IGNORED:
-            told.append(math.log(sum(math.exp(x) for x in row)) - row[label])
-    return sum(told) / len(told)
+            losses.append(math.log(sum(math.exp(x) for x in row)) - row[label])
+    return sum(losses) / len(losses)
 
 
-def test_one_label_a_row() -> None:
+def test_classify_is_the_mean_cross_entropy() -> None:
     logits, labels = draw(B, V), torch.tensor([0, 6, 3])
-    assert classify(logits, labels).item() == pytest.approx(nats(logits.tolist(), [0, 6, 3]), rel=1e-12)
+    assert classify(logits, labels).item() == pytest.approx(cross_entropy(logits.tolist(), [0, 6, 3]), rel=1e-12)
 
 
-def test_the_token_after_each() -> None:
+def test_predict_next_compares_with_the_next_token() -> None:
     logits, tokens = draw(B, N, V), torch.randint(V, (B, N))
     rows, labels = [], []
     for b in range(B):
         for t in range(N - 1):
             rows.append(logits[b, t].tolist())
             labels.append(int(tokens[b, t + 1]))
-    assert predict_next(logits, tokens).item() == pytest.approx(nats(rows, labels), rel=1e-12)
+    assert predict_next(logits, tokens).item() == pytest.approx(cross_entropy(rows, labels), rel=1e-12)
 
 
 @pytest.mark.parametrize("objective", [predict_masked, translate])
-def test_only_what_is_asked_counts(objective: Callable[..., Tensor]) -> None:
+def test_ignored_targets_have_no_loss_and_no_gradient(objective: Callable[..., Tensor]) -> None:
     logits, targets = draw(B, N, V).requires_grad_(), torch.randint(V, (B, N))
     targets[0], targets[1, ::2] = IGNORED, IGNORED
     loss = objective(logits, targets)
-    wanted = nats(logits.detach().flatten(0, 1).tolist(), targets.flatten().tolist())
-    assert loss.item() == pytest.approx(wanted, rel=1e-12)
-    (slope,) = torch.autograd.grad(loss, logits)
-    assert slope[targets == IGNORED].count_nonzero() == 0
-    assert slope[targets != IGNORED].count_nonzero() > 0
+    expected = cross_entropy(logits.detach().flatten(0, 1).tolist(), targets.flatten().tolist())
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient[targets == IGNORED].count_nonzero() == 0
+    assert gradient[targets != IGNORED].count_nonzero() > 0
 
 
-def test_tokens_after_padding_are_not_asked() -> None:
+def test_predict_next_ignores_padding() -> None:
     logits, tokens = draw(1, N, V), torch.tensor([[1, 2, 3, IGNORED, IGNORED]])
-    wanted = nats(logits[0, :2].tolist(), [2, 3])
-    assert predict_next(logits, tokens).item() == pytest.approx(wanted, rel=1e-12)
+    expected = cross_entropy(logits[0, :2].tolist(), [2, 3])
+    assert predict_next(logits, tokens).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_whether_a_sentence_follows() -> None:
+def test_follows_is_the_mean_cross_entropy() -> None:
     logits, labels = draw(B, 2), torch.tensor([1, 0, 1])
-    assert follows(logits, labels).item() == pytest.approx(nats(logits.tolist(), [1, 0, 1]), rel=1e-12)
+    assert follows(logits, labels).item() == pytest.approx(cross_entropy(logits.tolist(), [1, 0, 1]), rel=1e-12)
 
 
-def test_hidden_patches() -> None:
+def test_predict_patches_is_the_error_of_normalised_masked_patches() -> None:
     predicted, patches, hidden = draw(B, N, 6), 3 + 2 * draw(B, N, 6), torch.rand(B, N) < 0.5
     hidden[0], hidden[1, 0] = False, True
     errors = []
@@ -113,7 +113,7 @@ WRONG: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_fit_is_one_line(name: str) -> None:
-    objective, given, says = WRONG[name]
-    with pytest.raises(UsageError, match=says):
-        objective(*given)
+def test_invalid_targets_are_reported(name: str) -> None:
+    objective, arguments, message = WRONG[name]
+    with pytest.raises(UsageError, match=message):
+        objective(*arguments)

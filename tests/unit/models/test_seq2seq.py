@@ -1,4 +1,4 @@
-"""Recurrent sequence to sequence: a naive loop with the same weights, padding, writing, refusals."""
+"""Recurrent sequence to sequence: compared with a naive loop, padding, generation, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def make(how: Any) -> Any:
     return model.double()
 
 
-def cell(x: Tensor, h: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def gru_cell(x: Tensor, h: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
     (r, z, n), (r_, z_, n_) = (w @ x + b).chunk(3), (u @ h + c).chunk(3)
     r, z = (r + r_).sigmoid(), (z + z_).sigmoid()
     return (1 - z) * (n + r * n_).tanh() + z * h
 
 
-def read(model: Any, words: Tensor) -> tuple[Tensor, Tensor]:
-    """One source: a row a word, and the writer's first state."""
+def encode(model: Any, words: Tensor) -> tuple[Tensor, Tensor]:
+    """One row for each word of a source, and the writer's initial state."""
     x, sides, lasts = model.sources.weight[words], [], []
     for end in ("", "_reverse"):
         weights = [
@@ -36,14 +36,14 @@ def read(model: Any, words: Tensor) -> tuple[Tensor, Tensor]:
         ]
         h, rows = torch.zeros(WIDTH, dtype=x.dtype), []
         for word in x.flip(0) if end else x:
-            h = cell(word, h, *weights)
+            h = gru_cell(word, h, *weights)
             rows.append(h)
         lasts.append(h)
         sides.append(torch.stack(rows).flip(0) if end else torch.stack(rows))
     return torch.cat(sides, 1), (model.bridge.weight @ torch.cat(lasts) + model.bridge.bias).tanh()
 
 
-def look(model: Any, state: Tensor, rows: Tensor) -> Tensor:
+def attend(model: Any, state: Tensor, rows: Tensor) -> Tensor:
     keys = rows @ model.keys.weight.T
     if model.how == "bahdanau":
         attn = model.attn
@@ -53,49 +53,49 @@ def look(model: Any, state: Tensor, rows: Tensor) -> Tensor:
     return torch.stack(scores).softmax(0) @ rows
 
 
-def by_hand(model: Any, source: Tensor, target: Tensor) -> Tensor:
-    rows, state = read(model, source)
-    found = []
+def reference(model: Any, source: Tensor, target: Tensor) -> Tensor:
+    rows, state = encode(model, source)
+    logits = []
     weights = [getattr(model.writer, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     for word in target:
         x = model.targets.weight[word]
         if model.how == "bahdanau":
-            x = torch.cat([x, look(model, state, rows)])
-        state = cell(x, state, *weights)
-        shown = state
+            x = torch.cat([x, attend(model, state, rows)])
+        state = gru_cell(x, state, *weights)
+        features = state
         if model.how == "luong":
-            shown = (model.join.weight @ torch.cat([state, look(model, state, rows)])).tanh()
-        found.append(model.head.weight @ shown + model.head.bias)
-    return torch.stack(found)
+            features = (model.join.weight @ torch.cat([state, attend(model, state, rows)])).tanh()
+        logits.append(model.head.weight @ features + model.head.bias)
+    return torch.stack(logits)
 
 
 @pytest.mark.parametrize("how", [None, "bahdanau", "luong"])
-def test_it_is_the_naive_loop_gradients_included(how: Any) -> None:
+def test_outputs_and_gradients_equal_the_naive_loop(how: Any) -> None:
     model, source, target = make(how), torch.randint(7, (2, 5)), torch.randint(9, (2, 4))
     lengths = torch.tensor([5, 3])
     got = model(source, target, lengths)
-    want = torch.stack([by_hand(model, source[b, : lengths[b]], target[b]) for b in range(2)])
+    want = torch.stack([reference(model, source[b, : lengths[b]], target[b]) for b in range(2)])
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    given = [p for p in model.parameters() if p.requires_grad]
-    slopes = [torch.autograd.grad(out.cos().sum(), given, allow_unused=True) for out in (got, want)]
-    for name, mine, right in zip(dict(model.named_parameters()), *slopes, strict=True):
-        torch.testing.assert_close(mine, right, rtol=0, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = [torch.autograd.grad(out.cos().sum(), parameters, allow_unused=True) for out in (got, want)]
+    for name, actual, expected in zip(dict(model.named_parameters()), *gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("how", [None, "bahdanau", "luong"])
-def test_what_is_written_is_the_likeliest(how: Any) -> None:
+def test_generated_tokens_are_the_argmax(how: Any) -> None:
     model, source = make(how), torch.randint(7, (2, 5))
     written = model.generate(source, begin=1, steps=4)
-    told = torch.cat([torch.ones(2, 1, dtype=torch.long), written[:, :-1]], 1)
-    assert torch.equal(model(source, told).argmax(-1), written)
+    inputs = torch.cat([torch.ones(2, 1, dtype=torch.long), written[:, :-1]], 1)
+    assert torch.equal(model(source, inputs).argmax(-1), written)
 
 
-def test_any_mechanism_may_attend() -> None:
+def test_luong_attention_can_use_other_mechanisms() -> None:
     model = Seq2Seq(source_vocab=7, target_vocab=9, width=8, attention="luong", variant="linear")
     assert model(torch.randint(7, (2, 5)), torch.randint(9, (2, 3))).shape == (2, 3, 9)
 
 
-def test_what_does_not_fit_is_one_line() -> None:
+def test_invalid_arguments_are_reported() -> None:
     with pytest.raises(ea.UsageError, match="bahdanau, luong or None, got 'keras'"):
         Seq2Seq(source_vocab=2, target_vocab=2, attention="keras")  # pyright: ignore
     with pytest.raises(ea.UsageError, match="at least 1"):

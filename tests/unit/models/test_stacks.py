@@ -1,4 +1,4 @@
-"""Encoders and decoders: torch's own with the same weights, any mechanism inside, steps, and refusals."""
+"""Encoders and decoders: compared with torch's, all mechanisms, steps, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ SIZES: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "hidden": 24, "
 CAUSAL = [name for name in ea.names() if name not in ("linformer", "nystromformer")]
 
 
-def randomised(model: nn.Module) -> nn.Module:
+def randomise(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model.double()
 
 
-def copy_attention(ours: ea.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    maps = [ours.q_proj, ours.k_proj, ours.v_proj]
-    theirs.in_proj_weight.copy_(torch.cat([m.weight for m in maps]))  # pyright: ignore
-    theirs.in_proj_bias.copy_(torch.cat([m.bias for m in maps]))  # pyright: ignore
-    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+def copy_attention(module: ea.MultiHeadAttention, torch_module: nn.MultiheadAttention) -> None:
+    maps = [module.q_proj, module.k_proj, module.v_proj]
+    torch_module.in_proj_weight.copy_(torch.cat([m.weight for m in maps]))  # pyright: ignore
+    torch_module.in_proj_bias.copy_(torch.cat([m.bias for m in maps]))  # pyright: ignore
+    torch_module.out_proj.load_state_dict(module.out_proj.state_dict())
 
 
 @torch.no_grad()
-def copy_block(ours: Block, theirs: Any) -> None:
-    copy_attention(ours.attention, theirs.self_attn)
-    if ours.cross is not None:
-        copy_attention(ours.cross, theirs.multihead_attn)
-    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
-    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
-    for number, norm in enumerate(ours.norms, 1):
-        getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
+def copy_block(module: Block, torch_module: Any) -> None:
+    copy_attention(module.attention, torch_module.self_attn)
+    if module.cross is not None:
+        copy_attention(module.cross, torch_module.multihead_attn)
+    torch_module.linear1.load_state_dict(module.feed_forward.inner.state_dict())
+    torch_module.linear2.load_state_dict(module.feed_forward.outer.state_dict())
+    for number, norm in enumerate(module.norms, 1):
+        getattr(torch_module, f"norm{number}").load_state_dict(norm.state_dict())
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_an_encoder_is_torchs(norm: str, activation: str) -> None:
-    model: Any = randomised(Encoder(Config(**SIZES, positions=None, norm=norm, activation=activation)))  # pyright: ignore
+def test_encoder_equals_torchs(norm: str, activation: str) -> None:
+    model: Any = randomise(Encoder(Config(**SIZES, positions=None, norm=norm, activation=activation)))  # pyright: ignore
     layer = nn.TransformerEncoderLayer(
         16, 4, 24, dropout=0, activation=activation, batch_first=True, norm_first=norm == "pre"
     )
     last = nn.LayerNorm(16) if norm == "pre" else None
-    theirs: Any = nn.TransformerEncoder(layer, 2, norm=last, enable_nested_tensor=False).double()
-    for mine, other in zip(model.blocks, theirs.layers, strict=True):
-        copy_block(mine, other)
+    torch_module: Any = nn.TransformerEncoder(layer, 2, norm=last, enable_nested_tensor=False).double()
+    for block, other in zip(model.blocks, torch_module.layers, strict=True):
+        copy_block(block, other)
     if last is not None:
-        theirs.norm.load_state_dict(model.norm.state_dict())
+        torch_module.norm.load_state_dict(model.norm.state_dict())
     x = torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([9, 6])
     hidden = torch.arange(9) >= lengths[:, None]
-    want, got = theirs(x, src_key_padding_mask=hidden), model(x, ea.Mask(key_lengths=lengths))
+    want, got = torch_module(x, src_key_padding_mask=hidden), model(x, ea.Mask(key_lengths=lengths))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    slopes = [torch.autograd.grad(out.cos().sum(), x)[0] for out in (got, want)]
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(out.cos().sum(), x)[0] for out in (got, want)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_decoder_with_a_context_is_torchs(norm: str) -> None:
+def test_decoder_with_a_context_equals_torchs(norm: str) -> None:
     config = Config(**SIZES, positions=None, norm=norm)  # pyright: ignore
-    model: Any = randomised(Decoder(config, vocab=11, cross="full"))
+    model: Any = randomise(Decoder(config, vocab=11, cross="full"))
     layer = nn.TransformerDecoderLayer(
         16, 4, 24, dropout=0, activation="gelu", batch_first=True, norm_first=norm == "pre"
     )
     last = nn.LayerNorm(16) if norm == "pre" else None
-    theirs: Any = nn.TransformerDecoder(layer, 2, norm=last).double()
-    for mine, other in zip(model.blocks, theirs.layers, strict=True):
-        copy_block(mine, other)
+    torch_module: Any = nn.TransformerDecoder(layer, 2, norm=last).double()
+    for block, other in zip(model.blocks, torch_module.layers, strict=True):
+        copy_block(block, other)
     if last is not None:
-        theirs.norm.load_state_dict(model.norm.state_dict())
+        torch_module.norm.load_state_dict(model.norm.state_dict())
     tokens, context = torch.randint(11, (2, 7)), torch.randn(2, 5, 16, dtype=torch.float64)
     later = torch.ones(7, 7).triu(1).bool()
-    rows = theirs(model.embedding(tokens), context, tgt_mask=later, tgt_is_causal=True)
+    rows = torch_module(model.embedding(tokens), context, tgt_mask=later, tgt_is_causal=True)
     want = rows @ model.head.weight.T
     torch.testing.assert_close(model(tokens, context=context), want, rtol=0, atol=1e-12)
 
@@ -90,12 +90,12 @@ def make(attention: str | tuple[str, ...], **options: Any) -> Decoder:
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "binary", "learned", None])
 @pytest.mark.parametrize("convolution", [0, 3])
-def test_steps_are_the_forward_pass_with_any_positions(positions: str | None, convolution: int) -> None:
+def test_steps_equal_the_forward_pass_with_any_positions(positions: str | None, convolution: int) -> None:
     check_steps(make("full", positions=positions, convolution=convolution))
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_every_mechanism_serves_in_a_decoder_and_is_trained(name: str) -> None:
+def test_causal_mechanisms_train_and_decode_in_a_decoder(name: str) -> None:
     model = make(name, positions="sinusoidal")
     tokens = torch.randint(11, (2, 12))
     loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
@@ -119,14 +119,14 @@ def check_steps(model: Decoder) -> None:
     assert ea.state_bytes(state) > 0
 
 
-def test_no_logit_sees_a_later_token() -> None:
+def test_logits_do_not_depend_on_later_tokens() -> None:
     model, tokens = make("full", convolution=4), torch.randint(11, (2, 12))
     changed = tokens.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 11
     torch.testing.assert_close(model(changed)[:, :7], model(tokens)[:, :7], rtol=0, atol=1e-13)
 
 
-def test_layers_may_have_mechanisms_of_their_own() -> None:
+def test_layers_can_have_different_mechanisms_and_seeds() -> None:
     model = make(("linear", "full"), layers=2)
     assert [block.attention.attn.label for block in model.blocks] == ["linear", "full"]  # pyright: ignore
     assert Config(**{**SIZES, "layers": 4, "attention": ("linear", "full"), "cycle": True}).specs[2:] == (
@@ -137,19 +137,19 @@ def test_layers_may_have_mechanisms_of_their_own() -> None:
     assert seeds == [5, 6]
 
 
-def test_equal_configs_make_equal_models_and_take_nothing_from_torchs_generator() -> None:
+def test_equal_configs_give_equal_models_and_keep_torchs_rng_state() -> None:
     before = torch.get_rng_state()
-    one, same = make("performer", positions="learned"), make("performer", positions="learned")
+    first, second = make("performer", positions="learned"), make("performer", positions="learned")
     assert torch.equal(before, torch.get_rng_state())
-    for name, x in one.state_dict().items():
-        assert torch.equal(x, same.state_dict()[name]), name
+    for name, x in first.state_dict().items():
+        assert torch.equal(x, second.state_dict()[name]), name
     other = make("performer", positions="learned", seed=9)
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(first.state_dict())
     tokens = torch.randint(11, (1, 9))
-    assert torch.equal(one(tokens), other(tokens))
+    assert torch.equal(first(tokens), other(tokens))
 
 
-def test_sources_reach_targets_and_padding_does_not() -> None:
+def test_targets_depend_on_sources_and_not_on_padding() -> None:
     config = Config(**SIZES)
     model = EncoderDecoder(config, source_vocab=7, target_vocab=11).double()
     source, target, lengths = torch.randint(7, (2, 8)), torch.randint(11, (2, 6)), torch.tensor([8, 5])
@@ -159,12 +159,12 @@ def test_sources_reach_targets_and_padding_does_not() -> None:
     changed[0, 0] = (changed[0, 0] + 1) % 7
     assert (model(changed, target, lengths)[0] - got[0]).abs().max() > 1e-4
     written = model.generate(source, begin=1, steps=6, source_lengths=lengths)
-    told = torch.cat([torch.ones(2, 1, dtype=torch.long), written[:, :-1]], 1)
-    assert torch.equal(model(source, told, lengths).argmax(-1), written)
+    inputs = torch.cat([torch.ones(2, 1, dtype=torch.long), written[:, :-1]], 1)
+    assert torch.equal(model(source, inputs, lengths).argmax(-1), written)
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "message"),
     [
         ({"heads": 3}, "heads=3 does not divide d_model=16"),
         ({"heads": 32}, "heads=32 does not divide d_model=16"),
@@ -176,21 +176,21 @@ def test_sources_reach_targets_and_padding_does_not() -> None:
         ({"layers": 0}, "layers must be at least 1"),
     ],
 )
-def test_what_does_not_fit_is_one_line(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what) as found:
+def test_invalid_configs_are_reported_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message) as error:
         Config(**{**SIZES, **options})
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
-def test_calls_that_do_not_fit_are_one_line() -> None:
+def test_invalid_calls_are_reported() -> None:
     model = make("full")
-    for tokens, what in (
+    for tokens, message in (
         (torch.tensor([[0, 11]]), "token 11 is outside of a vocabulary of 11"),
         (torch.tensor([[-1]]), "token -1 is outside"),
         (torch.zeros(1, 3), "whole numbers"),
         (torch.zeros(1, 33, dtype=torch.long), "33 positions, max_len is 32"),
     ):
-        with pytest.raises(ea.UsageError, match=what):
+        with pytest.raises(ea.UsageError, match=message):
             model(tokens)
     with pytest.raises(ea.UsageError, match="mask has to be causal"):
         model(torch.tensor([[1]]), mask=ea.Mask())
@@ -200,13 +200,13 @@ def test_calls_that_do_not_fit_are_one_line() -> None:
         EncoderDecoder(Config(**SIZES), source_vocab=2, target_vocab=2, decoder=Config(d_model=32))
 
 
-def test_who_lacks_what_a_model_needs_is_named_with_it() -> None:
-    for make_it, what in (
+def test_unsupported_mechanisms_and_positions_are_reported() -> None:
+    for make_invalid, message in (
         (lambda: make("linformer"), "Decoder needs a mechanism that takes causal masks; linformer.*no causal masks"),
         (lambda: Encoder(Config(**SIZES, attention="retention")), "Encoder needs .* retention"),
         (lambda: Decoder(Config(**SIZES), vocab=3, cross="reformer"), "reformer"),
         (lambda: Encoder(Config(**SIZES, positions="alibi"))(torch.zeros(1, 2, 16)), "needs a causal mask"),
         (lambda: Decoder(Config(**SIZES, attention="linear", positions="alibi"), vocab=3), "does not support Alibi"),
     ):
-        with pytest.raises(ea.UnsupportedError, match=what):
-            make_it()
+        with pytest.raises(ea.UnsupportedError, match=message):
+            make_invalid()

@@ -1,4 +1,4 @@
-"""The vision transformer: patches in their order, the whole's token, and refusals."""
+"""The vision transformer: patches, training, masked patches, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from efficient_attn.models.vision import MaskedPatches, VisionTransformer
 CONFIG = Config(d_model=16, heads=2, layers=2)
 
 
-def test_patches_are_cut_line_by_line() -> None:
+def test_patches_are_in_row_major_order() -> None:
     model = VisionTransformer(CONFIG, image=(2, 6, 9), patch=3, classes=4)
     images = torch.arange(2 * 2 * 6 * 9.0).view(2, 2, 6, 9)
-    found = model.cut(images)
-    assert found.shape == (2, 6, 18)
+    patches = model.cut(images)
+    assert patches.shape == (2, 6, 18)
     for number, (top, left) in enumerate((top, left) for top in (0, 3) for left in (0, 3, 6)):
-        assert torch.equal(found[1, number], images[1, :, top : top + 3, left : left + 3].flatten())
+        assert torch.equal(patches[1, number], images[1, :, top : top + 3, left : left + 3].flatten())
 
 
 @pytest.mark.parametrize("attention", ["full", "linear", "nystromformer:n_landmarks=4", "sliding_window:window=2"])
-def test_it_learns_to_tell_images_apart(attention: str) -> None:
+def test_training_separates_two_classes_of_images(attention: str) -> None:
     model = VisionTransformer(
         Config(d_model=16, heads=2, layers=1, attention=attention), image=(1, 8, 8), patch=2, classes=2
     )
@@ -41,15 +41,15 @@ def test_it_learns_to_tell_images_apart(attention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "message"),
     [
         ({"patch": 4}, "patches of 4 do not divide an image of 6 x 9"),
         ({"patch": 0}, "patches of 0"),
         ({"classes": 0}, "classes must be at least 1"),
     ],
 )
-def test_what_does_not_fit_is_one_line(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what):
+def test_invalid_arguments_are_reported(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         VisionTransformer(CONFIG, **{"image": (1, 6, 9), "patch": 3, "classes": 2, **options})
     with pytest.raises(ea.UsageError, match=r"images must be \[B, 1, 6, 9\]"):
         VisionTransformer(CONFIG, image=(1, 6, 9), patch=3, classes=2)(torch.zeros(1, 1, 6, 6))
@@ -58,10 +58,10 @@ def test_what_does_not_fit_is_one_line(options: dict[str, Any], what: str) -> No
 # -- masked patches --------------------------------------------------------------------------------------------------
 
 
-def test_what_hidden_patches_hold_is_not_seen() -> None:
+def test_masked_patches_do_not_affect_the_output() -> None:
     model = MaskedPatches(CONFIG, image=(1, 8, 8), patch=2)
     images, hidden = torch.rand(2, 1, 8, 8), torch.zeros(2, 16, dtype=torch.bool)
-    hidden[:, 5] = True  # in the second line the second
+    hidden[:, 5] = True  # second row, second column
     other = images.clone()
     other[:, :, 2:4, 2:4] = 7
     assert torch.equal(model(images, hidden), model(other, hidden))
@@ -70,6 +70,6 @@ def test_what_hidden_patches_hold_is_not_seen() -> None:
 
 
 @pytest.mark.parametrize("hidden", [torch.zeros(2, 9, dtype=torch.bool), torch.zeros(2, 16)])
-def test_what_is_hidden_is_said_for_every_patch(hidden: torch.Tensor) -> None:
+def test_masks_of_wrong_shape_or_dtype_are_refused(hidden: torch.Tensor) -> None:
     with pytest.raises(ea.UsageError, match=r"hidden must be \[2, 16\] bool"):
         MaskedPatches(CONFIG, image=(1, 8, 8), patch=2)(torch.rand(2, 1, 8, 8), hidden)

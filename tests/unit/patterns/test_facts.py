@@ -1,4 +1,4 @@
-"""Patterns as values: what they allow, and that the blocks which they name miss nothing."""
+"""Patterns: allowed pairs, key blocks, reach, equality, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def geometries(draw: st.DrawFn) -> Geometry:
     return Geometry(n, m, start, draw(st.booleans()))
 
 
-def rule(fact: Fact, i: int, j: int, g: Geometry) -> bool:
-    """The definitions again, in plain words."""
+def is_allowed(fact: Fact, i: int, j: int, g: Geometry) -> bool:
+    """The definition of each fact for one pair."""
     if isinstance(fact, Band):
         above = fact.lo is None or fact.lo <= i - j
         return above and (fact.hi is None or i - j <= fact.hi) and (i - j) % fact.step == 0
@@ -57,9 +57,9 @@ def rule(fact: Fact, i: int, j: int, g: Geometry) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(patterns, geometries())
-def test_allows_is_the_definition_on_tensors_arrays_and_numbers(pattern: Pattern, g: Geometry) -> None:
+def test_allows_equals_the_definition_on_tensors_arrays_and_numbers(pattern: Pattern, g: Geometry) -> None:
     rows = range(g.start, g.start + g.n)
-    want = [[any(rule(f, i, j, g) for f in pattern.facts) for j in range(g.m)] for i in rows]
+    want = [[any(is_allowed(f, i, j, g) for f in pattern.facts) for j in range(g.m)] for i in rows]
     i, j = np.arange(g.n)[:, None] + g.start, np.arange(g.m)[None]
     assert np.broadcast_to(pattern.allows(i, j, g), (g.n, g.m)).tolist() == want
     tensor = pattern.allows(torch.from_numpy(i), torch.from_numpy(j), g)
@@ -69,35 +69,35 @@ def test_allows_is_the_definition_on_tensors_arrays_and_numbers(pattern: Pattern
 
 @settings(max_examples=200, deadline=None)
 @given(patterns, geometries(), st.integers(1, 9), st.integers(1, 9))
-def test_blocks_hold_every_allowed_pair(pattern: Pattern, g: Geometry, size: int, rows: int) -> None:
+def test_key_blocks_contain_all_allowed_pairs(pattern: Pattern, g: Geometry, size: int, rows: int) -> None:
     for first in range(g.start, g.start + g.n, rows):
         last = min(first + rows, g.start + g.n) - 1
-        named = pattern.key_blocks(first, last, size, g)
-        assert named == sorted(set(named))
-        assert all(0 <= b * size < g.m for b in named)
+        key_blocks = pattern.key_blocks(first, last, size, g)
+        assert key_blocks == sorted(set(key_blocks))
+        assert all(0 <= b * size < g.m for b in key_blocks)
         if g.causal:
-            assert all(b * size <= last for b in named)
+            assert all(b * size <= last for b in key_blocks)
         for i in range(first, last + 1):
             for j in range(min(g.m, i + 1) if g.causal else g.m):
-                if any(rule(f, i, j, g) for f in pattern.facts):
-                    assert j // size in named
+                if any(is_allowed(f, i, j, g) for f in pattern.facts):
+                    assert j // size in key_blocks
 
 
 @settings(max_examples=100, deadline=None)
 @given(patterns, st.integers(0, 60))
-def test_reach_bounds_what_a_causal_query_sees(pattern: Pattern, i: int) -> None:
+def test_reach_bounds_the_keys_of_causal_queries(pattern: Pattern, i: int) -> None:
     g = Geometry(i + 1, i + 1, 0, True)
-    seen = [j for j in range(i + 1) if any(rule(f, i, j, g) for f in pattern.facts)]
+    seen = [j for j in range(i + 1) if any(is_allowed(f, i, j, g) for f in pattern.facts)]
     if pattern.reach is not None:
         assert all(j < pattern.reach.prefix or i - j <= pattern.reach.back for j in seen)
 
 
-def test_a_window_names_few_blocks() -> None:
+def test_a_window_needs_few_key_blocks() -> None:
     g = Geometry(1 << 20, 1 << 20, 0, False)
     assert len(sliding_window(64).key_blocks(1 << 19, (1 << 19) + 63, 64, g)) <= 4
 
 
-def test_reach() -> None:
+def test_reach_of_each_fact() -> None:
     assert Band(-3, 5).reach == Reach(5)
     assert Band(-9, -4).reach == Reach(0)
     assert Band(0, None).reach is None
@@ -112,7 +112,7 @@ def test_reach() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(geometries(), st.integers(1, 6), st.integers(1, 6), st.data())
-def test_the_classics_are_their_definitions(g: Geometry, a: int, b: int, data: st.DataObject) -> None:
+def test_classic_patterns_equal_their_definitions(g: Geometry, a: int, b: int, data: st.DataObject) -> None:
     c = data.draw(st.integers(1, b))
     definitions = {
         classics.sliding_window(a): lambda i, j: abs(i - j) <= a,
@@ -128,7 +128,7 @@ def test_the_classics_are_their_definitions(g: Geometry, a: int, b: int, data: s
                 assert bool(pattern.allows(i, j, g)) == definition(i, j), (pattern, i, j)
 
 
-def test_random_blocks_are_distinct_and_a_function_of_seed_and_block() -> None:
+def test_random_blocks_are_distinct_and_depend_on_seed_and_block() -> None:
     g, longer = Geometry(400, 400, 0, True), Geometry(900, 900, 0, True)
     fact = Blocks(10, 3, seed=5)
     for a in range(40):
@@ -149,19 +149,19 @@ def test_window_is_one_contiguous_band() -> None:
     assert Pattern((Keys(0, 1),)).window is None
 
 
-def test_joining_keeps_all_facts_in_order() -> None:
+def test_unions_keep_all_facts_in_order() -> None:
     a, b, c = Band(0, 1), Keys(0, 2), Band(3, 4)
     assert (a | b | c).facts == ((a | b) | Pattern((c,))).facts == (a, b, c)
     assert (Pattern((a,)) | c).facts == (a, c)
 
 
-def test_patterns_are_values() -> None:
+def test_equality_and_hash_of_patterns_compare_values() -> None:
     assert sliding_window(3) == sliding_window(3)
     assert hash(sliding_window(3)) == hash(sliding_window(3))
     assert sliding_window(3) != sliding_window(4)
 
 
-def test_anything_with_the_three_parts_is_a_fact() -> None:
+def test_objects_with_reach_allows_and_blocks_are_facts() -> None:
     class Diagonal:
         reach = 0
 
@@ -171,13 +171,13 @@ def test_anything_with_the_three_parts_is_a_fact() -> None:
         def blocks(self, first, last, size, g):
             return range(first // size, last // size + 1)
 
-    mine = Diagonal()
-    assert as_pattern(mine).facts == (mine,)
-    assert (Band(0, 1) | mine).facts[1] is mine
+    fact = Diagonal()
+    assert as_pattern(fact).facts == (fact,)
+    assert (Band(0, 1) | fact).facts[1] is fact
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Band(3, 2), "needs lo <= hi and step >= 1, got lo=3, hi=2, step=1"),
         (lambda: Band(0, 2, 0), "step=0"),
@@ -199,6 +199,6 @@ def test_anything_with_the_three_parts_is_a_fact() -> None:
         (lambda: Band(0, 1) | 3, "a pattern consists of facts"),
     ],
 )
-def test_impossible_patterns_are_reported(make, words: str) -> None:
-    with pytest.raises(UsageError, match=words.replace("|", r"\|")):
+def test_invalid_patterns_are_reported(make, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("|", r"\|")):
         make()

@@ -1,4 +1,4 @@
-"""Grids of patterns: they count what the pattern allows, whatever the cells, and choose lengths that show it."""
+"""Grids of patterns: counts of allowed pairs, sampling, and the selected lengths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ facts = st.one_of(
     st.builds(lambda first, width: Keys(first, first + width), st.integers(0, 5), st.integers(1, 4)),
     st.integers(2, 5).map(lambda p: Where(lambda i, j: (i * 3 + j) % p == 0)),
 )
-patterns = st.lists(facts, min_size=1, max_size=3).map(lambda found: Pattern(tuple(found)))
+patterns = st.lists(facts, min_size=1, max_size=3).map(lambda drawn: Pattern(tuple(drawn)))
 
 
 @st.composite
@@ -37,7 +37,7 @@ def allowed(pattern: Pattern, g: Geometry) -> np.ndarray:
 
 @settings(max_examples=200, deadline=None)
 @given(patterns, geometries(), st.integers(1, 50), st.integers(1, 50))
-def test_a_grid_counts_each_allowed_pair_in_its_cell(pattern: Pattern, g: Geometry, rows: int, columns: int) -> None:
+def test_grid_cells_count_their_allowed_pairs(pattern: Pattern, g: Geometry, rows: int, columns: int) -> None:
     grid, seen = compute_share_grid(pattern.allows, g, rows=rows, columns=columns), allowed(pattern, g)
     assert grid.exact
     assert grid.allowed_pairs.sum() == seen.sum()
@@ -49,7 +49,7 @@ def test_a_grid_counts_each_allowed_pair_in_its_cell(pattern: Pattern, g: Geomet
     assert ((grid.shares >= 0) & (grid.shares <= 1)).all()
 
 
-def test_as_many_cells_as_pairs_are_the_pairs() -> None:
+def test_a_grid_with_a_cell_per_pair_equals_the_pattern() -> None:
     g = Geometry(24, 24, 0, True)
     grid = compute_share_grid(sliding_window(3).allows, g, rows=99, columns=99)
     assert np.array_equal(grid.shares, allowed(sliding_window(3), g))
@@ -57,7 +57,7 @@ def test_as_many_cells_as_pairs_are_the_pairs() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_long_sequences_are_sampled_in_little_memory(causal: bool) -> None:
+def test_long_sequences_are_sampled_with_bounded_memory(causal: bool) -> None:
     pattern, g = sliding_window(8192), Geometry(1 << 16, 1 << 16, 0, causal)
     tracemalloc.start()
     grid = compute_share_grid(pattern.allows, g, rows=32, columns=32)
@@ -68,12 +68,12 @@ def test_long_sequences_are_sampled_in_little_memory(causal: bool) -> None:
     i = np.arange(g.n)
     kept = (np.minimum(i + 8192, i if causal else g.n - 1) - np.maximum(i - 8192, 0) + 1).sum()
     assert grid.share == pytest.approx(kept / count_possible_pairs(g.n, g.m, causal), rel=0.01)
-    again = compute_share_grid(pattern.allows, g, rows=32, columns=32)
-    assert np.array_equal(grid.allowed_pairs, again.allowed_pairs)
+    repeated = compute_share_grid(pattern.allows, g, rows=32, columns=32)
+    assert np.array_equal(grid.allowed_pairs, repeated.allowed_pairs)
 
 
-def test_sampling_does_not_fall_into_step_with_a_pattern() -> None:
-    """A pattern of every eighth query, of which every eighth is looked at."""
+def test_sampling_is_not_aliased_by_periodic_patterns() -> None:
+    """A pattern of every eighth query, sampled at every eighth query."""
     pattern, g = as_pattern(Where(lambda i, j: (i % 8 == 0) & (j == j))), Geometry(4096, 64, 0, False)
     grid = compute_share_grid(pattern.allows, g, rows=4, columns=4, budget=4096 * 64 // 8)
     assert not grid.exact
@@ -93,18 +93,18 @@ def test_sampling_does_not_fall_into_step_with_a_pattern() -> None:
         (as_pattern(Band(None, None)), 32),  # all keys at any length
     ],
 )
-def test_the_length_shows_windows_strides_and_all(pattern: Pattern, length: int) -> None:
+def test_choose_length_fits_windows_and_strides(pattern: Pattern, length: int) -> None:
     assert choose_length(pattern, causal=False) == length
 
 
-def test_both_directions_have_one_length() -> None:
-    one, other = compute_share_grids(sliding_window(16), directions=(False, True), rows=8, columns=8)
-    assert one.geometry.n == other.geometry.n == 128
-    assert (one.direction, other.direction) == ("bidirectional", "causal")
-    (given,) = compute_share_grids(sliding_window(16), directions=(True,), rows=8, columns=8, length=50)
-    assert given.geometry == Geometry(50, 50, 0, True)
+def test_grids_of_both_directions_have_equal_lengths() -> None:
+    bidirectional, causal = compute_share_grids(sliding_window(16), directions=(False, True), rows=8, columns=8)
+    assert bidirectional.geometry.n == causal.geometry.n == 128
+    assert (bidirectional.direction, causal.direction) == ("bidirectional", "causal")
+    (grid,) = compute_share_grids(sliding_window(16), directions=(True,), rows=8, columns=8, length=50)
+    assert grid.geometry == Geometry(50, 50, 0, True)
 
 
-def test_no_torch_is_imported() -> None:
+def test_rasterize_does_not_import_torch() -> None:
     code = f"import sys, {rasterize.__name__}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

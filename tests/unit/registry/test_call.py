@@ -23,13 +23,13 @@ def tensors(heads: int = 4, kv_heads: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_is_scaled_dot_product_attention(causal: bool) -> None:
+def test_attention_equals_scaled_dot_product_attention(causal: bool) -> None:
     q, k, v = tensors()
     want = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     assert torch.allclose(ea.attention(q, k, v, is_causal=causal), want, atol=1e-12)
 
 
-def test_takes_options_backends_masks_and_groups() -> None:
+def test_attention_supports_options_backends_masks_and_groups() -> None:
     q, k, v = tensors(kv_heads=2)
     mask = ea.Mask(causal=True, key_lengths=torch.tensor([9, 4]))
     got = ea.attention(q, k, v, variant="sliding_window", window=3, mask=mask)
@@ -39,7 +39,7 @@ def test_takes_options_backends_masks_and_groups() -> None:
 
 
 @pytest.mark.parametrize("variant", ["full", "sliding_window:window=3", "linear"])
-def test_packed_sequences_are_each_alone(variant: str) -> None:
+def test_packed_sequences_equal_separate_calls(variant: str) -> None:
     q, k, v = (x[:1] for x in tensors())
     ends = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
     got = ea.attention(q, k, v, variant=variant, is_causal=True, cu_seqlens=ends)
@@ -55,21 +55,21 @@ def test_packed_sequences_are_each_alone(variant: str) -> None:
 @pytest.mark.parametrize(
     "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.contract.mechanism", "ea.attention"]
 )
-def test_is_a_function_whatever_was_imported_first(first: str) -> None:
-    """A submodule has the same name, and the import system likes to put it in the function's place."""
+def test_attention_is_a_function_in_any_import_order(first: str) -> None:
+    """A submodule of the same name must not replace the function when it is imported."""
     code = f"import efficient_attn as ea; {first}; from efficient_attn.contract.mechanism import Dims"
     code += "; assert callable(ea.attention); from efficient_attn import attention; assert attention is ea.attention"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_equal_calls_share_one_instance() -> None:
+def test_equal_calls_share_an_instance() -> None:
     _create.cache_clear()
     for _ in range(3):
         ea.attention(*tensors(), variant="linear")
     assert _create.cache_info().misses == 1
 
 
-def test_dropout_is_torchs() -> None:
+def test_dropout_equals_torchs() -> None:
     q, k, v = tensors()
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -80,13 +80,13 @@ def test_dropout_is_torchs() -> None:
     assert not torch.equal(got, ea.attention(q, k, v, is_causal=True))
 
 
-def test_empty_calls_are_calls() -> None:
+def test_calls_without_keys_give_zeros() -> None:
     q, k, v = tensors()
     assert ea.attention(q, k[:, :, :0], v[:, :, :0]).abs().max() == 0
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "words"),
+    ("arguments", "error", "message"),
     [
         ({"is_causal": True, "mask": ea.Mask()}, ea.UsageError, "give either is_causal or a mask"),
         ({"cu_seqlens": torch.tensor([0, 9]), "mask": ea.Mask()}, ea.UsageError, "give either cu_seqlens or a mask"),
@@ -98,9 +98,9 @@ def test_empty_calls_are_calls() -> None:
         ({"backend": "magic"}, ea.UnsupportedError, "no backend 'magic'"),
     ],
 )
-def test_says_what_is_wrong(how: dict[str, object], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        ea.attention(*tensors(), **how)  # pyright: ignore[reportArgumentType]
+def test_invalid_arguments_are_reported(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ea.attention(*tensors(), **arguments)  # pyright: ignore[reportArgumentType]
 
 
 def test_learned_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_learned_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
     @ea.register("learned_once", family="full")
     class Learned(ea.SoftmaxAttention):
-        """It has a parameter."""
+        """Has a parameter."""
 
         def __init__(self) -> None:
             super().__init__()

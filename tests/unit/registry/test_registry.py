@@ -1,4 +1,4 @@
-"""The registry: names, options, plug-ins, and what it says when something is wrong."""
+"""The registry: names, options, plug-ins, and error messages."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Mine(ea.SoftmaxAttention):
 
 
 @pytest.fixture(autouse=True)
-def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Registrations of a test end with it."""
+def isolated_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Registrations of a test are removed after it."""
     monkeypatch.setattr(entries, "_registrations", dict(entries._registrations))
     monkeypatch.setattr(entries, "_loaded_plugins", dict(entries._loaded_plugins))
     entries._find_entry_points.cache_clear()
@@ -54,7 +54,7 @@ def plugin(folder: Path, name: str = "mine", text: str = PLUGIN) -> str:
 
 
 class TestCatalogue:
-    def test_every_entry_is_what_it_says(self) -> None:
+    def test_entries_have_a_class_docstring_family_and_sentence(self) -> None:
         for entry in CATALOGUE:
             cls = registry.class_of(entry.name)
             assert issubclass(cls, Attention)
@@ -63,17 +63,17 @@ class TestCatalogue:
             assert entry.sentence.endswith(".")
             assert "dense" in cls.backends
 
-    def test_names_are_unique_and_in_order(self) -> None:
+    def test_names_are_unique_and_in_the_order_of_the_catalogue(self) -> None:
         assert ea.names() == [e.name for e in CATALOGUE]
         assert len(set(ea.names())) == len(ea.names())
 
-    def test_families(self) -> None:
+    def test_names_can_be_filtered_by_family(self) -> None:
         assert sorted(n for f in FAMILIES for n in ea.names(family=f)) == sorted(ea.names())
         assert "sliding_window" in ea.names(family="sparse")
         with pytest.raises(ea.UsageError, match="unknown family 'sparce'; did you mean 'sparse'"):
             ea.names(family="sparce")
 
-    def test_reading_names_needs_no_torch(self) -> None:
+    def test_names_do_not_import_torch(self) -> None:
         code = (
             "import sys, efficient_attn as ea; names = ea.names(); "
             "assert 'full' in names; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
@@ -82,7 +82,7 @@ class TestCatalogue:
 
 
 class TestCreate:
-    def test_options_from_text_keywords_or_both(self) -> None:
+    def test_options_can_be_text_or_keywords(self) -> None:
         for attn in (ea.create("sliding_window:window=5"), ea.create("sliding_window", window=5)):
             assert attn.spec == "sliding_window:window=5"
             assert registry.effective_options(attn) == {"window": 5}
@@ -94,34 +94,34 @@ class TestCreate:
         assert attn.spec == "sliding_window"
         assert registry.effective_options(attn) == {"window": 128}
 
-    def test_dims_and_seed_reach_the_instance(self) -> None:
+    def test_dims_and_seed_are_set_on_the_instance(self) -> None:
         attn = ea.create("full", dims=Dims(heads=2), seed=9)
         assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
 
-    def test_a_constructor_knows_what_it_is_made_from(self) -> None:
-        known = []
+    def test_origin_is_available_in_the_constructor(self) -> None:
+        seen = []
 
         @ea.register("curious", family="full")
         class Curious(SoftmaxAttention):
             def __init__(self, *, width: int = 3, depth: int = 4) -> None:
-                known.append((self.spec, self.dims, self.seed, dict(self.origin.options)))
+                seen.append((self.spec, self.dims, self.seed, dict(self.origin.options)))
                 super().__init__()
 
         attn = ea.create("curious:width=5:backend=dense", dims=Dims(heads=2), seed=9)
-        assert known == [("curious:width=5:backend=dense", Dims(heads=2), 9, {"width": 5, "depth": 4})]
-        assert (attn.spec, attn.dims, attn.seed, attn.origin.options) == known[0]
+        assert seen == [("curious:width=5:backend=dense", Dims(heads=2), 9, {"width": 5, "depth": 4})]
+        assert (attn.spec, attn.dims, attn.seed, attn.origin.options) == seen[0]
         assert attn.backend == "dense"
 
-    def test_an_instance_of_no_registry_has_no_origin(self) -> None:
+    def test_instances_made_without_the_registry_have_no_origin(self) -> None:
         attn = SoftmaxAttention()
         assert (attn.spec, attn.dims, attn.seed) == ("", Dims(), 0)
         assert registry.effective_options(attn) == {}
         attn.dims, attn.seed = Dims(heads=2), 9
         assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
-        assert (SoftmaxAttention().dims, SoftmaxAttention().seed) == (Dims(), 0)  # nobody else's
+        assert (SoftmaxAttention().dims, SoftmaxAttention().seed) == (Dims(), 0)  # other instances are not affected
 
     @pytest.mark.parametrize(
-        ("text", "options", "words"),
+        ("text", "options", "message"),
         [
             ("ful", {}, "unknown mechanism 'ful'; did you mean 'full'"),
             ("sliding_windows", {}, "did you mean 'sliding_window'"),
@@ -139,14 +139,16 @@ class TestCreate:
             ("gqa:kv_heads=0", {}, "kv_heads must be at least 1, not 0"),
         ],
     )
-    def test_says_what_is_wrong(self, text: str, options: dict[str, object], words: str | None) -> None:
-        if words is None:
+    def test_invalid_specs_and_options_are_reported(
+        self, text: str, options: dict[str, object], message: str | None
+    ) -> None:
+        if message is None:
             ea.create(text, **options)
             return
-        with pytest.raises(ea.UsageError, match=words):
+        with pytest.raises(ea.UsageError, match=message):
             ea.create(text, **options)
 
-    def test_backend_errors(self) -> None:
+    def test_invalid_backends_are_reported(self) -> None:
         with pytest.raises(ea.UsageError, match="backend is given twice, as 'dense' and 'sdpa'"):
             ea.create("full:backend=dense", backend="sdpa")
         assert ea.create("full:backend=dense", backend="dense").backend == "dense"
@@ -156,9 +158,11 @@ class TestCreate:
         with pytest.raises(ea.UnsupportedError, match="'parts' is not available: a fact of the pattern does not"):
             anywhere.backend = "parts"
 
-    @pytest.mark.parametrize("how", [("sliding_window:backend=windows", None), ("sliding_window", "windows")])
-    def test_an_old_name_of_a_backend_is_reported_as_the_new_one(self, how: tuple[str, str | None]) -> None:
-        attn = ea.create(how[0], backend=how[1])
+    @pytest.mark.parametrize(
+        ("spec", "backend"), [("sliding_window:backend=windows", None), ("sliding_window", "windows")]
+    )
+    def test_old_names_of_backends_are_replaced_by_new_ones(self, spec: str, backend: str | None) -> None:
+        attn = ea.create(spec, backend=backend)
         assert (attn.backend, attn.spec) == ("parts", "sliding_window:backend=parts")
         assert ea.info("sliding_window:backend=windows").spec == attn.spec
         assert ea.info("sliding_window").backends == ("adaptive", "parts", "blocks", "masked", "flex", "dense")
@@ -166,7 +170,7 @@ class TestCreate:
         assert union.backend == "parts"
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "renamed"),
         [
             ("sliding_window:window=3:backend=windows", "sliding_window:window=3:backend=parts"),
             ("sliding_window:backend=blocks", "sliding_window:backend=blocks"),
@@ -175,10 +179,10 @@ class TestCreate:
             ("strided|fixed", "fixed|strided"),
         ],
     )
-    def test_backends_are_renamed_where_the_mechanism_has_renamed_them(self, text: str, told: str) -> None:
-        assert str(registry.rename_backend(parse(text))) == told
+    def test_rename_backend_replaces_only_renamed_backends(self, text: str, renamed: str) -> None:
+        assert str(registry.rename_backend(parse(text))) == renamed
 
-    def test_options_against_dims(self) -> None:
+    def test_options_that_contradict_dims_are_refused(self) -> None:
         with pytest.raises(ea.UsageError, match=r"kv_heads=2 disagrees with dims.kv_heads=4"):
             ea.create("gqa:kv_heads=2", dims=Dims(kv_heads=4))
         with pytest.raises(ea.UsageError, match="kv_heads=3 does not divide heads=8"):
@@ -189,11 +193,14 @@ class TestCreate:
 
 class TestUnion:
     def test_parts_are_sorted_in_the_spec(self) -> None:
-        one, two = "sliding_window:window=3|sliding_window:window=1", "sliding_window:window=1|sliding_window:window=3"
-        assert ea.create(one).spec == ea.create(two).spec == two
+        unsorted, ordered = (
+            "sliding_window:window=3|sliding_window:window=1",
+            "sliding_window:window=1|sliding_window:window=3",
+        )
+        assert ea.create(unsorted).spec == ea.create(ordered).spec == ordered
 
     @pytest.mark.parametrize(
-        ("text", "options", "words"),
+        ("text", "options", "message"),
         [
             ("sliding_window|full", {}, "only patterns can be joined by '|'"),
             ("sliding_window:backend=blocks|sliding_window", {}, "without a backend"),
@@ -201,17 +208,17 @@ class TestUnion:
             ("sliding_window|slidin_window", {}, "did you mean 'sliding_window'"),
         ],
     )
-    def test_says_what_is_wrong(self, text: str, options: dict[str, object], words: str) -> None:
-        with pytest.raises(ea.UsageError, match=words.replace("|", r"\|")):
+    def test_invalid_unions_are_reported(self, text: str, options: dict[str, object], message: str) -> None:
+        with pytest.raises(ea.UsageError, match=message.replace("|", r"\|")):
             ea.create(text, **options)
 
-    def test_info(self) -> None:
+    def test_info_describes_the_union(self) -> None:
         info = ea.info("sliding_window:window=3|sliding_window:window=9")
         assert (info.name, info.family, info.backend) == ("union", "sparse", "adaptive")
 
 
 class TestInfo:
-    def test_describes_the_instance(self) -> None:
+    def test_info_describes_the_instance(self) -> None:
         info = ea.info("gqa:kv_heads=2")
         assert (info.name, info.family, info.spec, info.options) == (
             "gqa",
@@ -226,14 +233,14 @@ class TestInfo:
         assert "Ainslie" in info.doc
 
     @pytest.mark.parametrize("name", ea.names())
-    def test_everything_can_be_described(self, name: str) -> None:
+    def test_all_mechanisms_have_info(self, name: str) -> None:
         info = ea.info(name, dims=Dims(heads=4, head_dim=8, max_len=64))
         assert info.sentence
         assert info.growth.cost(64, 64, info.traits.causal) > 0
 
 
 class TestRegister:
-    def test_a_name_can_be_created(self) -> None:
+    def test_registered_names_can_be_created(self) -> None:
         @ea.register("mine_too", family="full")
         class Mine(SoftmaxAttention):
             """Mine, in one line.
@@ -244,20 +251,20 @@ class TestRegister:
         assert ea.info("mine_too").sentence == "Mine, in one line."
         assert "mine_too" in ea.names(family="full")
 
-    def test_a_taken_name_is_refused(self) -> None:
+    def test_names_in_use_are_refused(self) -> None:
         with pytest.raises(ea.UsageError, match=r"the name 'full' is already used by efficient_attn\..*\.full:Full"):
             ea.register("full", family="full")(SoftmaxAttention)
 
     @pytest.mark.parametrize("name", ["a-b", "a:b", "a|b", "1a", "_a", "a b"])
-    def test_names_that_a_spec_cannot_hold_are_refused(self, name: str) -> None:
+    def test_names_invalid_in_specs_are_refused(self, name: str) -> None:
         with pytest.raises(ea.UsageError, match="a name is letters, digits and underscores"):
             ea.register(name, family="full")(SoftmaxAttention)
 
-    def test_unknown_family(self) -> None:
+    def test_unknown_families_are_refused(self) -> None:
         with pytest.raises(ea.UsageError, match=r"register\('x'\): unknown family 'ful'; did you mean 'full'"):
             ea.register("x", family="ful")
 
-    def test_options_must_be_keywords_with_defaults(self) -> None:
+    def test_options_that_are_not_keyword_only_are_refused(self) -> None:
         class Loose(SoftmaxAttention):
             def __init__(self, width: int = 3) -> None:
                 super().__init__()
@@ -268,17 +275,17 @@ class TestRegister:
 
 
 class TestPlugin:
-    def test_a_file_brings_its_names(self, tmp_path: Path) -> None:
+    def test_load_plugin_registers_the_names_of_a_file(self, tmp_path: Path) -> None:
         assert ea.load_plugin(plugin(tmp_path)) == ["mine"]
         attn = ea.create("mine:strength=2:note=none")
         assert registry.effective_options(attn) == {"strength": 2.0, "note": None}
         assert attn.spec == "mine:note=none:strength=2.0"
 
-    def test_loading_twice_is_harmless(self, tmp_path: Path) -> None:
+    def test_a_plugin_can_be_loaded_twice(self, tmp_path: Path) -> None:
         path = plugin(tmp_path)
         assert ea.load_plugin(path) == ea.load_plugin(path) == ["mine"]
 
-    def test_a_built_in_name_is_not_overridden(self, tmp_path: Path) -> None:
+    def test_plugins_cannot_override_built_in_names(self, tmp_path: Path) -> None:
         with pytest.raises(ea.UsageError, match="the name 'linear' is already used"):
             ea.load_plugin(plugin(tmp_path, "linear"))
 
@@ -296,16 +303,16 @@ class TestEntryPoints:
         points = [EntryPoint(name, target, registry.GROUP)]
         monkeypatch.setattr(entries, "entry_points", lambda group: points)
 
-    def test_bring_mechanisms_of_other_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_entry_points_add_mechanisms_of_other_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.advertise(monkeypatch, "theirs", "efficient_attn.variants.full.full:Full")
         assert "theirs" in ea.names()
         assert ea.create("theirs").spec == "theirs"
 
-    def test_never_override_built_in_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_entry_points_cannot_override_built_in_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.advertise(monkeypatch, "linear", "efficient_attn.variants.full.full:Full")
         assert type(ea.create("linear")).__name__ == "Linear"
 
-    def test_broken_ones_break_only_themselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_broken_entry_points_do_not_affect_other_mechanisms(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.advertise(monkeypatch, "theirs", "no_such_package:Thing")
         assert "theirs" in ea.names()
         with pytest.raises(ea.UsageError, match="theirs: the entry point no_such_package:Thing failed: ModuleNotFound"):
@@ -314,6 +321,6 @@ class TestEntryPoints:
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
-def test_the_catalogue_says_what_a_mechanism_can_do(entry: Entry) -> None:
+def test_abilities_in_the_catalogue_equal_the_traits(entry: Entry) -> None:
     traits = ea.info(entry.name).traits
-    assert entry.able == {word for word in ("causal", "decode", "exact") if getattr(traits, word)}
+    assert entry.able == {name for name in ("causal", "decode", "exact") if getattr(traits, name)}

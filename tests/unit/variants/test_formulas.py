@@ -1,4 +1,4 @@
-"""Each engine's docstring says its oracle in two lines of einsum; here they are run, and compared with the oracle."""
+"""The einsum formula in each engine's docstring, executed and compared with its oracle."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ Names = Callable[[Any, Tensor, Tensor], dict[str, Any]]
 
 
 def formula(cls: type) -> str:
-    """The indented lines of the docstring, which are Python."""
+    """The indented lines of the docstring: Python code."""
     return "\n".join(re.findall(r"^    (\w.*)$", inspect.getdoc(cls) or "", re.MULTILINE))
 
 
-def of_pattern(attn: Any, q: Tensor, k: Tensor) -> dict[str, Any]:
+def pattern_names(attn: Any, q: Tensor, k: Tensor) -> dict[str, Any]:
     i = torch.arange(N)
     return {"p": CAUSAL & attn.pattern.allows(i[:, None], i, Geometry(N, N, 0, True))}
 
 
-def of_landmarks(attn: Any, q: Tensor, k: Tensor) -> dict[str, Any]:
+def landmark_names(attn: Any, q: Tensor, k: Tensor) -> dict[str, Any]:
     q_, k_ = (x.unflatten(2, (3, -1)).mean(3) for x in (q, k))
     return {"q_": q_, "k_": k_, "pinv": torch.linalg.pinv}
 
 
 ENGINES: list[tuple[str, type, bool, Names]] = [
     ("full", ea.SoftmaxAttention, True, lambda attn, q, k: {"p": CAUSAL}),
-    ("sliding_window:window=3", ea.SparseAttention, True, of_pattern),
-    ("bigbird:window=1:n_global=1:n_random=1:block_size=2", ea.SparseAttention, True, of_pattern),
+    ("sliding_window:window=3", ea.SparseAttention, True, pattern_names),
+    ("bigbird:window=1:n_global=1:n_random=1:block_size=2", ea.SparseAttention, True, pattern_names),
     ("linear", ea.LinearAttention, True, lambda attn, q, k: {"p": CAUSAL, "phi": lambda x: F.elu(x) + 1}),
     (
         "linformer:rank=3:share=heads",
@@ -55,7 +55,7 @@ ENGINES: list[tuple[str, type, bool, Names]] = [
         "nystromformer:n_landmarks=3:n_iterations=24",
         Nystromformer,
         False,
-        of_landmarks,
+        landmark_names,
     ),
     (
         "reformer:n_hashes=2:bucket_size=3",
@@ -73,7 +73,7 @@ def draw(attn: Attention) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("spec", "engine", "causal", "names"), ENGINES, ids=[e[0].partition(":")[0] for e in ENGINES])
-def test_the_formula_is_the_oracle(spec: str, engine: type, causal: bool, names: Names) -> None:
+def test_the_docstrings_formula_equals_the_oracle(spec: str, engine: type, causal: bool, names: Names) -> None:
     attn = ea.create(spec, backend="dense", dims=ea.Dims(heads=3, head_dim=D, max_len=N)).double()
     assert isinstance(attn, engine)
     q, k, v = draw(attn)
@@ -85,9 +85,9 @@ def test_the_formula_is_the_oracle(spec: str, engine: type, causal: bool, names:
     torch.testing.assert_close(known["out"], attn(q, k, v, ea.Mask(causal=causal)), rtol=0, atol=1e-9)
 
 
-def test_a_wrong_formula_would_be_seen() -> None:
+def test_a_wrong_formula_is_detected() -> None:
     attn = ea.SparseAttention(Band(0, 3))
     q, k, v = draw(attn)
-    known = {"einsum": torch.einsum, "inf": inf, "D": D + 1, "q": q, "k": k, "v": v, **of_pattern(attn, q, k)}
+    known = {"einsum": torch.einsum, "inf": inf, "D": D + 1, "q": q, "k": k, "v": v, **pattern_names(attn, q, k)}
     exec(formula(ea.SparseAttention), known)
     assert (known["out"] - attn(q, k, v, ea.Mask(causal=True))).abs().max() > 1e-3

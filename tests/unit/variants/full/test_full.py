@@ -1,4 +1,4 @@
-"""The options of `full`: without them it is what it was, with them the formula; what does not fit is one line."""
+"""The options of `full`: plain softmax attention without them, the formula with them, and invalid values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(spec: str, backend: str | None = None) -> Any:
     attn: Any = ea.create(spec, dims=DIMS, backend=backend).double()
     if attn.sink is not None:
         with torch.no_grad():
-            attn.sink.copy_(torch.tensor([-1.0, 0.0, 0.5, 3.0]))  # not as it starts
+            attn.sink.copy_(torch.tensor([-1.0, 0.0, 0.5, 3.0]))  # not the initial zeros
     return attn
 
 
@@ -33,8 +33,8 @@ def draw(n: int, m: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
     return q, k, v
 
 
-def by_hand(attn: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """A head and a query at a time."""
+def reference(attn: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """The formula, in a loop over heads and queries."""
     n, m = q.shape[2], k.shape[2]
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     for b, h, i in torch.cartesian_prod(*(torch.arange(size) for size in q.shape[:3])):
@@ -49,37 +49,37 @@ def by_hand(attn: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", [None, "dense"])
-def test_every_form_is_the_formula(spec: str, causal: bool, backend: str | None) -> None:
+def test_outputs_equal_the_formula(spec: str, causal: bool, backend: str | None) -> None:
     q, k, v = draw(4, 7)
     attn = make(spec, backend)
     torch.testing.assert_close(
-        attn(q, k, v, ea.Mask(causal=causal)), by_hand(attn, q, k, v, causal), rtol=0, atol=1e-12
+        attn(q, k, v, ea.Mask(causal=causal)), reference(attn, q, k, v, causal), rtol=0, atol=1e-12
     )
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_gradients_are_those_of_the_oracle(spec: str) -> None:
-    given = [x.requires_grad_() for x in draw(70, 90)]
+def test_gradients_equal_the_oracles(spec: str) -> None:
+    inputs = [x.requires_grad_() for x in draw(70, 90)]
     mask = ea.Mask(causal=True, key_lengths=torch.tensor([90, 31]))
-    found = []
+    gradients = []
     for backend in (None, "dense"):
         attn = make(spec, backend)
-        found.append(torch.autograd.grad(attn(*given, mask).cos().sum(), [*given, *attn.parameters()]))
-    for mine, right in zip(*found, strict=True):
-        torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-12)
+        gradients.append(torch.autograd.grad(attn(*inputs, mask).cos().sum(), [*inputs, *attn.parameters()]))
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_steps_are_the_rows_of_the_whole(spec: str) -> None:
+def test_steps_equal_the_causal_forward_pass(spec: str) -> None:
     attn, (q, k, v) = make(spec), draw(9, 9)
     state, rows = attn.init_state(2, 9, torch.float64), []
-    for at in (slice(0, 5), slice(5, 6), slice(6, 9)):
-        out, state = attn.step(q[:, :, at], k[:, :, at], v[:, :, at], state)
+    for part in (slice(0, 5), slice(5, 6), slice(6, 9)):
+        out, state = attn.step(q[:, :, part], k[:, :, part], v[:, :, part], state)
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 2), attn(q, k, v, ea.Mask(causal=True)), rtol=0, atol=1e-12)
 
 
-def test_without_options_it_is_plain_softmax_attention() -> None:
+def test_full_without_options_is_plain_softmax_attention() -> None:
     attn = ea.create("full", dims=DIMS)
     assert type(attn) is Full
     assert all(getattr(Full, name) is getattr(SoftmaxAttention, name) for name in ("compute", "oracle", "advance"))
@@ -88,7 +88,7 @@ def test_without_options_it_is_plain_softmax_attention() -> None:
     assert not list(attn.parameters())
 
 
-def test_a_wide_cap_and_a_low_sink_change_nothing() -> None:
+def test_a_large_softcap_and_a_low_sink_have_no_effect() -> None:
     q, k, v = draw(8, 8)
     want = ea.create("full", dims=DIMS)(q, k, v)
     torch.testing.assert_close(make("full:softcap=1e8")(q, k, v), want, rtol=0, atol=1e-12)
@@ -97,8 +97,8 @@ def test_a_wide_cap_and_a_low_sink_change_nothing() -> None:
     torch.testing.assert_close(attn(q, k, v), want, rtol=0, atol=1e-12)
 
 
-def test_a_sink_of_zero_is_one_more_in_the_sum() -> None:
-    """As it starts, and as Miller has it."""
+def test_a_sink_of_zero_adds_one_to_the_denominator() -> None:
+    """The initial sink, and Miller's softmax."""
     attn: Any = ea.create("full:sink=learned", dims=DIMS)
     assert torch.equal(attn.sink, torch.zeros(HEADS))
     q, k, v = draw(3, 5)
@@ -107,7 +107,7 @@ def test_a_sink_of_zero_is_one_more_in_the_sum() -> None:
     torch.testing.assert_close(attn.double()(q, k, v), want, rtol=0, atol=1e-12)
 
 
-def test_a_row_that_sees_no_key_is_zero_beside_a_sink() -> None:
+def test_rows_without_keys_are_zero() -> None:
     q, k, v = draw(5, 5)
     for spec in SPECS:
         out = make(spec)(q, k, v, ea.Mask(causal=True, query_start=-2))
@@ -115,7 +115,7 @@ def test_a_row_that_sees_no_key_is_zero_beside_a_sink() -> None:
         assert out[:, :, 2:].all()
 
 
-def test_traits_and_backends_follow_the_options() -> None:
+def test_traits_and_backends_depend_on_the_options() -> None:
     capped, sink, both = (make(spec) for spec in SPECS[1:])
     assert [x.backend for x in (capped, sink, both)] == ["blocks", "sdpa", "blocks"]
     assert [x.traits.normalised for x in (capped, sink, both)] == [True, False, False]
@@ -129,16 +129,16 @@ def test_traits_and_backends_follow_the_options() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_copies_are_the_same(spec: str) -> None:
+def test_copies_and_pickles_give_equal_outputs(spec: str) -> None:
     attn, (q, k, v) = make(spec), draw(4, 4)
-    for twin in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
-        assert type(twin) is FullWithOptions
-        torch.testing.assert_close(twin(q, k, v), attn(q, k, v), rtol=0, atol=0)
+    for copied in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+        assert type(copied) is FullWithOptions
+        torch.testing.assert_close(copied(q, k, v), attn(q, k, v), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("spec", SPECS)
-def test_half_precision_is_close_to_its_own_in_float64(spec: str, dtype: torch.dtype) -> None:
+def test_half_precision_is_close_to_float64(spec: str, dtype: torch.dtype) -> None:
     q, k, v = draw(30, 30, dtype)
     attn = make(spec)
     want = attn(*(x.double() for x in (q, k, v)))
@@ -147,7 +147,7 @@ def test_half_precision_is_close_to_its_own_in_float64(spec: str, dtype: torch.d
     torch.testing.assert_close(got.double(), want, rtol=0, atol=0.03)
 
 
-def test_a_subclass_without_the_options_in_its_calls_takes_none() -> None:
+def test_subclasses_of_full_refuse_the_options() -> None:
     class Own(Full):
         pass
 
@@ -157,7 +157,7 @@ def test_a_subclass_without_the_options_in_its_calls_takes_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "message"),
     [
         ({"softcap": 0.0}, "softcap must be a number above 0, not 0.0"),
         ({"softcap": -5.0}, "softcap must be a number above 0"),
@@ -168,9 +168,9 @@ def test_a_subclass_without_the_options_in_its_calls_takes_none() -> None:
         ({"sink": "learned", "dims": ea.Dims(head_dim=8)}, "needs dims with heads"),
     ],
 )
-def test_what_does_not_fit_is_one_line(options: dict[str, Any], what: str) -> None:
+def test_invalid_options_are_reported(options: dict[str, Any], message: str) -> None:
     dims = options.pop("dims", DIMS)
-    with pytest.raises(ea.UsageError, match=what):
+    with pytest.raises(ea.UsageError, match=message):
         Full(**options, dims=dims)
-    with pytest.raises(ea.UsageError, match=what):
+    with pytest.raises(ea.UsageError, match=message):
         ea.create("full", dims=dims, **options)

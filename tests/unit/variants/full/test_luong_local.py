@@ -1,4 +1,4 @@
-"""Luong's local attention: its formula, and how many keys it counts where some are hidden."""
+"""Luong's local attention: its formula, also with padding, and its parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HEADS, GROUPS, WIDTH = 4, 2, 6
 DIMS = ea.Dims(heads=HEADS, kv_heads=GROUPS, head_dim=WIDTH)
 
 
-def by_hand(attn: Any, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """The paper's equations, a query at a time. seen: which keys each may see, ``[B, N, M]``."""
+def reference(attn: Any, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """The paper's equations, in a loop over queries. seen: the keys allowed for each query, ``[B, N, M]``."""
     out = torch.zeros_like(q)
     m = k.shape[2]
     for b in range(len(q)):
@@ -38,7 +38,7 @@ def by_hand(attn: Any, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("backend", ["windows", "dense"])
-def test_it_is_the_formula(position: str, causal: bool, padded: bool, backend: str) -> None:
+def test_outputs_equal_the_formula(position: str, causal: bool, padded: bool, backend: str) -> None:
     attn = ea.create("luong_local", window=2, position=position, dims=DIMS, seed=1, backend=backend).double()
     q, k, v = (torch.randn(2, heads, 9, WIDTH, dtype=torch.float64) for heads in (HEADS, GROUPS, GROUPS))
     seen = torch.ones(2, 9, 9).tril().bool() if causal else torch.ones(2, 9, 9).bool()
@@ -46,10 +46,10 @@ def test_it_is_the_formula(position: str, causal: bool, padded: bool, backend: s
     if padded:
         seen = seen & (torch.arange(9) < lengths[:, None])[:, None]
     got = attn(q, k, v, ea.Mask(causal=causal, key_lengths=lengths if padded else None))
-    torch.testing.assert_close(got, by_hand(attn, q, k, v, seen), rtol=0, atol=1e-13)
+    torch.testing.assert_close(got, reference(attn, q, k, v, seen), rtol=0, atol=1e-13)
 
 
-def test_what_predicts_learns() -> None:
+def test_parameters_of_predicted_positions_have_gradients() -> None:
     attn: Any = ea.create("luong_local", window=3, dims=DIMS)
     q, k, v = (torch.randn(2, heads, 30, WIDTH) for heads in (HEADS, GROUPS, GROUPS))
     attn(q, k, v).square().sum().backward()
@@ -57,7 +57,7 @@ def test_what_predicts_learns() -> None:
     assert attn.u.grad.abs().sum() > 0
 
 
-def test_own_positions_learn_nothing_and_need_no_sizes() -> None:
+def test_own_positions_have_no_parameters_and_need_no_dims() -> None:
     assert not list(ea.create("luong_local:position=own").parameters())
     with pytest.raises(ea.UsageError, match="kv_heads or heads"):
         ea.create("luong_local")

@@ -1,4 +1,4 @@
-"""Exact attention by other scores: each is its formula, in every form, and states keep turned keys."""
+"""Exact attention with other scores: formulas, transformed keys in states, parameters, and invalid options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from efficient_attn.variants.full.scored import ScoredAttention
 
 HEADS, GROUPS, WIDTH, VALUE = 4, 2, 6, 5
 DIMS = ea.Dims(heads=HEADS, kv_heads=GROUPS, head_dim=WIDTH, value_dim=VALUE)
-Score = Callable[[Any, int, Tensor, Tensor], Tensor]  # of a key-value head's query and key
+Score = Callable[[Any, int, Tensor, Tensor], Tensor]  # of a query and a key of a key-value head
 
 SCORES: dict[str, Score] = {
     "dot": lambda attn, h, q, k: q @ k,
@@ -30,7 +30,7 @@ def make(spec: str, backend: str | None = None) -> Any:
     attn = ea.create(spec, dims=DIMS, seed=3, backend=backend).double()
     with torch.no_grad():
         for parameter in attn.parameters():
-            parameter.mul_(1 + torch.rand(parameter.shape, dtype=torch.float64))  # not as they start
+            parameter.mul_(1 + torch.rand(parameter.shape, dtype=torch.float64))  # not the initial values
     return attn
 
 
@@ -40,8 +40,8 @@ def draw(n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def by_hand(attn: Any, score: Score, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """A head and a query at a time."""
+def reference(attn: Any, score: Score, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """The formula, in a loop over heads and queries."""
     n, m = q.shape[2], k.shape[2]
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     for b in range(len(q)):
@@ -56,45 +56,47 @@ def by_hand(attn: Any, score: Score, q: Tensor, k: Tensor, v: Tensor, causal: bo
 
 @pytest.mark.parametrize("spec", SCORES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_form_is_the_formula(spec: str, causal: bool) -> None:
+def test_outputs_of_all_backends_equal_the_formula(spec: str, causal: bool) -> None:
     q, k, v = draw(4, 7)
     for backend in ea.info(spec.partition(":")[0]).backends:
         if backend == "cpp":
             continue
         attn = make(spec, backend)
-        want = by_hand(attn, SCORES[spec], q, k, v, causal)
+        want = reference(attn, SCORES[spec], q, k, v, causal)
         torch.testing.assert_close(attn(q, k, v, ea.Mask(causal=causal)), want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("spec", SCORES)
-def test_keys_are_turned_once_and_kept_so(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attn, turned = make(spec), []
-    turn = type(attn).transform_keys
-    monkeypatch.setattr(type(attn), "transform_keys", lambda self, k: turned.append(k.shape[2]) or turn(self, k))
+def test_steps_transform_each_key_once(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, lengths = make(spec), []
+    transform_keys = type(attn).transform_keys
+    monkeypatch.setattr(
+        type(attn), "transform_keys", lambda self, k: lengths.append(k.shape[2]) or transform_keys(self, k)
+    )
     q, k, v = draw(9, 9)
     state = attn.init_state(2, 9, torch.float64)
     rows = []
-    for at in (slice(0, 5), slice(5, 6), slice(6, 9)):
-        out, state = attn.step(q[:, :, at], k[:, :, at], v[:, :, at], state)
+    for part in (slice(0, 5), slice(5, 6), slice(6, 9)):
+        out, state = attn.step(q[:, :, part], k[:, :, part], v[:, :, part], state)
         rows.append(out)
-    assert turned == [5, 1, 3]
+    assert lengths == [5, 1, 3]
     torch.testing.assert_close(torch.cat(rows, 2), attn(q, k, v, ea.Mask(causal=True)), rtol=0, atol=1e-12)
 
 
-def test_a_dot_product_times_the_root_of_the_width_is_not_scaled() -> None:
+def test_dot_is_full_attention_without_scaling() -> None:
     q, k, v = draw(5, 5)
     full = ea.create("full", dims=DIMS)(q * math.sqrt(WIDTH), k, v)
     torch.testing.assert_close(make("dot")(q, k, v), full)
 
 
-def test_no_length_of_queries_or_keys_changes_a_cosine() -> None:
+def test_cosine_ignores_the_norms_of_queries_and_keys() -> None:
     q, k, v = draw(5, 5)
     attn = make("cosine")
     torch.testing.assert_close(attn(q * 1e-3, k * 1e5, v), attn(q, k, v))
     assert attn(q * 0, k, v).isfinite().all()
 
 
-def test_a_cosine_of_nothing_has_gradients() -> None:
+def test_cosine_of_zero_queries_has_finite_gradients() -> None:
     q, k, v = draw(5, 5)
     q = (q * 0).requires_grad_()
     make("cosine")(q, k, v).sum().backward()
@@ -103,18 +105,18 @@ def test_a_cosine_of_nothing_has_gradients() -> None:
 
 
 @pytest.mark.parametrize("spec", ["general", "cosine", "additive"])
-def test_what_is_learned_is_a_function_of_the_seed_and_gets_a_gradient(spec: str) -> None:
-    one, same, other = (ea.create(spec, dims=DIMS, seed=seed) for seed in (1, 1, 2))
-    for name, parameter in one.named_parameters():
+def test_parameters_depend_on_the_seed_and_have_gradients(spec: str) -> None:
+    attn, same, other = (ea.create(spec, dims=DIMS, seed=seed) for seed in (1, 1, 2))
+    for name, parameter in attn.named_parameters():
         assert parameter.shape[0] == GROUPS
         torch.testing.assert_close(parameter, same.get_parameter(name), rtol=0, atol=0)
         assert spec == "cosine" or not torch.equal(parameter, other.get_parameter(name))
     q, k, v = (x.float() for x in draw(6, 6))
-    one(q, k, v).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in one.parameters())
+    attn(q, k, v).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in attn.parameters())
 
 
-def test_scores_of_unit_variance_start_with_unit_variance() -> None:
+def test_initial_general_scores_have_unit_variance() -> None:
     dims = ea.Dims(heads=64, head_dim=64)
     attn: Any = ea.create("general", dims=dims, seed=0)
     q, k = torch.randn(2, 1, 64, 200, 64)
@@ -122,7 +124,7 @@ def test_scores_of_unit_variance_start_with_unit_variance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "dims", "what"),
+    ("spec", "dims", "message"),
     [
         ("general", ea.Dims(), "kv_heads or heads"),
         ("general", ea.Dims(heads=2), "head_dim"),
@@ -131,12 +133,12 @@ def test_scores_of_unit_variance_start_with_unit_variance() -> None:
         ("additive:hidden=0", DIMS, "hidden must be at least 1"),
     ],
 )
-def test_what_does_not_fit_is_one_line(spec: str, dims: ea.Dims, what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what):
+def test_invalid_dims_and_options_are_reported(spec: str, dims: ea.Dims, message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         ea.create(spec, dims=dims)
 
 
-def test_a_score_has_to_be_given() -> None:
+def test_a_subclass_without_a_score_is_refused() -> None:
     class Nothing(ScoredAttention):
         pass
 

@@ -1,4 +1,4 @@
-"""Reformer: whom it lets see whom, what it refuses, what its hashes find, and what it costs."""
+"""Reformer: its definition, invalid inputs, the quality of its hashes, and its cost."""
 
 from __future__ import annotations
 
@@ -28,135 +28,135 @@ def reformer(
     return ea.create(f"reformer:n_hashes={n_hashes}:bucket_size={bucket_size}", dims=dims, seed=seed, backend=backend)
 
 
-def drawn(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Queries, which are keys, and values, in float64."""
+def draw(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Shared queries and keys, and values, in float64."""
     generator = torch.Generator().manual_seed(seed)
     q, v = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(2))
     return q, v
 
 
-def unit(x: Tensor) -> Tensor:
+def normalize(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
 
 
-# -- what it is ------------------------------------------------------------------------------------------------------
+# -- definition ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["chunks", "dense"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("bucket_size", [50, 64, 1000])
-def test_one_chunk_of_everything_is_softmax_over_all_others(bucket_size: int, causal: bool, backend: str) -> None:
-    q, v = drawn(2, 3, 50, 8)
+def test_one_chunk_equals_softmax_over_all_other_keys(bucket_size: int, causal: bool, backend: str) -> None:
+    q, v = draw(2, 3, 50, 8)
     allowed = torch.ones(50, 50, dtype=torch.bool).tril(-1 if causal else 49)
     allowed &= ~torch.eye(50, dtype=torch.bool)
-    allowed[0, 0] = causal  # the first row sees nothing else
+    allowed[0, 0] = causal  # the first row has no other key
     out = reformer(2, bucket_size, backend=backend)(q, q, v, ea.Mask(causal=causal))
-    assert_close(out, softmax_attention(q, unit(q), v, allowed), "over all others")
+    assert_close(out, softmax_attention(q, normalize(q), v, allowed), "all other keys")
 
 
 @pytest.mark.parametrize("backend", ["chunks", "dense"])
-def test_by_hand_two_opposite_clusters_see_themselves_only(backend: str) -> None:
-    """Six vectors one way, six the other: chunks of six are the clusters, but the second also sees the first."""
-    q, v = drawn(1, 1, 12, 8)
+def test_two_opposite_clusters_are_separated(backend: str) -> None:
+    """Six vectors and six opposite ones: chunks of six are the clusters, and the second chunk also reads the first."""
+    q, v = draw(1, 1, 12, 8)
     signs = torch.tensor([1.0, -1] * 6)
     q = signs[:, None] * (torch.ones(8) + 0.001 * q)
     attn = reformer(1, 6, backend=backend).double()
-    first = (q[0, 0, 0] @ attn.rotations[0, 0, 0]).item() > 0  # pyright: ignore
-    ahead = signs > 0 if first else signs < 0  # the cluster whose bucket is 0
+    positive_first = (q[0, 0, 0] @ attn.rotations[0, 0, 0]).item() > 0  # pyright: ignore
+    ahead = signs > 0 if positive_first else signs < 0  # the cluster whose bucket is 0
     allowed = (ahead[:, None] & ahead) | ~ahead[:, None]
     allowed &= ~torch.eye(12, dtype=torch.bool)
-    assert_close(attn(q, q, v), softmax_attention(q, unit(q), v, allowed), "two clusters")
+    assert_close(attn(q, q, v), softmax_attention(q, normalize(q), v, allowed), "two clusters")
 
 
-def test_weights_are_the_definitions_by_a_plain_loop() -> None:
-    """From the sorted orders on, in Python: a pair found in several rounds counts once, i with itself only alone."""
+def test_weights_equal_a_loop_over_pairs() -> None:
+    """Pairs from the sorted orders: repeated pairs count once, and a query reads itself only if it has no other key."""
     n, size = 30, 4
     attn = reformer(3, size).double()
-    q, _ = drawn(1, 1, n, 8)
+    q, _ = draw(1, 1, n, 8)
     out = attn(q, q, torch.eye(n, dtype=torch.float64)[None, None], ea.Mask(causal=True))[0, 0]
     orders = sort_rounds(q, attn.rotations, size).order[:, 0].tolist()  # pyright: ignore
     repeated = 0
     for i in range(n):
         chunks = []
         for order in orders:
-            mine = order.index(i) // size
-            chunks.append({j for j in order[max(mine - 1, 0) * size : (mine + 1) * size] if j < i})
+            chunk = order.index(i) // size
+            chunks.append({j for j in order[max(chunk - 1, 0) * size : (chunk + 1) * size] if j < i})
         seen = sorted(set().union(*chunks))
         repeated += sum(map(len, chunks)) - len(seen)
-        scores = torch.stack([q[0, 0, i] @ unit(q[0, 0, j]) * 8**-0.5 for j in seen or [i]])
+        scores = torch.stack([q[0, 0, i] @ normalize(q[0, 0, j]) * 8**-0.5 for j in seen or [i]])
         want = torch.zeros(n, dtype=torch.float64)
         want[seen or [i]] = scores.softmax(0)
         assert_close(out[i], want, f"the weights of query {i}")
-    assert repeated > 50  # so that counting twice would show
+    assert repeated > 50  # enough to detect double counting
 
 
-def test_padded_rows_are_the_trimmed_ones_with_their_own_numbers_of_buckets() -> None:
+def test_padded_rows_equal_trimmed_rows() -> None:
     lengths = [300, 9, 41, 150]
     attn = reformer(2, 8)
-    q, v = drawn(4, 2, 300, 8)
+    q, v = draw(4, 2, 300, 8)
     for causal in (False, True):
         out = attn(q, q, v, ea.Mask(causal=causal, key_lengths=torch.tensor(lengths)))
         for b, length in enumerate(lengths):
             alone = (x[b : b + 1, :, :length] for x in (q, q, v))
             assert_close(out[b : b + 1, :, :length], attn(*alone, mask=ea.Mask(causal=causal)), f"row {b}")
-            assert not out[b, :, length:].any()  # a padded position is no query either
+            assert not out[b, :, length:].any()  # padded queries give zeros
 
 
-def test_holes_are_as_if_removed() -> None:
-    attn, (q, v) = reformer(2, 8), drawn(1, 2, 100, 8)
+def test_masked_keys_have_no_effect() -> None:
+    attn, (q, v) = reformer(2, 8), draw(1, 2, 100, 8)
     holes = torch.arange(100) % 3 != 0
     for causal in (False, True):
         out = attn(q, q, v, ea.Mask(causal=causal, key_mask=holes[None]))
         alone = attn(*(x[:, :, holes] for x in (q, q, v)), mask=ea.Mask(causal=causal))
-        assert_close(out[:, :, holes], alone, "the positions that are left")
+        assert_close(out[:, :, holes], alone, "the remaining positions")
         assert not out[:, :, ~holes].any()
 
 
 @pytest.mark.parametrize("backend", ["chunks", "dense", "other devices"])
-def test_garbage_in_the_padding_reaches_nothing(backend: str, monkeypatch) -> None:
-    """No row, not even its own, and no gradient."""
+def test_padding_values_have_no_effect(backend: str, monkeypatch) -> None:
+    """Neither outputs nor gradients change, and both are zero in the padding."""
     if backend == "other devices":
         monkeypatch.setattr(lsh_rounds, "attend", merge.attend_unfused)
         monkeypatch.setattr(lsh_rounds, "attend_backward", merge.attend_unfused_backward)
-    attn, (q, v) = reformer(2, 8, backend="dense" if backend == "dense" else "chunks"), drawn(2, 2, 60, 8)
+    attn, (q, v) = reformer(2, 8, backend="dense" if backend == "dense" else "chunks"), draw(2, 2, 60, 8)
     padded = ea.Mask(key_lengths=torch.tensor([60, 33]))
-    answers = []
+    results = []
     for garbage in (0.0, torch.finfo(torch.float64).max):
         x = q.clone()
         x[1, :, 33:] = garbage
         x.requires_grad_()
         out = attn(x, x, v, padded)
-        answers.append((out, *torch.autograd.grad(out.square().sum(), x)))
-    for clean, spoiled in zip(*answers, strict=True):
-        assert torch.equal(clean, spoiled)
-        assert not spoiled[1, :, 33:].any()
+        results.append((out, *torch.autograd.grad(out.square().sum(), x)))
+    for clean, with_garbage in zip(*results, strict=True):
+        assert torch.equal(clean, with_garbage)
+        assert not with_garbage[1, :, 33:].any()
 
 
-def test_query_lengths_are_about_rows_of_the_output_alone() -> None:
-    """Unwanted queries stay keys, and hash as they are."""
-    attn, (q, v) = reformer(2, 8), drawn(2, 2, 100, 8)
-    wanted = ea.Mask(query_lengths=torch.tensor([60, 100]))
+def test_query_lengths_only_zero_output_rows() -> None:
+    """Padded queries are still keys, with the same hashes."""
+    attn, (q, v) = reformer(2, 8), draw(2, 2, 100, 8)
+    mask = ea.Mask(query_lengths=torch.tensor([60, 100]))
     want = attn(q, q, v)
     want[0, :, 60:] = 0
-    assert_close(attn(q, q, v, wanted), want, "rows")
+    assert_close(attn(q, q, v, mask), want, "rows")
 
 
-def test_queries_and_keys_have_gradients_of_their_own() -> None:
-    """One tensor gets the sum; two equal ones get a part each."""
-    q, v = drawn(1, 2, 60, 8)
+def test_queries_and_keys_have_separate_gradients() -> None:
+    """A shared tensor has the sum of both gradients."""
+    q, v = draw(1, 2, 60, 8)
     attn, weight = reformer(2, 8), torch.randn(q.shape, dtype=torch.float64)
-    one, two, three = (q.clone().requires_grad_() for _ in range(3))
-    (whole,) = torch.autograd.grad((attn(one, one, v) * weight).sum(), one)
-    by_q, by_k = torch.autograd.grad((attn(two, three, v) * weight).sum(), (two, three))
+    shared, query, key = (q.clone().requires_grad_() for _ in range(3))
+    (whole,) = torch.autograd.grad((attn(shared, shared, v) * weight).sum(), shared)
+    by_q, by_k = torch.autograd.grad((attn(query, key, v) * weight).sum(), (query, key))
     assert by_q.norm() > 0.1 * whole.norm()
     assert by_k.norm() > 0.01 * whole.norm()
     assert_close(by_q + by_k, whole, "the sum of both")
-    assert (by_k * q).sum(-1).abs().max() < 1e-12  # the length of a key is nothing to it
+    assert (by_k * q).sum(-1).abs().max() < 1e-12  # the norm of a key has no effect
 
 
 @pytest.mark.parametrize("backend", ["chunks", "dense"])
-def test_zero_vectors_are_harmless(backend: str) -> None:
-    attn, (q, v) = reformer(2, 8, backend=backend), drawn(1, 2, 60, 8)
+def test_zero_queries_have_finite_outputs_and_gradients(backend: str) -> None:
+    attn, (q, v) = reformer(2, 8, backend=backend), draw(1, 2, 60, 8)
     q[:, :, ::4] = 0
     q.requires_grad_()
     out = attn(q, q, v)
@@ -165,29 +165,29 @@ def test_zero_vectors_are_harmless(backend: str) -> None:
     assert torch.isfinite(grad).all()
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------------
+# -- invalid inputs and options ----------------------------------------------------------------------------------------
 
 
-def test_k_must_be_q() -> None:
-    attn, (q, v) = reformer(), drawn(1, 2, 20, 8)
+def test_k_other_than_q_is_refused() -> None:
+    attn, (q, v) = reformer(), draw(1, 2, 20, 8)
     other = q.clone()
-    assert torch.equal(attn(q, other, v), attn(q, q, v))  # equal values will do
+    assert torch.equal(attn(q, other, v), attn(q, q, v))  # equal values are accepted
     other[0, 1, 19, 7] += 1e-9
     with pytest.raises(ea.UsageError, match=r"^reformer.*: k must be q"):
         attn(q, other, v)
-    with pytest.raises(ea.UsageError, match="k must be q"):  # one memory, read another way
+    with pytest.raises(ea.UsageError, match="k must be q"):  # the same memory with another offset
         attn(q[..., :10, :], q[..., 10:, :], v[..., :10, :])
     with pytest.raises(ea.UsageError, match="k must be q"):
         attn(torch.ones(1, 2, 8, 8), torch.ones(1, 2, 8, 8).triu(), torch.ones(1, 2, 8, 8))
 
 
-def test_a_transposed_view_of_q_is_another_k() -> None:
+def test_a_transposed_view_of_q_is_refused_as_k() -> None:
     q = torch.randn(1, 1, 8, 8)
     with pytest.raises(ea.UsageError, match="k must be q"):
         reformer()(q, q.mT, q)
 
 
-def test_its_sampler_gives_one_tensor() -> None:
+def test_samples_use_one_tensor_for_q_and_k() -> None:
     shape = Shape(2, 3, 3, 10, 10, 8, 5)
     sample = reformer().sample(shape, generator=torch.Generator().manual_seed(1))
     assert sample.q is sample.k
@@ -195,18 +195,18 @@ def test_its_sampler_gives_one_tensor() -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), [("n_hashes", 0), ("bucket_size", 0), ("bucket_size", -3)])
-def test_options_are_checked(option: str, value: int) -> None:
+def test_options_below_one_are_refused(option: str, value: int) -> None:
     with pytest.raises(ea.UsageError, match=f"reformer: {option} must be at least 1, not {value}"):
         ea.create(f"reformer:{option}={value}", dims=DIMS)
 
 
-def test_without_a_width_it_cannot_be_made() -> None:
+def test_head_dim_is_required() -> None:
     with pytest.raises(ea.UsageError, match="reformer: give dims with head_dim"):
         ea.create("reformer")
 
 
-def test_rotations_come_from_the_seed_and_travel_in_the_state_dict() -> None:
-    q, v = drawn(1, 2, 200, 8)
+def test_rotations_depend_on_the_seed_and_are_in_the_state_dict() -> None:
+    q, v = draw(1, 2, 200, 8)
     one, other = reformer(1, 8, seed=0), reformer(1, 8, seed=1)
     assert torch.equal(one(q, q, v), reformer(1, 8, seed=0)(q, q, v))
     assert not torch.equal(one(q, q, v), other(q, q, v))
@@ -214,49 +214,49 @@ def test_rotations_come_from_the_seed_and_travel_in_the_state_dict() -> None:
     assert torch.equal(one(q, q, v), other(q, q, v))
 
 
-# -- what its hashes find ----------------------------------------------------------------------------------------------
+# -- quality of the hashes ---------------------------------------------------------------------------------------------
 
 
-def meetings(q: Tensor, partner: Tensor) -> float:
-    """How often a position shares a chunk with its partner, which stands after it."""
+def chunk_sharing(q: Tensor, partner: Tensor) -> float:
+    """The share of positions in one chunk with their partner, the next position."""
     both = torch.stack([q, partner], 3).flatten(2, 3)
     attn = reformer(1, 16, width=32)
     chunk = sort_rounds(both, attn.rotations, 16).chunk  # pyright: ignore
     return (chunk[..., ::2] == chunk[..., 1::2]).double().mean().item()
 
 
-def test_similar_vectors_meet_more_often() -> None:
+def test_similar_vectors_share_chunks_more_often() -> None:
     generator = torch.Generator().manual_seed(3)
     q, noise = (torch.randn(1, 4, 256, 32, generator=generator) for _ in range(2))
-    met = [meetings(q, c * q + (1 - c * c) ** 0.5 * noise) for c in (0.0, 0.5, 0.8, 0.95)]
-    assert met[0] < 0.08  # 32 chunks: 0.03 and a little by chance
-    for less, more in pairwise(met):
+    rates = [chunk_sharing(q, c * q + (1 - c * c) ** 0.5 * noise) for c in (0.0, 0.5, 0.8, 0.95)]
+    assert rates[0] < 0.08  # 32 chunks: 0.03 is expected by chance
+    for less, more in pairwise(rates):
         assert more > less + 0.08
-    assert met[3] > 0.5
+    assert rates[3] > 0.5
 
 
-def test_more_rounds_find_more_of_the_softmax() -> None:
-    """Clusters of 16, in any order, each nearly all of its members' softmax."""
+def test_more_rounds_cover_more_softmax_mass() -> None:
+    """Clusters of 16, shuffled; each has nearly all softmax mass of its members."""
     n, generator = 512, torch.Generator().manual_seed(4)
     centres = torch.randn(1, 2, n // 16, 32, generator=generator).repeat_interleave(16, 2)
     q = 10 * (centres + 0.3 * torch.randn(1, 2, n, 32, generator=generator))
     q = q[:, :, torch.randperm(n, generator=generator)]
-    full = softmax_attention(q, unit(q), torch.eye(n).expand(1, 2, n, n), ~torch.eye(n, dtype=torch.bool))
+    full = softmax_attention(q, normalize(q), torch.eye(n).expand(1, 2, n, n), ~torch.eye(n, dtype=torch.bool))
     mass = [0.0]
     for rounds in (1, 2, 4, 8):
         attn = reformer(rounds, 16, width=32)
         seen = sort_rounds(q, attn.rotations, 16).visible_pairs(False).view(1, 2, n, n)  # pyright: ignore
         mass.append((full * seen).sum(-1).mean().item())
-        assert mass[-1] > 2 * seen.double().mean().item()  # as many keys at random would have no more than their share
+        assert mass[-1] > 2 * seen.double().mean().item()  # more than random keys of the same number
         assert mass[-1] > mass[-2] + 0.05
     assert mass[1] < 0.6
     assert mass[4] > 0.8
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def test_cost_counts_two_chunks_a_round_and_the_hash() -> None:
+def test_cost_includes_two_chunks_per_round_and_the_hash() -> None:
     attn = ea.create("reformer:n_hashes=3:bucket_size=16", dims=ea.Dims(head_dim=8, value_dim=8))
     assert attn.growth.cost(64, 64, True) == 3 * 64 * (2 * 16 + 2 / 2)  # four buckets: two directions of half a pair
     assert attn.growth.cost(64, 64, False) == attn.growth.cost(64, 64, True)
@@ -270,7 +270,7 @@ LONG = 1 << 14
 
 
 @pytest.mark.slow
-def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
+def test_forward_memory_is_at_most_two_outputs() -> None:
     attn, mask = reformer(width=64), ea.Mask(causal=True)
     q, v = torch.randn(2, 1, 4, LONG, 64)
     peak = measure_footprint(lambda: attn(q, q, v, mask), device="cpu").peak
@@ -279,21 +279,21 @@ def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
 
 
 @pytest.mark.slow
-def test_training_memory_is_six_outputs_at_most() -> None:
-    """One of them the output, three the gradients."""
+def test_training_memory_is_at_most_six_outputs() -> None:
+    """The output and three gradients are four of them."""
     attn, (gradient, q, v) = reformer(width=64), torch.randn(3, 1, 4, LONG, 64)
     leaves = [x.clone().requires_grad_() for x in (q, q, v)]
-    found = measure_training_footprint(
+    footprint = measure_training_footprint(
         lambda: attn(*leaves), lambda out: torch.autograd.grad(out, leaves, gradient), device="cpu"
     )
-    assert found.peak is not None
-    assert found.saved is not None
-    assert found.peak <= 6 * q.numel() * 4
-    assert found.saved <= q.numel() * 4 / 4  # sorted positions, their chunks, two numbers a row
+    assert footprint.peak is not None
+    assert footprint.saved is not None
+    assert footprint.peak <= 6 * q.numel() * 4
+    assert footprint.saved <= q.numel() * 4 / 4  # sorted positions, their chunks, two numbers per row
 
 
-def test_long_chunks_take_memory_in_proportion() -> None:
-    """Tiles of whole chunks, 8192 x 16384 pairs, would be 512 MiB."""
+def test_memory_of_long_chunks_is_linear() -> None:
+    """The scores of a whole chunk, 8192 x 16384 pairs, would take 512 MiB."""
     attn = reformer(1, 8192, width=8)
     q = torch.randn(1, 1, 8192, 8)
     peak = measure_footprint(lambda: attn(q, q, q), device="cpu").peak
@@ -301,16 +301,16 @@ def test_long_chunks_take_memory_in_proportion() -> None:
     assert peak < 64 << 20
 
 
-def test_work_grows_as_the_length() -> None:
-    """Four times the length, far less than the sixteen times of all pairs."""
+def test_work_is_linear_in_the_length() -> None:
+    """Four times the length takes less than 4.5 times the work, not sixteen times."""
 
-    def written(n: int) -> int:
+    def written_elements(n: int) -> int:
         attn = reformer(2, 32, width=16)
         q = torch.randn(1, 1, n, 16)
         with torch.no_grad(), WriteCounter() as mode:
             attn(q, q, q)
         return mode.numbers
 
-    short, long = written(1 << 11), written(1 << 13)
-    assert short > 2 * 32 * (1 << 11)  # the scores at least, of each query with its own bucket in each round
+    short, long = written_elements(1 << 11), written_elements(1 << 13)
+    assert short > 2 * 32 * (1 << 11)  # at least the scores of each query with its bucket in each round
     assert long < 4.5 * short

@@ -1,4 +1,4 @@
-"""Random features keep their laws: no bias, the variances that theory gives, and right angles that lower them."""
+"""Random features: unbiased estimates, variances from theory, orthogonal directions, and gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ESTIMATES: tuple[FeatureKind, ...] = ("positive", "trigonometric", "hyperbolic")
 
 
 def pair(angle: float, length: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Two vectors of a length, with an angle between them."""
+    """Two vectors of equal norm with an angle between them."""
     x, y = torch.zeros(2, D, dtype=torch.float64)
     x[0], y[0], y[1] = length, length * math.cos(angle), length * math.sin(angle)
     return x, y
@@ -36,16 +36,16 @@ def pair(angle: float, length: float = 0.5) -> tuple[Tensor, Tensor]:
 
 @cache
 def estimates(kind: FeatureKind, angle: float, orthogonal: bool) -> Tensor:
-    """phi(x).phi(y) over exp(x.y), once for each of many draws of M directions."""
+    """phi(x).phi(y) / exp(x.y) for each of many draws of M directions."""
     x, y = pair(angle)
-    found = []
+    rows = []
     for seed in range(DRAWS):
         phi = make_random_map(kind, draw_directions(M, D, orthogonal=orthogonal, seed=seed))
         (a, log_a), (b, log_b) = phi(x[None]), phi(y[None])
         assert log_a is not None
         assert log_b is not None
-        found.append((a * b).sum(-1) * (log_a + log_b).exp())
-    return torch.cat(found) / (x @ y).exp()
+        rows.append((a * b).sum(-1) * (log_a + log_b).exp())
+    return torch.cat(rows) / (x @ y).exp()
 
 
 @pytest.mark.slow
@@ -53,37 +53,40 @@ def estimates(kind: FeatureKind, angle: float, orthogonal: bool) -> Tensor:
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize("kind", ESTIMATES)
-def test_no_estimate_is_biased(kind: FeatureKind, orthogonal: bool, angle: float) -> None:
-    found = estimates(kind, angle, orthogonal)
-    assert abs(found.mean() - 1) < 4 * found.std() / DRAWS**0.5
+def test_estimates_are_unbiased(kind: FeatureKind, orthogonal: bool, angle: float) -> None:
+    ratios = estimates(kind, angle, orthogonal)
+    assert abs(ratios.mean() - 1) < 4 * ratios.std() / DRAWS**0.5
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("kind", ["positive", "trigonometric"])
-def test_variances_are_those_of_theory(kind: FeatureKind, angle: float) -> None:
+def test_variances_equal_theory(kind: FeatureKind, angle: float) -> None:
     x, y = pair(angle)
-    together, apart = (x + y).square().sum(), (x - y).square().sum()
-    law = {"positive": together.exp() - 1, "trigonometric": apart.exp() * (1 - (-apart).exp()) ** 2 / 2}[kind] / M
-    found = estimates(kind, angle, False).var()
-    assert 0.85 < found / law < 1.18, f"variance {found:.4g}, theory {law:.4g}"
+    squared_sum, squared_difference = (x + y).square().sum(), (x - y).square().sum()
+    theory = {
+        "positive": squared_sum.exp() - 1,
+        "trigonometric": squared_difference.exp() * (1 - (-squared_difference).exp()) ** 2 / 2,
+    }[kind] / M
+    variance = estimates(kind, angle, False).var()
+    assert 0.85 < variance / theory < 1.18, f"variance {variance:.4g}, theory {theory:.4g}"
 
 
 @pytest.mark.slow
-def test_right_angles_lower_the_variance() -> None:
-    """At |x| = |y| = 0.5 and 16 dimensions that of sines falls to about a seventh; no kind is worse for them."""
+def test_orthogonal_directions_lower_the_variance() -> None:
+    """At |x| = |y| = 0.5 and 16 dimensions, the variance of trigonometric features falls to about a seventh."""
     for kind in ESTIMATES:
         ratio = estimates(kind, 1.5, True).var() / estimates(kind, 1.5, False).var()
         assert ratio < {"positive": 1.1, "trigonometric": 0.3, "hyperbolic": 0.5}[kind], kind
 
 
 @pytest.mark.slow
-def test_hyperbolic_features_vary_less_than_positive_ones_of_as_many_directions() -> None:
+def test_hyperbolic_features_vary_less_than_positive_features() -> None:
     assert estimates("hyperbolic", 1.5, False).var() < estimates("positive", 1.5, False).var() / 2
 
 
-def test_positive_features_are_positive_and_sines_are_not() -> None:
+def test_features_are_positive_except_trigonometric_ones() -> None:
     x = torch.randn(50, D, dtype=torch.float64)
     directions = draw_directions(M, D, orthogonal=True, seed=0)
     for kind in FEATURE_KINDS:
@@ -92,7 +95,7 @@ def test_positive_features_are_positive_and_sines_are_not() -> None:
         assert values.shape[-1] == make_random_map(kind, directions).width(D), kind
 
 
-def test_a_softmax_maps_products_estimate_exp_of_scaled_scores() -> None:
+def test_softmax_map_estimates_exp_of_scaled_scores() -> None:
     x, y = pair(1.0, length=2.0)
     phi = make_softmax_map("hyperbolic", draw_directions(200_000, D, orthogonal=True, seed=0))
     (a, log_a), (b, log_b) = phi(x[None]), phi(y[None])
@@ -102,20 +105,20 @@ def test_a_softmax_maps_products_estimate_exp_of_scaled_scores() -> None:
     torch.testing.assert_close(got.item(), ((x @ y) * D**-0.5).exp().item(), rtol=0.01, atol=0)
 
 
-def test_a_unit_map_does_not_see_lengths() -> None:
+def test_unit_map_ignores_norms() -> None:
     phi = make_unit_map(draw_directions(M, D, orthogonal=False, seed=0))
     x = torch.randn(5, D, dtype=torch.float64)
     torch.testing.assert_close(phi(x * 7)[0], phi(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(phi(x)[0].square().sum(-1), torch.ones(5, dtype=torch.float64))
 
 
-def test_relu_features_are_their_formula() -> None:
+def test_relu_features_equal_the_formula() -> None:
     x, directions = torch.randn(5, D, dtype=torch.float64), draw_directions(M, D, orthogonal=False, seed=0)
     want = ((x @ directions.double().mT).clamp(min=0) + RELU_FLOOR) / M**0.5
     torch.testing.assert_close(make_random_map("relu", directions)(x)[0], want)
 
 
-def test_directions_are_gaussian_and_at_right_angles_within_a_block() -> None:
+def test_directions_are_gaussian_and_orthogonal_within_a_block() -> None:
     lengths = []
     for seed in range(300):
         w = draw_directions(40, D, orthogonal=True, seed=seed).double()
@@ -132,8 +135,8 @@ def test_directions_are_gaussian_and_at_right_angles_within_a_block() -> None:
     )
 
 
-def test_bases_are_uniform_and_not_those_of_the_factorisation() -> None:
-    """Without signs from the triangle, a basis' first coordinates would favour one sign."""
+def test_orthogonal_bases_are_uniformly_distributed() -> None:
+    """Without the signs of R in the QR factorisation, the first coordinates would favour one sign."""
     firsts = torch.stack([draw_directions(4, 4, orthogonal=True, seed=s).diagonal() for s in range(2000)])
     assert ((firsts > 0).double().mean(0) - 0.5).abs().max() < 0.05
 
@@ -141,39 +144,39 @@ def test_bases_are_uniform_and_not_those_of_the_factorisation() -> None:
 @pytest.mark.parametrize("kind", ESTIMATES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("causal", [False, True])
-def test_large_inputs_leave_no_row_without_weight(kind: FeatureKind, dtype: torch.dtype, causal: bool) -> None:
-    """At scale 10 the features of a query and a key, each relative to its largest, share none that float32 can hold."""
+def test_large_inputs_keep_weights_in_all_rows(kind: FeatureKind, dtype: torch.dtype, causal: bool) -> None:
+    """At scale 10, the products of features of a query and a key underflow in float32."""
     g = torch.Generator().manual_seed(1)
     q, k = (10 * torch.randn(1, 2, 2000, 64, generator=g).to(dtype) for _ in range(2))
     attn = ea.create("performer", kind=kind, dims=ea.Dims(head_dim=64)).to(dtype)
     out = attn(q, k, torch.ones_like(q), ea.Mask(causal=causal))
-    if kind == "trigonometric":  # some of its rows are moved away from zero instead
+    if kind == "trigonometric":  # some denominators are moved away from zero
         assert ((out - 1).abs() > 1e-3).double().mean() < 0.01
     else:
         assert (out - 1).abs().max() < 1e-3
 
 
-def test_the_error_of_a_performer_falls_as_one_over_the_root_of_its_features() -> None:
-    """Where attention is flat. The slope is measured between 16 and 1024 features."""
+def test_performer_error_falls_with_the_root_of_the_features() -> None:
+    """For nearly uniform attention; the slope is measured between 16 and 1024 features."""
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 8, 256, 32, generator=g, dtype=torch.float64) for _ in range(3))
     q, k = q / 4, k / 4
     exact, errors, counts = ea.attention(q, k, v), [], (16, 64, 256, 1024)
     for m in counts:
-        found = [
+        outs = [
             ea.create("performer", n_features=m, dims=ea.Dims(head_dim=32), seed=s).double()(q, k, v) for s in range(4)
         ]
-        errors.append(torch.stack([(x - exact).square().mean() for x in found]).mean().sqrt().log())
+        errors.append(torch.stack([(x - exact).square().mean() for x in outs]).mean().sqrt().log())
     slope = (errors[-1] - errors[0]) / math.log(counts[-1] / counts[0])
     assert -0.6 < slope < -0.4
 
 
-def test_gates_hand_their_gradient_through_the_state() -> None:
+def test_gradients_of_gates_flow_through_the_state() -> None:
     outcome = run_check(gradients_through_steps, Subject("random_feature:gated=true"))
     assert outcome.status == "passed", outcome.reason
 
 
-# -- gradients by hand: autograd's, by features and by the logarithm of their factor --------------------------------
+# -- manual gradients with respect to features and the logarithm of their factor -----------------------------------
 
 DIRECTIONS = draw_directions(12, 4, orthogonal=True, seed=0).double()
 MAPS = {
@@ -186,7 +189,7 @@ MAPS = {
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("size", [0.3, 3.0])
 @pytest.mark.parametrize("phi", MAPS.values(), ids=MAPS)
-def test_a_gradient_by_hand_is_autograds(phi: FeatureMap, size: float, hidden: bool) -> None:
+def test_manual_gradients_of_feature_maps_equal_autograd(phi: FeatureMap, size: float, hidden: bool) -> None:
     g = torch.Generator().manual_seed(0)
     x = (size * torch.randn(2, 7, 4, generator=g, dtype=torch.float64)).requires_grad_()
     features, logarithm = phi(x)
@@ -203,7 +206,7 @@ def test_a_gradient_by_hand_is_autograds(phi: FeatureMap, size: float, hidden: b
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
-def test_a_row_of_zeros_has_a_finite_gradient() -> None:
+def test_zero_inputs_of_the_unit_map_have_finite_gradients() -> None:
     x = torch.zeros(1, 4, dtype=torch.float64)
     features, _ = MAPS["unit"](x)
     back = MAPS["unit"].back
@@ -213,8 +216,8 @@ def test_a_row_of_zeros_has_a_finite_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["positive", "trigonometric", "hyperbolic", "relu"])
-def test_gradients_are_those_of_the_reference_for_any_number_of_features(kind: str, dtype: torch.dtype) -> None:
-    """Also where 1 / sqrt(m) is rounded: a relu's floor times it is then not the same number in two orders."""
+def test_gradients_equal_the_reference_for_any_number_of_features(kind: str, dtype: torch.dtype) -> None:
+    """Includes counts whose 1 / sqrt(m) is rounded, where the floor of relu depends on the order of products."""
     dims = ea.Dims(heads=2, head_dim=16)
     q, k, v, upstream = (torch.randn(1, 2, 24, 16, dtype=dtype) for _ in range(4))
     for count in range(1, 65):
@@ -223,6 +226,6 @@ def test_gradients_are_those_of_the_reference_for_any_number_of_features(kind: s
             leaves = [x.clone().requires_grad_() for x in (q, k, v)]
             out = ea.create(f"performer:n_features={count}:kind={kind}:backend={backend}", dims=dims)(*leaves)
             grads.append(torch.autograd.grad((out * upstream).sum(), leaves))
-        for one, other in zip(*grads, strict=True):
-            size = other.abs().max().clamp(min=1)
-            torch.testing.assert_close(one / size, other / size, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-9)
+        for got, want in zip(*grads, strict=True):
+            size = want.abs().max().clamp(min=1)
+            torch.testing.assert_close(got / size, want / size, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-9)

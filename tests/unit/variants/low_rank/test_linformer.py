@@ -1,4 +1,4 @@
-"""Linformer: what its projections are, where it is full attention, what it refuses, what it holds in memory."""
+"""Linformer: its definition and projections, invalid inputs, the projection kernel, and memory."""
 
 from __future__ import annotations
 
@@ -18,78 +18,78 @@ from efficient_attn.variants.low_rank.linformer import Linformer
 SHARES = ("heads", "key_value", "none")
 
 
-def made(spec: str = "linformer:rank=5", *, seed: int = 0, **dims: int) -> Linformer:
+def make(spec: str = "linformer:rank=5", *, seed: int = 0, **dims: int) -> Linformer:
     attn = ea.create(spec, dims=ea.Dims(**{"heads": 4, "max_len": 30, **dims}), seed=seed).double()
     assert isinstance(attn, Linformer)
     return attn
 
 
-def both(attn: Linformer) -> tuple[torch.Tensor, torch.Tensor]:
+def projections(attn: Linformer) -> tuple[torch.Tensor, torch.Tensor]:
     assert attn.by_values is not None
     return attn.by_keys.detach(), attn.by_values.detach()
 
 
-def drawn(m: int, *, n: int = 9, kv_heads: int = 4, dtype: torch.dtype = torch.float64):
+def draw(m: int, *, n: int = 9, kv_heads: int = 4, dtype: torch.dtype = torch.float64):
     g = torch.Generator().manual_seed(m)
     return [torch.randn(2, h, x, 6, generator=g).to(dtype) for h, x in ((4, n), (kv_heads, m), (kv_heads, m))]
 
 
 @pytest.mark.parametrize("m", [30, 17, 1])
-def test_the_definition_by_hand(m: int) -> None:
-    attn, (q, k, v) = made("linformer:rank=5:share=heads"), drawn(m)
-    e, f = (x[0, :, :m] for x in both(attn))
+def test_outputs_equal_the_definition(m: int) -> None:
+    attn, (q, k, v) = make("linformer:rank=5:share=heads"), draw(m)
+    e, f = (x[0, :, :m] for x in projections(attn))
     weights = torch.softmax(torch.einsum("bhnd,rm,bhmd->bhnr", q, e, k) / 6**0.5, -1)
-    assert_close(attn(q, k, v), torch.einsum("bhnr,rm,bhmd->bhnd", weights, f, v), "linformer by hand")
+    assert_close(attn(q, k, v), torch.einsum("bhnr,rm,bhmd->bhnd", weights, f, v), "definition")
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_identity_projections_are_full_attention(share: str) -> None:
-    attn, (q, k, v) = made(f"linformer:rank=30:share={share}"), drawn(30)
+def test_identity_projections_give_full_attention(share: str) -> None:
+    attn, (q, k, v) = make(f"linformer:rank=30:share={share}"), draw(30)
     with torch.no_grad():
         for p in attn.parameters():
             p.copy_(torch.eye(30).expand(p.shape))
     assert_close(attn(q, k, v), ea.create("full")(q, k, v), share)
-    assert not torch.allclose(made(f"linformer:rank=30:share={share}")(q, k, v), attn(q, k, v))
+    assert not torch.allclose(make(f"linformer:rank=30:share={share}")(q, k, v), attn(q, k, v))
 
 
-def test_what_is_shared() -> None:
-    sizes = {share: [tuple(p.shape) for p in made(f"linformer:rank=5:share={share}").parameters()] for share in SHARES}
+def test_shapes_of_projections_depend_on_share() -> None:
+    sizes = {share: [tuple(p.shape) for p in make(f"linformer:rank=5:share={share}").parameters()] for share in SHARES}
     assert sizes == {"heads": [(1, 5, 30)] * 2, "key_value": [(1, 5, 30)], "none": [(4, 5, 30)] * 2}
-    assert [p.shape[0] for p in made("linformer:share=none", kv_heads=2).parameters()] == [2, 2]
+    assert [p.shape[0] for p in make("linformer:share=none", kv_heads=2).parameters()] == [2, 2]
 
 
-def test_heads_of_their_own_have_projections_of_their_own() -> None:
-    q, k, v = (x[:, :1].expand(-1, 4, -1, -1) for x in drawn(30))
+def test_heads_share_projections_unless_share_is_none() -> None:
+    q, k, v = (x[:, :1].expand(-1, 4, -1, -1) for x in draw(30))
     for share, same in (("heads", True), ("key_value", True), ("none", False)):
-        out = made(f"linformer:rank=5:share={share}")(q, k, v)
+        out = make(f"linformer:rank=5:share={share}")(q, k, v)
         assert torch.allclose(out[:, 0], out[:, 1]) == same
 
 
 def test_projected_keys_have_the_variance_of_keys() -> None:
-    attn = made("linformer:rank=64", max_len=4096)
+    attn = make("linformer:rank=64", max_len=4096)
     mixed = attn.by_keys.detach() @ torch.randn(
         4096, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     assert 0.9 < float(mixed.var()) < 1.1
 
 
-def test_seeds() -> None:
-    (e, f), same, (other, _) = (both(made("linformer:rank=5:share=heads", seed=seed)) for seed in (3, 3, 4))
+def test_projections_depend_on_the_seed() -> None:
+    (e, f), same, (other, _) = (projections(make("linformer:rank=5:share=heads", seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(e, same[0])
     assert torch.equal(f, same[1])
     assert not torch.equal(e, other)
     assert not torch.equal(e, f)
 
 
-def test_a_row_padded_and_trimmed_and_a_row_of_nothing() -> None:
-    attn, (q, k, v) = made(), drawn(30)
+def test_padded_rows_equal_trimmed_rows_and_empty_rows_are_zero() -> None:
+    attn, (q, k, v) = make(), draw(30)
     out = attn(q, k, v, ea.Mask(key_lengths=torch.tensor([11, 0])))
     assert_close(out[:1], attn(q[:1], k[:1, :, :11], v[:1, :, :11]), "11 of 30 keys")
     assert torch.equal(out[1], torch.zeros_like(out[1]))
 
 
 @pytest.mark.parametrize(
-    ("spec", "dims", "words"),
+    ("spec", "dims", "message"),
     [
         ("linformer", ea.Dims(heads=4), "share=key_value needs dims with max_len for"),
         ("linformer:share=none", ea.Dims(heads=4), "share=none needs dims with max_len, and kv_heads or heads,"),
@@ -98,24 +98,24 @@ def test_a_row_padded_and_trimmed_and_a_row_of_nothing() -> None:
         ("linformer:share=all", ea.Dims(max_len=4), "share='all' does not fit"),
     ],
 )
-def test_it_says_what_it_needs(spec: str, dims: ea.Dims, words: str) -> None:
-    with pytest.raises(ea.UsageError, match=words):
+def test_invalid_options_and_dims_are_reported(spec: str, dims: ea.Dims, message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
         ea.create(spec, dims=dims)
 
 
 @pytest.mark.parametrize("backend", ["projected", "dense"])
-def test_more_keys_or_other_heads_than_it_was_made_for(backend: str) -> None:
+def test_too_many_keys_or_other_heads_are_refused(backend: str) -> None:
     with pytest.raises(ea.UsageError, match="max_len=30, got 31 keys"):
-        made(f"linformer:backend={backend}")(*drawn(31))
+        make(f"linformer:backend={backend}")(*draw(31))
     with pytest.raises(ea.UsageError, match="created for 4 key-value heads, got 2"):
-        made(f"linformer:share=none:backend={backend}")(*drawn(30, kv_heads=2))
+        make(f"linformer:share=none:backend={backend}")(*draw(30, kv_heads=2))
 
 
-def test_cost_is_what_the_matrix_products_do() -> None:
-    assert made("linformer:rank=5").growth.cost(7, 11, False) == 5 * 7 + 5 * 11
+def test_cost_equals_the_matrix_products() -> None:
+    assert make("linformer:rank=5").growth.cost(7, 11, False) == 5 * 7 + 5 * 11
 
 
-# -- the projection's own kernel ------------------------------------------------------------------------------------
+# -- the projection kernel ------------------------------------------------------------------------------------------
 
 LAYOUTS = {
     "contiguous": lambda x: x,
@@ -125,10 +125,14 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("contest", "form"), [(c, form) for c in (PRODUCTS, HALF) for form in c.implementations])
+@pytest.mark.parametrize(
+    ("tunable", "implementation"), [(t, name) for t in (PRODUCTS, HALF) for name in t.implementations]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_projections_and_their_gradients(dtype: torch.dtype, contest: Tunable, form: str, layout: str) -> None:
-    with force_implementation(contest, form):
+def test_projections_and_gradients_equal_float64(
+    dtype: torch.dtype, tunable: Tunable, implementation: str, layout: str
+) -> None:
+    with force_implementation(tunable, implementation):
         _compare_projections(dtype, layout)
 
 
@@ -146,7 +150,7 @@ def _compare_projections(dtype: torch.dtype, layout: str) -> None:
                 assert_close(a.double(), b.double(), f"{heads} heads, M={m}", tolerance=tolerance)
 
 
-def test_a_second_derivative_is_refused() -> None:
+def test_second_derivatives_are_refused() -> None:
     x = torch.randn(1, 1, 3, 2, requires_grad=True)
     (grad,) = torch.autograd.grad(project(torch.randn(1, 2, 3), x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
@@ -154,9 +158,9 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_the_results() -> None:
-    """Forward little more than the output; a step six times that, of which the output, by q, k, v and the parameters'
-    gradient are five: nothing as long as the sequence is kept besides."""
+def test_memory_is_close_to_that_of_outputs_and_gradients() -> None:
+    """A forward pass holds little more than the output; a training step holds less than six outputs: the output, the
+    gradients of q, k and v, and those of the parameters."""
     n = 16384
     attn = ea.create("linformer", dims=ea.Dims(heads=4, max_len=n))
     q, k, v = (torch.randn(1, 4, n, 64, requires_grad=True) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: two forms of one result, a cache of latents, and refusals."""
+"""Multi-head latent attention: absorbed and expanded forms, the cache of latents, and invalid inputs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from efficient_attn.kernels.softmax import decode, latent
 HEADS, WIDTH, VALUE, LATENT = 4, 12, 10, 20
 
 
-def made(*, rotary_dim: int = 4, backend: str | None = None) -> ea.Attention:
+def make(*, rotary_dim: int = 4, backend: str | None = None) -> ea.Attention:
     dims = ea.Dims(heads=HEADS, head_dim=WIDTH, value_dim=VALUE)
     return ea.create("mla", latent_dim=LATENT, rotary_dim=rotary_dim, dims=dims, backend=backend, seed=3).double()
 
 
-def drawn(n: int, m: int, *, rotary_dim: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+def draw(n: int, m: int, *, rotary_dim: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     sizes = (2, HEADS, n, WIDTH), (2, 1, m, LATENT + rotary_dim)
     q, k = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
     return q, k
 
 
-def by_hand(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Tensor:
-    """The paper's equations, a head and a position at a time."""
+def reference(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Tensor:
+    """The paper's equations, in a loop over heads and positions."""
     out = torch.zeros(2, HEADS, q.shape[2], VALUE, dtype=torch.float64)
     for b in range(2):
         for h in range(HEADS):
@@ -44,28 +44,28 @@ def by_hand(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Ten
 @pytest.mark.parametrize("backend", ["adaptive", "absorbed", "expanded", "dense"])
 @pytest.mark.parametrize("rotary_dim", [0, 4])
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_form_is_the_paper(backend: str, rotary_dim: int, causal: bool) -> None:
-    attn = made(rotary_dim=rotary_dim, backend=backend)
-    q, latents = drawn(5, 7, rotary_dim=rotary_dim)
+def test_all_backends_equal_the_papers_equations(backend: str, rotary_dim: int, causal: bool) -> None:
+    attn = make(rotary_dim=rotary_dim, backend=backend)
+    q, latents = draw(5, 7, rotary_dim=rotary_dim)
     with torch.no_grad():
         got = attn(q, latents, None, ea.Mask(causal=causal))
-        torch.testing.assert_close(got, by_hand(attn, q, latents, causal), rtol=0, atol=1e-13)
+        torch.testing.assert_close(got, reference(attn, q, latents, causal), rtol=0, atol=1e-13)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 11), st.integers(0, 99))
-def test_absorbed_and_expanded_agree(n: int, m: int, rotary_dim: int, seed: int) -> None:
-    q, latents = drawn(n, m, rotary_dim=rotary_dim, seed=seed)
+def test_absorbed_and_expanded_give_equal_outputs(n: int, m: int, rotary_dim: int, seed: int) -> None:
+    q, latents = draw(n, m, rotary_dim=rotary_dim, seed=seed)
     outs = [
-        made(rotary_dim=rotary_dim, backend=b)(q, latents, None, ea.Mask(causal=m >= n))
+        make(rotary_dim=rotary_dim, backend=b)(q, latents, None, ea.Mask(causal=m >= n))
         for b in ("absorbed", "expanded")
     ]
     torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=1e-12)
 
 
-def test_heads_are_expanded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, latents = drawn(9, 9)
-    attn = made(backend="expanded")
+def test_heads_are_expanded_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, latents = draw(9, 9)
+    attn = make(backend="expanded")
     want = attn(q, latents, None)
     calls: list[int] = []
     real = latent.attend
@@ -76,43 +76,43 @@ def test_heads_are_expanded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("n", "m", "form"), [(1, 500, "absorbed"), (500, 500, "expanded"), (1, 1, "expanded")])
-def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m: int, form: str) -> None:
-    attn, (q, latents) = made(), drawn(n, m)
-    taken: list[str] = []
+def test_adaptive_selects_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m: int, form: str) -> None:
+    attn, (q, latents) = make(), draw(n, m)
+    selected: list[str] = []
     for name in ("absorbed", "expanded"):
         real = getattr(latent, f"attend_{name}")
         monkeypatch.setattr(
-            latent, f"attend_{name}", lambda *a, name=name, real=real, **b: taken.append(name) or real(*a, **b)
+            latent, f"attend_{name}", lambda *a, name=name, real=real, **b: selected.append(name) or real(*a, **b)
         )
     attn(q, latents, None, ea.Mask(causal=True))
-    assert taken == [form]
+    assert selected == [form]
 
 
 @pytest.mark.skipif(why_no_native("decode") is not None, reason=why_no_native("decode") or "")
-def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
-    attn, (q, latents) = made(backend="cpp"), drawn(1, 300)
-    seen: list[tuple[int, ...]] = []
+def test_the_cpp_backend_reads_latents_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, (q, latents) = make(backend="cpp"), draw(1, 300)
+    shapes: list[tuple[int, ...]] = []
     real = decode.attend_in_one_pass
-    monkeypatch.setattr(decode, "attend_in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    monkeypatch.setattr(decode, "attend_in_one_pass", lambda *args: shapes.append(args[0].shape) or real(*args))
     with torch.no_grad():
         out = attn(q, latents, None, ea.Mask(causal=True))
-        torch.testing.assert_close(out, made()(q, latents, None, ea.Mask(causal=True)), rtol=0, atol=1e-13)
-    assert seen == [(2, 1, HEADS, LATENT + 4)]
+        torch.testing.assert_close(out, make()(q, latents, None, ea.Mask(causal=True)), rtol=0, atol=1e-13)
+    assert shapes == [(2, 1, HEADS, LATENT + 4)]
 
 
-def test_work_is_counted_by_hand() -> None:
-    """A step after m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
-    attn, own = made(), WIDTH - 4
+def test_costs_equal_counted_multiply_adds() -> None:
+    """An absorbed step after m keys, and an expanded forward pass, in units of a pair's multiply-adds."""
+    attn, expanded_width = make(), WIDTH - 4
     pair = WIDTH + VALUE
-    step = 100 * (LATENT + 4 + LATENT) + LATENT * (own + VALUE)
+    step = 100 * (LATENT + 4 + LATENT) + LATENT * (expanded_width + VALUE)
     assert attn.growth.step_cost(100) == step / pair
-    whole = 100 * 101 // 2 * pair + 100 * LATENT * (own + VALUE)
+    whole = 100 * 101 // 2 * pair + 100 * LATENT * (expanded_width + VALUE)
     assert attn.growth.cost(100, 100, True) == whole / pair
-    assert made(backend="absorbed").growth.cost(100, 100, True) > attn.growth.cost(100, 100, True)
+    assert make(backend="absorbed").growth.cost(100, 100, True) > attn.growth.cost(100, 100, True)
 
 
-def test_the_state_is_the_latents_and_nothing_else() -> None:
-    attn, (q, latents) = made(), drawn(9, 9)
+def test_the_state_stores_latents_only() -> None:
+    attn, (q, latents) = make(), draw(9, 9)
     state = attn.init_state(2, 9, torch.float64)
     assert ea.state_bytes(state) == 2 * 9 * (LATENT + 4) * 8
     want = attn(q, latents, None, ea.Mask(causal=True))
@@ -124,7 +124,7 @@ def test_the_state_is_the_latents_and_nothing_else() -> None:
     assert torch.equal(state.filled(), latents)
 
 
-def test_an_absorbed_step_makes_no_keys_or_values() -> None:
+def test_an_absorbed_step_allocates_no_keys_or_values() -> None:
     from efficient_attn.instruments.memory import measure_footprint
 
     attn = ea.create("mla:latent_dim=64", dims=ea.Dims(heads=16, head_dim=32))
@@ -132,24 +132,24 @@ def test_an_absorbed_step_makes_no_keys_or_values() -> None:
     with torch.no_grad():
         peak = measure_footprint(lambda: attn(q, latents, None), device="cpu").peak
         expanded = ea.create("mla:latent_dim=64:backend=expanded", dims=ea.Dims(heads=16, head_dim=32))
-        more = measure_footprint(lambda: expanded(q, latents, None), device="cpu").peak
+        expanded_peak = measure_footprint(lambda: expanded(q, latents, None), device="cpu").peak
     assert peak is not None
-    assert more is not None
-    assert peak < 4 * 16 * 4096 * 4  # scores of 16 heads, a few times; a head's keys alone would be 2^19 bytes
-    assert more > 2 * peak
+    assert expanded_peak is not None
+    assert peak < 4 * 16 * 4096 * 4  # a few times the scores of 16 heads; the keys of one head would take 2^19 bytes
+    assert expanded_peak > 2 * peak
 
 
-def test_seeds_and_sizes_of_the_projections() -> None:
-    one, same, other = (ea.create("mla", dims=ea.Dims(heads=8, head_dim=32), seed=s) for s in (1, 1, 2))
-    assert one.w_uk.shape == one.w_uv.shape == (8, 32, 128)  # a latent four heads wide, as in the paper
-    assert torch.equal(one.w_uk, same.w_uk)
-    assert not torch.equal(one.w_uk, other.w_uk)
-    assert one.key_dim == 128
-    assert abs(float(one.w_uk.detach().var()) * 128 - 1) < 0.05
+def test_projections_have_the_papers_size_and_depend_on_the_seed() -> None:
+    attn, same, other = (ea.create("mla", dims=ea.Dims(heads=8, head_dim=32), seed=s) for s in (1, 1, 2))
+    assert attn.w_uk.shape == attn.w_uv.shape == (8, 32, 128)  # the latent has the width of four heads, as in the paper
+    assert torch.equal(attn.w_uk, same.w_uk)
+    assert not torch.equal(attn.w_uk, other.w_uk)
+    assert attn.key_dim == 128
+    assert abs(float(attn.w_uk.detach().var()) * 128 - 1) < 0.05
 
 
 @pytest.mark.parametrize(
-    ("given", "dims", "said"),
+    ("options", "dims", "message"),
     [
         ({}, {}, "needs dims with heads and head_dim"),
         ({"latent_dim": 0}, {"heads": 2, "head_dim": 8}, "latent_dim must be at least 1"),
@@ -157,13 +157,13 @@ def test_seeds_and_sizes_of_the_projections() -> None:
         ({}, {"heads": 2, "head_dim": 8, "kv_heads": 2}, "one latent for all heads"),
     ],
 )
-def test_options_that_do_not_fit(given: dict[str, int], dims: dict[str, int], said: str) -> None:
-    with pytest.raises(ea.UsageError, match=said):
-        ea.create("mla", dims=ea.Dims(**dims), **given)
+def test_invalid_options_and_dims_are_reported(options: dict[str, int], dims: dict[str, int], message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message):
+        ea.create("mla", dims=ea.Dims(**dims), **options)
 
 
-def test_tensors_that_do_not_fit() -> None:
-    attn, (q, latents) = made(), drawn(3, 3)
+def test_invalid_tensors_are_reported() -> None:
+    attn, (q, latents) = make(), draw(3, 3)
     with pytest.raises(ea.UsageError, match="pass None as v"):
         attn(q, latents, latents)
     with pytest.raises(ea.UsageError, match=r"requires \[B, 1, M, 24\]"):
