@@ -106,12 +106,12 @@ def test_ratios_invert(pairs: list[tuple[float, float]]) -> None:
 
 def test_pairing_cancels_disturbances_of_whole_rounds() -> None:
     rng = np.random.default_rng(0)
-    weather = np.exp(rng.normal(0, 1, 10))
-    ratio = estimate_paired_ratio((2 * weather).tolist(), weather.tolist())
+    disturbances = np.exp(rng.normal(0, 1, 10))
+    ratio = estimate_paired_ratio((2 * disturbances).tolist(), disturbances.tolist())
     assert ratio == pytest.approx((2, 2, 2))
-    apart = estimate_geometric_mean((2 * weather).tolist())
-    assert apart.high is not None
-    assert apart.high > 3
+    unpaired = estimate_geometric_mean((2 * disturbances).tolist())
+    assert unpaired.high is not None
+    assert unpaired.high > 3
 
 
 def test_unpaired_rounds_are_ignored() -> None:
@@ -163,7 +163,7 @@ def test_one_round_has_no_error() -> None:
         (1.05, 1.15, "faster"),
         (0.85, 0.95, "slower"),
         (0.99, 1.01, "same"),
-        (1.001, 1.019, "same"),  # not 1, but nobody's business
+        (1.001, 1.019, "same"),  # within the margin
         (0.9, 1.1, "inconclusive"),
         (1.001, 1.03, "inconclusive"),  # its middle may or may not matter
         (0.97, 1.2, "inconclusive"),
@@ -226,7 +226,7 @@ def test_the_median_is_a_measured_value() -> None:
 
 def test_shares_of_few_trials_have_wilsons_interval() -> None:
     found = estimate_share(11, 80)
-    assert found == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # by hand, from the formula
+    assert found == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # calculated from the formula
     assert estimate_share(0, 10)[:2] == (0.0, 0.0)
     assert estimate_share(10, 10).low == pytest.approx(0.7225, abs=5e-4)
     with pytest.raises(ValueError, match="trial"):
