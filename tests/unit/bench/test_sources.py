@@ -191,8 +191,8 @@ class Mine(ea.SoftmaxAttention):
 """
 
 
-def _plugin(folder: Path, line: str = "", **beside: str) -> Path:
-    for name, text in {"mine": PLUGIN.format(line), **beside}.items():
+def _plugin(folder: Path, line: str = "", **sibling: str) -> Path:
+    for name, text in {"mine": PLUGIN.format(line), **sibling}.items():
         path = folder / f"{name.replace('__in__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -215,12 +215,12 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "file"),
     [
-        ("import beside", "beside.py"),
-        ("from beside import x", "beside.py"),
-        ("def f():\n    import beside as b", "beside.py"),
-        ("from .beside import x", "beside.py"),
-        ("from . import beside", "beside.py"),
-        ("import first", "beside.py"),
+        ("import sibling", "sibling.py"),
+        ("from sibling import x", "sibling.py"),
+        ("def f():\n    import sibling as b", "sibling.py"),
+        ("from .sibling import x", "sibling.py"),
+        ("from . import sibling", "sibling.py"),
+        ("import first", "sibling.py"),
         ("from efficient_attn.kernels import products", "kernels/products.py"),
         ("import efficient_attn.kernels.products", "kernels/products.py"),
         ("ea.MultiHeadAttention", "layers/multi_head.py"),
@@ -235,26 +235,26 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
     ],
 )
 def test_imported_files_are_sources(line: str, file: str, tmp_path: Path) -> None:
-    start = _plugin(tmp_path, line, beside="x = 1", first="from beside import x")
+    start = _plugin(tmp_path, line, sibling="x = 1", first="from sibling import x")
     files = trace([start])
     assert {tmp_path / file, PACKAGE / file} & set(files)
     before = _digest_anew(start)
-    (tmp_path / "beside.py").write_text("x = 2")
-    assert (_digest_anew(start) != before) == (file == "beside.py")
+    (tmp_path / "sibling.py").write_text("x = 2")
+    assert (_digest_anew(start) != before) == (file == "sibling.py")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import beside",
-        "import numpy as beside",
-        "from other.beside import x",
-        "'beside'",
-        "ea.create(beside)",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sibling",
+        "import numpy as sibling",
+        "from other.sibling import x",
+        "'sibling'",
+        "ea.create(sibling)",
     ],
 )
 def test_unused_files_next_to_a_plugin_are_not_sources(line: str, tmp_path: Path) -> None:
-    files = trace([_plugin(tmp_path, line, beside="x = 1", other__in__beside="x = 1")])
+    files = trace([_plugin(tmp_path, line, sibling="x = 1", other__in__sibling="x = 1")])
     assert [file.name for file in files if not file.is_relative_to(PACKAGE)] == ["mine.py"]
 
 

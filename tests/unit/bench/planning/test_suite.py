@@ -38,15 +38,15 @@ WRONG = {
     "shape of a part": (HEAD + TAIL + PART + "shapes = [{ seqlen = 2 }]\n", ["part.0.shapes.0", "mean 'seq_len'?"]),
     "no shapes": (HEAD + "shapes = []\n" + TAIL, ["shapes"]),
     "shape of zero": (HEAD + "shapes = [{ batch = 0 }]\n" + TAIL, ["shapes.0.batch", "got 0"]),
-    "axis beside shapes": (
+    "axis next to shapes": (
         HEAD + "shapes = [{ seq_len = 8 }]\naxes = { seq_len = [8] }\n" + TAIL,
         ["shapes set seq_len, so axes and dims may not"],
     ),
-    "dim of a part beside shapes": (
+    "dim of a part next to shapes": (
         HEAD + "shapes = [{ heads = 2 }, { batch = 2 }]\n" + TAIL + PART + "dims = { batch = 3 }\n",
         ["part 'p': shapes set batch"],
     ),
-    "design beside shapes": (
+    "design next to shapes": (
         HEAD + "shapes = [{ heads = 2 }]\n" + TAIL + PART + "design = { points = 8 }\n",
         ["part 'p': a design chooses from axes"],
     ),
@@ -55,7 +55,7 @@ WRONG = {
     "block of a part": (HEAD + PART + '[[part.block]]\nname = "gru"\noption = {}\n', ["part.0.block.0", "'options'"]),
     "blocks by another name": (HEAD + TAIL + PART + '[[part.blok]]\nname = "gru"\n', ["part.0", "mean 'block'?"]),
     "no blocks": (HEAD + "block = []\n" + TAIL, ["block"]),
-    "block beside a variant": (
+    "block next to a variant": (
         HEAD + PART + '[[part.variant]]\nname = "full"\n[[part.block]]\nname = "gru"\n',
         ["part 'p' has a block, but speed measures mechanisms only; remove it"],
     ),
