@@ -1,4 +1,4 @@
-"""The case and its key: what changes it, and what must not."""
+"""Cases: keys, digests, fingerprints, mechanisms and rows."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ RESULTS = Path(__file__).parents[3] / "results"
 
 
 def _changed(**fields: Any) -> Any:
-    """The case with fields of its cell, of the place or the effort changed."""
-    cell = CASE.group
+    """The case with changed fields of its group, configuration or sampling plan."""
+    group = CASE.group
     parts = {
-        name: {k: v for k, v in fields.items() if hasattr(getattr(cell, name), k)} for name in ("config", "sampling")
+        name: {k: v for k, v in fields.items() if hasattr(getattr(group, name), k)} for name in ("config", "sampling")
     }
-    inner = {name: dataclasses.replace(getattr(cell, name), **own) for name, own in parts.items()}
+    inner = {name: dataclasses.replace(getattr(group, name), **changes) for name, changes in parts.items()}
     known = parts["config"] | parts["sampling"]
-    own = {name: value for name, value in fields.items() if name not in known}
-    return dataclasses.replace(CASE, group=dataclasses.replace(cell, **inner, **own))
+    rest = {name: value for name, value in fields.items() if name not in known}
+    return dataclasses.replace(CASE, group=dataclasses.replace(group, **inner, **rest))
 
 
 def test_the_key_is_readable_and_stable() -> None:
@@ -46,7 +46,7 @@ def test_the_key_is_readable_and_stable() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed",
     [
         _changed(seed=1),
         _changed(max_len=17),
@@ -73,27 +73,27 @@ def test_the_key_is_readable_and_stable() -> None:
         dataclasses.replace(CASE, variant=Spec("linear")),
     ],
 )
-def test_the_digest_changes_with_everything_that_matters(other: Any) -> None:
-    assert other.digest != CASE.digest
+def test_the_digest_depends_on_all_settings_that_affect_results(changed: Any) -> None:
+    assert changed.digest != CASE.digest
 
 
-def test_where_a_task_or_its_data_lie_does_not_change_the_digest() -> None:
+def test_the_digest_ignores_targets_and_paths_of_data() -> None:
     text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
     (case, *_) = tiny_suites.plan(text, variants=["full"])
-    keys = (("activations", "elsewhere.npz"),)  # what it holds is told by its label
+    keys = (("activations", "elsewhere.npz"),)  # the label identifies the data
     assert dataclasses.replace(case, group=dataclasses.replace(case.group, keys=keys)).digest == case.digest
     assert (
         dataclasses.replace(CASE, group=dataclasses.replace(CASE.group, target=CASE.group.target)).digest == CASE.digest
     )
 
 
-def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_depends_on_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     before = CASE.digest
     monkeypatch.setattr(case_module, "PROTOCOL", 99)
     assert before != CASE.digest
 
 
-def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_with_default_settings_keep_their_digest_of_protocol_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(case_module, "PROTOCOL", 3)
     group = dataclasses.asdict(CASE.group) | {"keys": {"memory_budget": None, "peak_memory": False}}
     del group["target"], group["of_blocks"], group["config"]["fill"], group["config"]["segment"]
@@ -102,20 +102,20 @@ def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeyp
     assert hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12] == CASE.digest
 
 
-def test_options_change_the_key() -> None:
+def test_the_digest_depends_on_options() -> None:
     assert tiny_suites.case("sliding_window:window=4").digest != tiny_suites.case("sliding_window:window=5").digest
 
 
-def test_a_default_that_is_written_out_does_not_change_the_digest() -> None:
+def test_the_digest_ignores_explicit_defaults() -> None:
     assert tiny_suites.case("sliding_window").digest == tiny_suites.case("sliding_window:window=128").digest
 
 
-def test_the_parts_of_a_union_may_come_in_any_order() -> None:
-    one, other = "sliding_window:window=1", "sliding_window:window=3"
-    assert tiny_suites.case(f"{one}|{other}").key == tiny_suites.case(f"{other}|{one}").key
+def test_the_key_ignores_the_order_of_a_union() -> None:
+    small, large = "sliding_window:window=1", "sliding_window:window=3"
+    assert tiny_suites.case(f"{small}|{large}").key == tiny_suites.case(f"{large}|{small}").key
 
 
-def test_the_order_of_options_does_not_matter() -> None:
+def test_the_key_ignores_the_order_of_options() -> None:
     variant = tiny_suites.parse(tiny_suites.TINY + '[[variant]]\nname="gqa:backend=dense"\noptions={ kv_heads = 1 }\n')
     assert [v.name for v in variant.suite.variant or ()] == ["full", "gqa:backend=dense"]
     assert tiny_suites.case("gqa:backend=dense:kv_heads=1").key == tiny_suites.case("gqa:kv_heads=1:backend=dense").key
@@ -130,13 +130,13 @@ def test_a_backend_is_part_of_the_case_and_of_its_mechanism() -> None:
         tiny_suites.case("full:backend=nope").create()
 
 
-def test_the_mechanism_is_made_for_the_cell() -> None:
+def test_the_mechanism_has_the_dimensions_of_the_group() -> None:
     attn = tiny_suites.case("gqa:kv_heads=1", dtype="float64", seq_len=24).create()
     assert attn.dims == ea.Dims(heads=2, kv_heads=1, head_dim=8, value_dim=8, max_len=24)
     assert tiny_suites.case("full").create().dims.max_len == 16
 
 
-def test_parameters_get_the_cells_dtype() -> None:
+def test_parameters_have_the_dtype_of_the_group() -> None:
     with tiny_suites.isolated_registry():
 
         @ea.register("zz_learned", family="full")
@@ -150,7 +150,7 @@ def test_parameters_get_the_cells_dtype() -> None:
         assert tiny_suites.case("zz_learned", dtype="float64").create().weight.dtype == torch.float64
 
 
-def test_the_row_says_what_is_known_before_measuring() -> None:
+def test_rows_of_planned_cases_have_settings_but_no_results() -> None:
     row = tiny_suites.case("sliding_window:window=4", seq_len=32, causal=True).row()
     assert (row.variant, row.family, json.loads(row.options or "")) == (
         "sliding_window:window=4",
@@ -163,7 +163,7 @@ def test_the_row_says_what_is_known_before_measuring() -> None:
     assert row.latency_ms is None
 
 
-def test_a_case_for_programs_holds_its_key_and_every_axis() -> None:
+def test_a_case_as_json_has_its_key_and_all_axes() -> None:
     flat = as_json(CASE)
     assert flat["case_key"] == CASE.key
     assert json.loads(json.dumps(flat)) == flat
@@ -171,7 +171,7 @@ def test_a_case_for_programs_holds_its_key_and_every_axis() -> None:
     assert {"seq_len", "device", "dtype", "variant", "kv_heads"} <= set(COLUMNS)
 
 
-# -- the fingerprint: a mechanism whose source changed is another case ----------------------------------------------
+# -- fingerprints ---------------------------------------------------------------------------------------------------
 
 SOURCE = """
 import efficient_attn as ea
@@ -182,17 +182,17 @@ class Mine(ea.SoftmaxAttention):
 """
 
 
-def _print_of(folder: Path, word: str) -> str:
-    path = folder / word / "mine.py"
+def _fingerprint(folder: Path, name: str) -> str:
+    path = folder / name / "mine.py"
     path.parent.mkdir()
-    path.write_text(SOURCE.format(word))
+    path.write_text(SOURCE.format(name))
     with tiny_suites.isolated_registry():
         ea.load_plugin(str(path))
         return tiny_suites.case("zz_print").fingerprint
 
 
-def test_the_fingerprint_follows_the_source(tmp_path: Path) -> None:
-    assert _print_of(tmp_path, "one") != _print_of(tmp_path, "two")
+def test_the_fingerprint_depends_on_the_source(tmp_path: Path) -> None:
+    assert _fingerprint(tmp_path, "one") != _fingerprint(tmp_path, "two")
 
 
 def test_the_fingerprint_is_the_same_for_equal_sources() -> None:
@@ -213,9 +213,9 @@ class Derived(registry.class_of("zz_print")):
 """
 
 
-def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_path: Path) -> None:
-    found = set()
-    for number in range(8):  # two files of one name, in an order that only chance decides
+def test_the_fingerprint_ignores_paths_and_hash_order(tmp_path: Path) -> None:
+    fingerprints = set()
+    for number in range(8):  # two files of one name, whose order in sets is random
         folder = tmp_path / str(number)
         for name, text in (("base", SOURCE), ("derived", DERIVED)):
             (folder / name).mkdir(parents=True)
@@ -223,21 +223,21 @@ def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_pat
         with tiny_suites.isolated_registry():
             ea.load_plugin(str(folder / "base" / "mine.py"))
             ea.load_plugin(str(folder / "derived" / "mine.py"))
-            found.add(tiny_suites.case("zz_derived").fingerprint)
-    assert len(found) == 1
+            fingerprints.add(tiny_suites.case("zz_derived").fingerprint)
+    assert len(fingerprints) == 1
 
 
 # -- layers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_layer_is_another_case_than_its_mechanism() -> None:
+def test_a_layer_and_its_mechanism_are_different_cases() -> None:
     layer = _changed(of_blocks=True)
     assert strip_digest(layer.key) == strip_digest(CASE.key).replace("/forward/", "/forward-layers/")
     assert layer.digest != CASE.digest
 
 
 @pytest.mark.parametrize("suite", ["quickstart", "promises"])
-def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
+def test_published_cases_are_still_planned_with_the_same_names(suite: str) -> None:
     published = {strip_digest(record.row.case_key) for record in store.read(RESULTS / suite)}
     with tiny_suites.isolated_registry():
         planned = {strip_digest(case.key) for case in make_plan(tiny_suites.load_suite(suite))}
@@ -245,7 +245,7 @@ def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
     assert published <= planned
 
 
-def test_a_layers_fingerprint_follows_the_layer() -> None:
+def test_the_fingerprint_of_a_layer_includes_its_mechanism() -> None:
     alone, inside, gru, lstm = (
         make_case(dataclasses.replace(CASE.group, of_blocks=layer), Spec(variant), None)
         for variant, layer in (("full", False), ("full", True), ("gru", True), ("lstm", True))

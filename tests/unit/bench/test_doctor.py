@@ -1,4 +1,4 @@
-"""The doctor: what it looks at, what it calls a problem, and that it can be read by people and programs."""
+"""The doctor: its topics, problems, and output as text and JSON."""
 
 from __future__ import annotations
 
@@ -18,80 +18,80 @@ TOPICS = ["threads", "frequency", "virtual", "memory", "clock", "counting", "rat
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     return diagnose(quick=True, threads=1)
 
 
-def _of(diagnosis: Diagnosis, topic: str) -> Finding:
+def _get_finding(diagnosis: Diagnosis, topic: str) -> Finding:
     return next(f for f in diagnosis.findings if f.topic == topic)
 
 
-def test_everything_is_looked_at(found: Diagnosis) -> None:
-    assert [f.topic for f in found.findings] == TOPICS
+def test_diagnosis_has_all_topics(diagnosis: Diagnosis) -> None:
+    assert [f.topic for f in diagnosis.findings] == TOPICS
 
 
-def test_this_machine_counts_right_and_reads_a_fine_clock(found: Diagnosis) -> None:
-    assert _of(found, "counting").numbers["ok"] is True
-    assert _of(found, "clock").level == "ok"
-    assert _of(found, "rates").numbers["gemm_flops_per_s"] > 1e9
+def test_this_machine_has_an_exact_counter_and_a_fine_clock(diagnosis: Diagnosis) -> None:
+    assert _get_finding(diagnosis, "counting").numbers["ok"] is True
+    assert _get_finding(diagnosis, "clock").level == "ok"
+    assert _get_finding(diagnosis, "rates").numbers["gemm_flops_per_s"] > 1e9
 
 
-def test_the_same_twice_is_near_one(found: Diagnosis) -> None:
-    noise = _of(found, "noise")
-    assert 0.1 < noise.numbers["ratio"] < 10  # other programs run beside the tests
+def test_the_ratio_of_identical_code_is_near_one(diagnosis: Diagnosis) -> None:
+    noise = _get_finding(diagnosis, "noise")
+    assert 0.1 < noise.numbers["ratio"] < 10  # other programs run at the same time
     assert noise.numbers["low"] <= noise.numbers["ratio"] <= noise.numbers["high"]
     assert noise.numbers["floor"] >= MARGIN
     assert "are not significant here" in noise.message
 
 
-def test_lines_and_json_say_the_same(found: Diagnosis) -> None:
-    lines, data = found.lines(), json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert all(any(f.message in line for line in lines) for f in found.findings)
-    assert all(any(advice in line for line in lines) for advice in found.advice)
-    assert lines[-1].startswith("Ready" if found.healthy else "Not ready")
-    assert data["healthy"] is found.healthy
+def test_lines_and_json_have_the_same_findings(diagnosis: Diagnosis) -> None:
+    lines, data = diagnosis.lines(), json.loads(json.dumps(diagnosis.as_json(), allow_nan=False))
+    assert all(any(f.message in line for line in lines) for f in diagnosis.findings)
+    assert all(any(advice in line for line in lines) for advice in diagnosis.advice)
+    assert lines[-1].startswith("Ready" if diagnosis.healthy else "Not ready")
+    assert data["healthy"] is diagnosis.healthy
     assert [f["topic"] for f in data["findings"]] == TOPICS
 
 
-def test_a_device_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_device_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "list_gpus", list)
-    found = diagnose(quick=True, threads=1, device="cuda")
-    assert not found.healthy
-    assert "no CUDA device" in _of(found, "gpu").message
-    assert "noise" not in [f.topic for f in found.findings]
+    diagnosis = diagnose(quick=True, threads=1, device="cuda")
+    assert not diagnosis.healthy
+    assert "no CUDA device" in _get_finding(diagnosis, "gpu").message
+    assert "noise" not in [f.topic for f in diagnosis.findings]
 
 
-# -- what is a problem ---------------------------------------------------------------------------------------------
+# -- problems ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("noise", "level"),
     [
         (AANoise(Estimate(1.0, 0.99, 1.01), 0.01), "ok"),
-        (AANoise(Estimate(1.0, 0.9, 1.1), 0.15), "problem"),  # too loud to tell anything
-        (AANoise(Estimate(1.05, 1.03, 1.07), 0.02), "problem"),  # the same differs from itself
+        (AANoise(Estimate(1.0, 0.9, 1.1), 0.15), "problem"),  # too noisy
+        (AANoise(Estimate(1.05, 1.03, 1.07), 0.02), "problem"),  # identical code differs significantly
         ("it fell over", "problem"),
     ],
 )
-def test_noise(noise: AANoise | str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_or_biased_noise_is_a_problem(noise: AANoise | str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_measure_aa", lambda *_: noise)
-    found = doctor._check_noise("cpu", 1, True)
-    assert found.level == level
+    finding = doctor._check_noise("cpu", 1, True)
+    assert finding.level == level
     if isinstance(noise, str):
-        assert noise in found.message
+        assert noise in finding.message
 
 
-def test_the_floor_is_what_eight_rounds_can_tell() -> None:
+def test_the_noise_floor_is_that_of_eight_rounds() -> None:
     assert AANoise(Estimate(1.0), 0.001).floor == MARGIN
     assert AANoise(Estimate(1.0), 0.1).floor == pytest.approx(math.expm1(2.365 * 0.1 / math.sqrt(8)), rel=1e-3)
 
 
-def test_a_counter_that_errs_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"device": "cpu", "expected_bytes": 10, "measured_bytes": 20, "ok": False, "reason": None}
-    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: told)
+def test_a_wrong_memory_counter_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {"device": "cpu", "expected_bytes": 10, "measured_bytes": 20, "ok": False, "reason": None}
+    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: result)
     assert doctor._check_memory_counter("cpu").level == "problem"
-    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: told | {"ok": None, "reason": "no counter"})
+    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: result | {"ok": None, "reason": "no counter"})
     assert doctor._check_memory_counter("cpu").level == "note"
 
 

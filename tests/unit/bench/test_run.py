@@ -1,4 +1,4 @@
-"""A run: every planned case ends in one row, whatever interrupts it and however often it is taken up again."""
+"""Runs: every planned case has one row, also after interruptions and resumptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = tiny_suites.TINY.replace("max_rounds=2\n", "").replace("[16]", "[8, 16, 2
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     threads = torch.get_num_threads()
     with tiny_suites.isolated_registry():
         yield
@@ -39,14 +39,14 @@ def _forgotten() -> Iterator[None]:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the cells that are really measured, as they are."""
+def measured_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the measured groups, appended as they are measured."""
     lengths: list[int] = []
     original: Callable[..., list[Record]] = run_module.measure_group
 
-    def measure(cell: Any, cases: Any, setting: Any) -> list[Record]:
-        lengths.append(cell.config.seq_len)
-        return original(cell, cases, setting)
+    def measure(group: Any, cases: Any, conditions: Any) -> list[Record]:
+        lengths.append(group.config.seq_len)
+        return original(group, cases, conditions)
 
     monkeypatch.setattr(run_module, "measure_group", measure)
     return lengths
@@ -54,7 +54,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Measure the machine only in tests of that, and briefly."""
+    """Measure the machine only in tests that are marked `looks`, and briefly."""
     if "looks" not in request.keywords:
         monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
     for name, value in SHORT_ROOFLINE.items():
@@ -75,15 +75,15 @@ def _planned(text: str = TEXT) -> list[str]:
     return [case.key for case in tiny_suites.plan(text)]
 
 
-def test_every_planned_case_ends_in_one_row_in_the_plans_order(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    outcome = _run(tmp_path / "out", progress=lambda r, done, total: told.append((r.row.case_key, done, total)))
+def test_every_planned_case_has_one_row_in_planned_order(tmp_path: Path) -> None:
+    progress: list[tuple[str, int, int]] = []
+    outcome = _run(tmp_path / "out", progress=lambda r, done, total: progress.append((r.row.case_key, done, total)))
     assert _keys(tmp_path / "out") == _planned()
-    assert told == [(key, i, 6) for i, key in enumerate(_planned(), 1)]
+    assert progress == [(key, i, 6) for i, key in enumerate(_planned(), 1)]
     assert (outcome.folder, outcome.statuses, outcome.failed) == (tmp_path / "out", Counter(ok=6), 0)
 
 
-def test_rows_say_which_run_made_them_and_where(tmp_path: Path) -> None:
+def test_rows_have_the_run_id_and_machine_of_their_session(tmp_path: Path) -> None:
     _run(tmp_path)
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     for record in read(tmp_path):
@@ -96,7 +96,7 @@ def test_rows_say_which_run_made_them_and_where(tmp_path: Path) -> None:
     assert session["started"] <= session["finished"]
 
 
-def test_failures_are_counted_and_what_was_not_possible_is_none(tmp_path: Path) -> None:
+def test_unsupported_cases_do_not_count_as_failed(tmp_path: Path) -> None:
     name = tiny_suites.register_modified("zz_wrong", lambda out: out * 2)
     text = tiny_suites.TINY + f'[[variant]]\nname = "{name}"\n[[variant]]\nname = "full:backend=magic"\n'
     outcome = _run(tmp_path, text)
@@ -104,71 +104,71 @@ def test_failures_are_counted_and_what_was_not_possible_is_none(tmp_path: Path) 
     assert outcome.failed == 1
 
 
-def test_resuming_a_finished_run_measures_nothing_and_changes_no_row(tmp_path: Path, measured: list[int]) -> None:
+def test_resuming_a_finished_run_measures_nothing(tmp_path: Path, measured_lengths: list[int]) -> None:
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()
-    measured.clear()
+    measured_lengths.clear()
     _run(tmp_path, resume=True)
-    assert measured == []
+    assert measured_lengths == []
     assert (tmp_path / "rows.jsonl").read_bytes() == before
 
 
-def test_resuming_on_an_absent_folder_starts(tmp_path: Path) -> None:
+def test_resuming_an_absent_folder_starts_a_run(tmp_path: Path) -> None:
     _run(tmp_path / "new" / "one", resume=True)
     assert _keys(tmp_path / "new" / "one") == _planned()
 
 
-def test_resuming_measures_only_what_is_missing(tmp_path: Path, measured: list[int]) -> None:
+def test_resuming_measures_only_missing_cases(tmp_path: Path, measured_lengths: list[int]) -> None:
     _run(tmp_path)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
-    kept = [lines[i] for i in (0, 1, 3)]  # the second cell lacks its baseline, the third everything
+    kept = [lines[i] for i in (0, 1, 3)]  # the second group has no baseline, the third no row
     (tmp_path / "rows.jsonl").write_text("".join(kept))
-    measured.clear()
-    told: list[tuple[int, int]] = []
-    _run(tmp_path, resume=True, progress=lambda r, done, total: told.append((done, total)))
-    assert measured == [16, 24]
-    assert told == [(4, 6), (5, 6), (6, 6)]
+    measured_lengths.clear()
+    progress: list[tuple[int, int]] = []
+    _run(tmp_path, resume=True, progress=lambda r, done, total: progress.append((done, total)))
+    assert measured_lengths == [16, 24]
+    assert progress == [(4, 6), (5, 6), (6, 6)]
     assert (tmp_path / "rows.jsonl").read_text().startswith("".join(kept))
     assert Counter(_keys(tmp_path)) == Counter(_planned())
     assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 2
 
 
-def test_what_is_not_timed_in_turns_is_resumed_case_by_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untimed_tasks_are_resumed_case_by_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXT.replace('"forward"', '"fidelity"')
     _run(tmp_path, text)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "rows.jsonl").write_text("".join(lines[:1] + lines[2:]))
-    found: list[list[str]] = []
+    variants: list[list[str]] = []
     original = run_module.measure_group
 
-    def measure(cell: Any, cases: Any, setting: Any) -> Any:
-        found.append([case.variant for case in cases])
-        return original(cell, cases, setting)
+    def measure(group: Any, cases: Any, conditions: Any) -> Any:
+        variants.append([case.variant for case in cases])
+        return original(group, cases, conditions)
 
     monkeypatch.setattr(run_module, "measure_group", measure)
     _run(tmp_path, text, resume=True)
-    assert found == [["linear"]]
+    assert variants == [["linear"]]
     assert Counter(_keys(tmp_path)).total() == len(lines)
 
 
-def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> None:
+def test_rows_of_a_changed_plan_supersede_earlier_ones(tmp_path: Path) -> None:
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()
     wider = TEXT.replace("rounds   = 2", "rounds   = 3")
     with pytest.warns(StaleCases, match="6 cases were measured from other sources or settings; measured again"):
         _run(tmp_path, wider, resume=True)
     assert _keys(tmp_path) == _planned(wider)
-    assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)  # nothing was taken away
+    assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)  # earlier rows are kept
 
 
-def test_another_length_is_added(tmp_path: Path) -> None:
+def test_resuming_with_another_length_adds_rows(tmp_path: Path) -> None:
     _run(tmp_path)
     more = tiny_suites.TINY.replace("[16]", "[12]")
     _run(tmp_path, more, resume=True)
     assert _keys(tmp_path) == _planned() + _planned(more)
 
 
-def test_failed_cases_are_measured_again_when_asked(tmp_path: Path, measured: list[int]) -> None:
+def test_failed_cases_are_measured_again_with_retry_failed(tmp_path: Path, measured_lengths: list[int]) -> None:
     broken = True
 
     def twist(out: Tensor) -> Tensor:
@@ -179,15 +179,15 @@ def test_failed_cases_are_measured_again_when_asked(tmp_path: Path, measured: li
     text = TEXT.replace('"linear"', f'"{tiny_suites.register_modified("zz_moody", twist)}"')
     assert _run(tmp_path, text).failed == 1
     broken = False
-    measured.clear()
+    measured_lengths.clear()
     assert _run(tmp_path, text, resume=True).failed == 1
-    assert measured == []
+    assert measured_lengths == []
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
-    assert measured == [16]
+    assert measured_lengths == [16]
     assert _keys(tmp_path) == _planned(text)
 
 
-def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
+def test_resuming_on_another_machine_is_refused(tmp_path: Path) -> None:
     _run(tmp_path)
     path = tmp_path / "run.json"
     path.write_text(path.read_text().replace('"machine": "', '"machine": "Abacus '))
@@ -196,7 +196,7 @@ def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
         _run(tmp_path, resume=True)
 
 
-def test_a_folder_of_another_machine_of_the_same_name_is_refused(tmp_path: Path) -> None:
+def test_resuming_on_a_machine_of_the_same_name_is_refused(tmp_path: Path) -> None:
     _run(tmp_path)
     path = tmp_path / "run.json"
     about = json.loads(path.read_text())
@@ -214,7 +214,7 @@ def test_a_folder_of_another_machine_of_the_same_name_is_refused(tmp_path: Path)
 
 
 @pytest.mark.looks
-def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
+def test_sessions_record_roofline_time_and_limits(tmp_path: Path) -> None:
     _run(tmp_path)
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     (check,) = session["checks"]
@@ -234,21 +234,21 @@ NO_FREQUENCY = {"governor": None, "turbo": None, "mhz": None}
 
 @pytest.mark.looks
 @pytest.mark.parametrize("others_cores", [0.0, 1.5])
-def test_a_noisy_machine_is_said_at_the_start(
+def test_a_noisy_machine_gives_a_warning_at_the_start(
     others_cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Disturbance(wall_s=1.0, own_cpu_s=1.0, others_cores=others_cores)
     monkeypatch.setattr("efficient_attn.instruments.disturbance.DisturbanceWatch.read_interval", lambda self: seen)
     monkeypatch.setattr("efficient_attn.bench.readiness.find_available_memory", lambda: 2**33)
     monkeypatch.setattr("efficient_attn.bench.readiness.machine.read_frequency", lambda: NO_FREQUENCY)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _run(tmp_path)
-    noisy = [str(w.message) for w in told if issubclass(w.category, NoisyMachine)]
-    said = f"other programs used {others_cores} cores"
-    assert noisy == ([f"not ready to measure: {said}"] if others_cores else [])
+    noisy = [str(w.message) for w in caught if issubclass(w.category, NoisyMachine)]
+    message = f"other programs used {others_cores} cores"
+    assert noisy == ([f"not ready to measure: {message}"] if others_cores else [])
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
-    assert session["readiness"]["warning"] == (said if others_cores else None)
+    assert session["readiness"]["warning"] == (message if others_cores else None)
     assert [f["topic"] for f in session["readiness"]["findings"]] == ["frequency", "memory", "threads", "quiet"]
 
 
@@ -263,7 +263,7 @@ def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Pat
     text = TEXT.replace('"linear"', f'"{tiny_suites.register_modified("zz_stop", twist)}"')
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, text)
-    assert _keys(tmp_path) == _planned(text)[:2]  # the cell that was interrupted left nothing half done
+    assert _keys(tmp_path) == _planned(text)[:2]  # the interrupted group has no rows
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     assert session["finished"] is None
     stop = False
@@ -271,7 +271,7 @@ def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Pat
     assert _keys(tmp_path) == _planned(text)
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_folders_with_other_files_or_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for resume in (False, True):
         with pytest.raises(UsageError, match="choose another --out"):

@@ -1,4 +1,4 @@
-"""The suites that ship: each loads, plans, states its threads, and names mechanisms that exist."""
+"""Built-in suites: each one loads and plans, sets its threads, and covers the mechanisms that it should."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():  # the suites load plug-ins
-        _planned.cache_clear()  # a plan is of no use where its plug-ins are forgotten
+        _planned.cache_clear()  # cached plans need the plug-ins of this registry
         yield
 
 
 @pytest.fixture(autouse=True)
-def _installed(request: pytest.FixtureRequest) -> None:
-    """A suite of peers plans only where their libraries are; test_peers.py says what it does elsewhere."""
+def _peer_libraries(request: pytest.FixtureRequest) -> None:
+    """Skip suites of peers unless their libraries are installed; test_peers.py tests the other situation."""
     if "peers" in request.node.name:
         for package in ("local_attention", "transformers", *LINEAR_PEERS):
             pytest.importorskip(package)
@@ -47,7 +47,7 @@ def _planned(name: str) -> list[Case]:
 @pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_suite_names())
-def test_it_plans(name: str) -> None:
+def test_suites_plan_distinct_cases_with_threads(name: str) -> None:
     cases = _planned(name)
     assert cases
     assert all(
@@ -59,37 +59,37 @@ def test_it_plans(name: str) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_suite_names())
-def test_quick_is_smaller(name: str) -> None:
+def test_quick_plans_at_most_as_many_cases(name: str) -> None:
     assert len(make_plan(load_suite(name), Overrides(quick=True))) <= len(_planned(name))
 
 
-def test_the_quickstart_covers_what_the_readme_says() -> None:
+def test_the_quickstart_covers_modes_and_mechanisms_of_the_readme() -> None:
     cases = _planned("quickstart")
     assert {c.group.config.mode or c.group.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
     assert {c.variant.names[0] for c in cases} == {"full", "sliding_window", "linear", "mqa", "gqa"}
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_bare_sdpa_is_full(causal: bool) -> None:
+def test_bare_sdpa_equals_full_attention(causal: bool) -> None:
     ea.load_plugin(str(find_suites_folder() / "plugins" / "bare_sdpa.py"))
     q, k, v = (torch.randn(1, 2, 33, 8) for _ in range(3))
     mask = ea.Mask(causal=causal)
     torch.testing.assert_close(ea.create("bare_sdpa")(q, k, v, mask), ea.create("full")(q, k, v, mask))
 
 
-def test_a_lookback_window_is_a_causal_window() -> None:
+def test_a_lookback_window_equals_a_causal_window() -> None:
     ea.load_plugin(str(find_suites_folder() / "plugins" / "lookback_window.py"))
     q, k, v = (torch.randn(1, 2, 300, 8) for _ in range(3))
     want = ea.create("sliding_window:window=20")(q, k, v, ea.Mask(causal=True))
     torch.testing.assert_close(ea.create("lookback_window:window=20")(q, k, v, ea.Mask()), want)
 
 
-def test_the_sparse_suite_has_the_whole_family_against_full_attention() -> None:
+def test_the_sparse_suite_times_its_family_and_full_attention() -> None:
     timed = {c.variant.names[0] for c in _planned("sparse") if c.group.part in ("against full", "causal only")}
     assert timed >= {"full", *(e.name for e in CATALOGUE if e.family == "sparse")}
 
 
-def test_the_linear_suite_has_the_families_in_every_direction_against_full_attention() -> None:
+def test_the_linear_suite_times_its_families_and_full_attention() -> None:
     cases = _planned("linear")
     families = {"linear", "low_rank", "hashed"}
     for part in ("crossover", "growth"):
@@ -100,7 +100,7 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
         assert "full" in {c.variant for c in cases if c.group.part == part}
 
 
-def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
+def test_the_decode_suite_has_all_shared_kv_mechanisms_and_caches() -> None:
     cases = _planned("decode")
     assert {c.group.config.mode for c in cases if c.group.task == "speed"} == {"decode", "prefill"}
     steps = [c for c in cases if c.group.config.mode == "decode"]
@@ -114,16 +114,16 @@ def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() 
     assert axis == {8, 4, 2, 1}
 
 
-def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
-    points = [asdict(cell.config) for cell, _ in group_cases(_planned("breadth")) if cell.config.mode]
+def test_the_breadth_suite_is_a_balanced_design() -> None:
+    points = [asdict(group.config) for group, _ in group_cases(_planned("breadth")) if group.config.mode]
     assert len(points) == 32
     levels = {axis: sorted({p[axis] for p in points}) for axis in BREADTH}
     for axis, values in levels.items():
         counts = [sum(p[axis] == value for p in points) for value in values]
         assert max(counts) - min(counts) <= 2, axis
     effects = build_design_matrix(points, list_steps(levels))[:, 1:]
-    alike = np.corrcoef(effects, rowvar=False) - np.eye(effects.shape[1])
-    assert abs(alike).max() < 0.4  # a third is what two levels of one factor of four have by nature
+    correlations = np.corrcoef(effects, rowvar=False) - np.eye(effects.shape[1])
+    assert abs(correlations).max() < 0.4  # two levels of a factor of four have 1/3 by construction
     assert (min(levels["heads"]), max(levels["heads"]), min(levels["batch"]), max(levels["batch"])) == (4, 32, 1, 8)
     assert 64 <= min(levels["seq_len"]) < 128
     assert not any(n & (n - 1) == 0 for n in levels["seq_len"])  # no powers of two
@@ -131,13 +131,13 @@ def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
 
 BREADTH = ("heads", "batch", "head_dim", "seq_len", "dtype", "threads", "causal", "fill")
 
-# What is timed and cannot be judged on the activations of a trained encoder, and why.
+# Specs that are timed but have no fidelity on the activations of a trained encoder, with the reason.
 HEADS = "each of the encoder's heads has keys of its own, and sharing them has to be trained"
 LATENT = "its keys are latents, which have to be trained"
-SCORES = "its scores, or where it looks, have to be trained"
+SCORES = "its scores or positions have to be trained"
 LONG = "its window holds all of the text"
-COMPILED = "the same sums as its other backend's, held against the same oracle"
-NOT_JUDGED = {
+COMPILED = "it computes the same as the other backend and has the same reference implementation"
+WITHOUT_FIDELITY = {
     "gqa": HEADS,
     "gqa:kv_heads=2": HEADS,
     "gqa:kv_heads=4": HEADS,
@@ -159,50 +159,50 @@ NOT_JUDGED = {
     "additive": SCORES,
     "broadcast_additive": SCORES,
     "luong_local:window=128": SCORES,
-    "bare_sdpa": "it is full without our checks",
+    "bare_sdpa": "it is full attention without checks",
     "sdpa_gqa": HEADS,
-    "lookback_window:window=128": "it is a causal window under no mask; sliding_window is judged under a causal one",
+    "lookback_window:window=128": "it is causal without a mask; sliding_window has a fidelity with a causal mask",
     "linformer:rank=256": "its projections have to be trained",
     "reformer:bucket_size=64:n_hashes=4": "its keys are its queries, and the encoder's are not",
     "random_feature:gated=true:n_features=64": "its gate has to be trained",
 }
-JUDGED = sorted(
+WITH_FIDELITY = sorted(
     set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "complexity"}
-    - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # trained anew, which is what they are judged by
+    - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # these train models instead
     - {name for name in list_suite_names() if name.startswith("swap")}
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JUDGED)
-def test_a_suite_judges_the_very_specs_that_it_times(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_FIDELITY)
+def test_timed_specs_have_a_fidelity_case_or_a_reason(name: str) -> None:
     cases = _planned(name)
-    timed, judged = ({c.variant for c in cases if c.group.task == task} for task in ("speed", "fidelity"))
-    assert sorted(timed - judged - NOT_JUDGED.keys()) == []
-    assert sorted(judged & NOT_JUDGED.keys()) == []
+    timed, evaluated = ({c.variant for c in cases if c.group.task == task} for task in ("speed", "fidelity"))
+    assert sorted(timed - evaluated - WITHOUT_FIDELITY.keys()) == []
+    assert sorted(evaluated & WITHOUT_FIDELITY.keys()) == []
 
 
 @pytest.mark.slow
-def test_no_reason_is_left_over() -> None:
-    timed = {c.variant for name in JUDGED for c in _planned(name) if c.group.task == "speed"}
-    assert sorted(NOT_JUDGED.keys() - timed) == []
+def test_every_spec_without_fidelity_is_timed() -> None:
+    timed = {c.variant for name in WITH_FIDELITY for c in _planned(name) if c.group.task == "speed"}
+    assert sorted(WITHOUT_FIDELITY.keys() - timed) == []
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", sorted({*JUDGED} - {"fidelity_long"}))  # 2,048 tokens take it a minute
-def test_what_is_judged_can_be(name: str) -> None:
-    """A spec that refuses the encoder's heads, length or mask would only look judged."""
-    judged = [case for case in _planned(name) if case.group.task == "fidelity" and case.group.config.layer == 0]
-    assert judged
-    for case in judged:
-        found = find_task(case.group.target).judge(case, case.row(), lambda *_: None)
-        assert isinstance(found, Record)
-        assert found.row.relative_error is not None, case.variant
+@pytest.mark.parametrize("name", sorted({*WITH_FIDELITY} - {"fidelity_long"}))  # it takes a minute
+def test_fidelity_cases_have_an_approximation_error(name: str) -> None:
+    """Otherwise a spec that refuses the heads, length or mask of the encoder would have a case without a result."""
+    evaluated = [case for case in _planned(name) if case.group.task == "fidelity" and case.group.config.layer == 0]
+    assert evaluated
+    for case in evaluated:
+        record = find_task(case.group.target).judge(case, case.row(), lambda *_: None)
+        assert isinstance(record, Record)
+        assert record.row.relative_error is not None, case.variant
 
 
-def test_torchs_own_groups_are_ours() -> None:
+def test_sdpa_gqa_equals_gqa() -> None:
     ea.load_plugin(str(find_suites_folder() / "plugins" / "sdpa_gqa.py"))
     q, k, v = torch.randn(2, 8, 33, 16), torch.randn(2, 2, 33, 16), torch.randn(2, 2, 33, 16)
     theirs, ours = ea.create("sdpa_gqa"), ea.create("gqa")

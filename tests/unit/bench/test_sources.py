@@ -1,4 +1,4 @@
-"""The sources of a mechanism: what they hold, and that the digest moves with each of them and with nothing else."""
+"""Sources of a mechanism: the files, and the digest, which depends on exactly these files."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from efficient_attn.variants import CATALOGUE
 
 HOMES = {entry.name: entry.target.partition(":")[0].partition(".")[2].replace(".", "/") + ".py" for entry in CATALOGUE}
 DIMS = ea.Dims(heads=2, head_dim=8, value_dim=8, max_len=300)
-DOOR = ("spec.py", "errors.py", *FINDERS)  # what runs on the way to any mechanism, and is no part of it
+LOOKUP_FILES = ("spec.py", "errors.py", *FINDERS)  # run when a mechanism is looked up, but not part of it
 
 
 def _inside(files: tuple[Path, ...], package: Path = PACKAGE) -> set[str]:
     return {file.relative_to(package).as_posix() for file in files if file.is_relative_to(package)}
 
 
-# -- what they hold ------------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------------
 
 SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "errors.py", "kernels/__init__.py"}
 
 
 @pytest.mark.parametrize(
-    ("name", "held", "absent"),
+    ("name", "expected", "absent"),
     [
         (
             "bigbird",
@@ -66,18 +66,18 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
         ("mla", {"kernels/softmax/latent.py", "contract/decode_state.py"}, {"kernels/sparse", "kernels/linear"}),
     ],
 )
-def test_what_a_mechanism_is_made_of(name: str, held: set[str], absent: set[str]) -> None:
-    found = _inside(sources(_class(name)))
-    assert held | SHARED <= found
-    assert [file for file in found if any(file == a or file.startswith(f"{a}/") for a in absent)] == []
-    assert found.isdisjoint({"__init__.py", "variants/__init__.py", "registry.py", "registry/__init__.py"})
+def test_sources_are_the_imported_files_of_the_package(name: str, expected: set[str], absent: set[str]) -> None:
+    files = _inside(sources(_class(name)))
+    assert expected | SHARED <= files
+    assert [file for file in files if any(file == a or file.startswith(f"{a}/") for a in absent)] == []
+    assert files.isdisjoint({"__init__.py", "variants/__init__.py", "registry.py", "registry/__init__.py"})
 
 
 @pytest.mark.parametrize("name", sorted(HOMES))
-def test_every_file_that_runs_is_a_source(name: str) -> None:
-    """Measured, not read: the files whose functions run in a forward and backward pass and in decoding."""
+def test_all_executed_files_are_sources(name: str) -> None:
+    """Executed files are traced at run time, in a forward and backward pass and in decoding."""
     ran: set[str] = set()
-    cls = _class(name)  # what is imported runs as well, and is not meant
+    cls = _class(name)  # before tracing, because imports execute files as well
 
     def note(frame: FrameType, _event: str, _argument: Any) -> None:
         ran.add(frame.f_code.co_filename)
@@ -90,7 +90,7 @@ def test_every_file_that_runs_is_a_source(name: str) -> None:
     inside = {Path(file).relative_to(PACKAGE).as_posix() for file in ran if Path(file).is_relative_to(PACKAGE)}
     assert "contract/mechanism.py" in inside
     missed = inside - _inside(sources(cls))
-    assert [file for file in missed if not any(fnmatch(file, name) for name in DOOR)] == []
+    assert [file for file in missed if not any(fnmatch(file, name) for name in LOOKUP_FILES)] == []
 
 
 def _class(name: str) -> type[ea.Attention]:
@@ -106,9 +106,9 @@ def _use(name: str) -> None:
     attn(q, k, v, ea.Mask(causal=causal), **inputs).sum().backward()
     if attn.traits.decode:
         state = attn.init_state(1, 300, torch.float32, torch.device("cpu"))
-        for some in (slice(0, 299), slice(299, 300)):
-            rows = [x if x is None else x[:, :, some] for x in (q, k, v)]
-            _, state = attn.step(*rows, state, **{name: x[:, :, some] for name, x in inputs.items()})
+        for part in (slice(0, 299), slice(299, 300)):
+            rows = [x if x is None else x[:, :, part] for x in (q, k, v)]
+            _, state = attn.step(*rows, state, **{name: x[:, :, part] for name, x in inputs.items()})
 
 
 # -- the digest ----------------------------------------------------------------------------------------------------
@@ -120,63 +120,63 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def _print(start: Path, package: Path = PACKAGE) -> str:
-    """The digest that a new process would find."""
-    for kept in (module._read_content, module._read, module._follow):
-        kept.cache_clear()
+def _digest_anew(start: Path, package: Path = PACKAGE) -> str:
+    """The digest without cached contents, as in a new process."""
+    for cached in (module._read_content, module._read, module._follow):
+        cached.cache_clear()
     return digest(trace([start], package))
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bigbird", "linear", "reformer"])
-def test_the_digest_moves_with_each_source_and_with_no_other_file(name: str, copy: Path) -> None:
+def test_the_digest_depends_on_all_sources_and_no_other_file(name: str, copy: Path) -> None:
     start = copy / HOMES[name]
-    files, before = trace([start], copy), _print(start, copy)
-    assert before == fingerprint(_class(name))  # wherever the files lie
+    files, before = trace([start], copy), _digest_anew(start, copy)
+    assert before == fingerprint(_class(name))  # the location of the files does not matter
     for path in (p for p in copy.rglob("*") if p.suffix in (".py", ".cpp", ".h")):
         old = path.read_bytes()
         path.write_bytes(old + b"\n")
         module._read_content.cache_clear()
         assert (digest(trace([start], copy)) != before) == (path in files), path
         path.write_bytes(old)
-    assert _print(start, copy) == before
+    assert _digest_anew(start, copy) == before
 
 
-def test_a_new_mechanism_in_the_catalogue_moves_nothing(copy: Path) -> None:
+def test_the_digest_ignores_changes_of_the_catalogue(copy: Path) -> None:
     start = copy / HOMES["bigbird"]
-    before = _print(start, copy)
+    before = _digest_anew(start, copy)
     for path in (p for name in FINDERS for p in copy.glob(name)):
         path.write_text(path.read_text() + "\nfrom efficient_attn.variants.linear import linear_attention\n")
-    assert _print(start, copy) == before
+    assert _digest_anew(start, copy) == before
 
 
-def test_an_import_that_is_added_counts(copy: Path) -> None:
+def test_a_new_import_adds_its_files(copy: Path) -> None:
     start, before = copy / HOMES["full"], len(trace([copy / HOMES["full"]], copy))
     start.write_text(start.read_text() + "\ndef later():\n    from ...kernels.hashed import lsh\n")
-    _print(start, copy)
+    _digest_anew(start, copy)
     added = {"kernels/hashed/__init__.py", "kernels/hashed/lsh.py"}
     assert added <= _inside(trace([start], copy), copy)
     assert len(trace([start], copy)) == before + len(added)
 
 
-def test_a_header_of_a_header_counts(copy: Path) -> None:
+def test_the_digest_depends_on_nested_headers(copy: Path) -> None:
     (copy / "kernels/native/registers.h").write_text('#include "more.h"\n')
     (copy / "kernels/native/more.h").write_text("// more\n")
-    before = _print(copy / HOMES["linear"], copy)
+    before = _digest_anew(copy / HOMES["linear"], copy)
     (copy / "kernels/native/more.h").write_text("// other\n")
-    assert _print(copy / HOMES["linear"], copy) != before
+    assert _digest_anew(copy / HOMES["linear"], copy) != before
 
 
-def test_the_order_of_files_does_not_matter() -> None:
+def test_the_digest_ignores_the_order_of_files() -> None:
     files = sources(_class("bigbird"))
     assert digest(files) == digest(reversed(files)) == digest(sorted(files, key=lambda p: p.name))
     assert len(fingerprint(_class("bigbird"))) == 12
 
 
-def test_a_union_is_made_of_its_parts() -> None:
-    one, other = _class("strided"), _class("bigbird")
-    assert set(sources(one, other)) == {*sources(one), *sources(other)}
-    assert fingerprint(one, other) == fingerprint(other, one) != fingerprint(one)
+def test_sources_of_a_union_are_those_of_its_parts() -> None:
+    strided, bigbird = _class("strided"), _class("bigbird")
+    assert set(sources(strided, bigbird)) == {*sources(strided), *sources(bigbird)}
+    assert fingerprint(strided, bigbird) == fingerprint(bigbird, strided) != fingerprint(strided)
 
 
 # -- plug-ins ------------------------------------------------------------------------------------------------------
@@ -191,15 +191,15 @@ class Mine(ea.SoftmaxAttention):
 """
 
 
-def _plugin(folder: Path, line: str = "", **beside: str) -> Path:
-    for name, text in {"mine": PLUGIN.format(line), **beside}.items():
+def _plugin(folder: Path, line: str = "", **sibling: str) -> Path:
+    for name, text in {"mine": PLUGIN.format(line), **sibling}.items():
         path = folder / f"{name.replace('__in__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder / "mine.py"
 
 
-def test_a_plugin_leads_to_what_it_names_and_to_nothing_else(tmp_path: Path) -> None:
+def test_sources_of_a_plugin_are_its_file_and_its_imports(tmp_path: Path) -> None:
     files = trace([_plugin(tmp_path)])
     assert tmp_path / "mine.py" in files
     assert set(files) - {tmp_path / "mine.py"} == set(trace([PACKAGE / "variants/full/softmax_attention.py"]))
@@ -215,12 +215,12 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "file"),
     [
-        ("import beside", "beside.py"),
-        ("from beside import x", "beside.py"),
-        ("def f():\n    import beside as b", "beside.py"),
-        ("from .beside import x", "beside.py"),
-        ("from . import beside", "beside.py"),
-        ("import first", "beside.py"),
+        ("import sibling", "sibling.py"),
+        ("from sibling import x", "sibling.py"),
+        ("def f():\n    import sibling as b", "sibling.py"),
+        ("from .sibling import x", "sibling.py"),
+        ("from . import sibling", "sibling.py"),
+        ("import first", "sibling.py"),
         ("from efficient_attn.kernels import products", "kernels/products.py"),
         ("import efficient_attn.kernels.products", "kernels/products.py"),
         ("ea.MultiHeadAttention", "layers/multi_head.py"),
@@ -234,32 +234,32 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
         ("HOME = 'efficient_attn.kernels.linear.sums:Sums'", "kernels/linear/sums.py"),
     ],
 )
-def test_ways_to_import(line: str, file: str, tmp_path: Path) -> None:
-    start = _plugin(tmp_path, line, beside="x = 1", first="from beside import x")
-    found = trace([start])
-    assert {tmp_path / file, PACKAGE / file} & set(found)
-    before = _print(start)
-    (tmp_path / "beside.py").write_text("x = 2")
-    assert (_print(start) != before) == (file == "beside.py")
+def test_imported_files_are_sources(line: str, file: str, tmp_path: Path) -> None:
+    start = _plugin(tmp_path, line, sibling="x = 1", first="from sibling import x")
+    files = trace([start])
+    assert {tmp_path / file, PACKAGE / file} & set(files)
+    before = _digest_anew(start)
+    (tmp_path / "sibling.py").write_text("x = 2")
+    assert (_digest_anew(start) != before) == (file == "sibling.py")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import beside",
-        "import numpy as beside",
-        "from other.beside import x",
-        "'beside'",
-        "ea.create(beside)",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sibling",
+        "import numpy as sibling",
+        "from other.sibling import x",
+        "'sibling'",
+        "ea.create(sibling)",
     ],
 )
-def test_ways_not_to_import(line: str, tmp_path: Path) -> None:
-    found = trace([_plugin(tmp_path, line, beside="x = 1", other__in__beside="x = 1")])
-    assert [file.name for file in found if not file.is_relative_to(PACKAGE)] == ["mine.py"]
+def test_unused_files_next_to_a_plugin_are_not_sources(line: str, tmp_path: Path) -> None:
+    files = trace([_plugin(tmp_path, line, sibling="x = 1", other__in__sibling="x = 1")])
+    assert [file.name for file in files if not file.is_relative_to(PACKAGE)] == ["mine.py"]
 
 
-def test_a_package_of_plugins_counts_as_far_as_it_is_imported(tmp_path: Path) -> None:
+def test_only_imported_files_of_a_plugin_package_are_sources(tmp_path: Path) -> None:
     files = {"__init__": "", "deep__in____init__": "", "deep__in__fast": "from ..tools import x", "tools": "x = 1"}
     start = _plugin(tmp_path / "theirs", "from theirs.deep import fast", **files, unused="x = 1")
-    found = [file.relative_to(start.parent).as_posix() for file in trace([start]) if start.parent in file.parents]
-    assert found == ["__init__.py", "deep/__init__.py", "deep/fast.py", "mine.py", "tools.py"]
+    names = [file.relative_to(start.parent).as_posix() for file in trace([start]) if start.parent in file.parents]
+    assert names == ["__init__.py", "deep/__init__.py", "deep/fast.py", "mine.py", "tools.py"]

@@ -1,4 +1,4 @@
-"""A task as a value: its columns, and the file that it is written in."""
+"""Tasks: columns, source files, fingerprints and deprecated names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TASK = Task(
 
 
 @pytest.mark.parametrize(
-    ("name", "so"),
+    ("name", "declared"),
     [
         ("seconds", True),
         ("train.score", True),
@@ -45,20 +45,20 @@ TASK = Task(
         ("at_64", False),
         ("second", False),
         ("seconds2", False),
-        ("train_score", False),  # a dot is no pattern
+        ("train_score", False),  # a dot matches a dot only
     ],
 )
-def test_a_column_is_declared_by_its_name_or_by_how_it_begins(name: str, so: bool) -> None:
-    assert TASK.declares(name) is so
+def test_columns_are_declared_by_name_or_prefix(name: str, declared: bool) -> None:
+    assert TASK.declares(name) is declared
 
 
-def test_a_tasks_file_is_its_plans_unless_it_says_another() -> None:
+def test_the_source_of_a_task_is_its_plan_or_home() -> None:
     assert TASK.source is _plan
     elsewhere = replace(TASK, plan=partial(_plan, 1), home=find_task)
     assert elsewhere.source is find_task
 
 
-def test_every_task_of_ours_has_a_file_and_names_no_plugin() -> None:
+def test_built_in_tasks_have_source_files_and_no_fingerprint() -> None:
     for target in TABLE.values():
         task = find_task(target)
         assert inspect.getsourcefile(task.source)
@@ -79,17 +79,17 @@ register_task(make_task(replace(COPYING, name="theirs", draw=draw)))
 """
 
 
-def test_a_problem_of_a_plugin_names_its_cases_by_its_own_file(tmp_path: Path) -> None:
-    text, told = tiny_suites.TINY.replace('"forward"', '"theirs"'), []
+def test_fingerprints_of_plugin_problems_follow_their_file(tmp_path: Path) -> None:
+    text, fingerprints = tiny_suites.TINY.replace('"forward"', '"theirs"'), []
     for name, more in (("one", ""), ("same", ""), ("other", "# changed\n")):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "theirs.py"
         file.write_text(PROBLEM + more)
         with tiny_suites.isolated_registry():
             load_plugin(str(file))
-            told.append({case.fingerprint for case in tiny_suites.plan(text)})
-    assert len(told[0]) == 1
-    assert told[0] == told[1] != told[2]
+            fingerprints.append({case.fingerprint for case in tiny_suites.plan(text)})
+    assert len(fingerprints[0]) == 1
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_attributes_of_version_0_1_still_work_and_warn() -> None:
         assert group.effort is case.group.sampling
 
 
-def test_a_name_that_never_was_is_an_error() -> None:
+def test_unknown_names_raise_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Sitting"):
         _ = tasks.Sitting

@@ -1,4 +1,4 @@
-"""Workers keep the pages that calls free, unless the environment has its own idea of allocators."""
+"""Allocator settings: freed pages are kept, unless environment variables configure the allocator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from efficient_attn.instruments.allocator import retain_freed_pages
 if {keep}:
     retain_freed_pages()
 x = torch.ones(10 * 2**20)
-for _ in range(20):  # until no hole is a little too small
+for _ in range(20):  # until the heap has a suitable hole
     x + 1
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def _faults(*, keep: bool, **variables: str) -> int:
     clean = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CODE.format(keep=keep)],
         env=clean | variables,
         capture_output=True,
@@ -37,15 +37,15 @@ def _faults(*, keep: bool, **variables: str) -> int:
         timeout=120,
         check=True,
     )
-    return int(done.stdout)
+    return int(process.stdout)
 
 
 @pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
-def test_calls_get_the_pages_of_the_calls_before() -> None:
-    assert _faults(keep=True) < _faults(keep=False) / 5  # a call now and then finds its hole taken by something small
+def test_calls_reuse_pages_of_earlier_calls() -> None:
+    assert _faults(keep=True) < _faults(keep=False) / 5  # other small allocations may take some pages
 
 
-def test_what_the_user_says_of_allocators_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_settings_of_the_allocator_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")

@@ -1,4 +1,4 @@
-"""The watch: programs beside us are seen, quiet is not called noise, and counters of other machines are read right."""
+"""Disturbances: load of other programs, waiting, and counters of simulated machines."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ def _spin(seconds: float) -> None:
 
 
 @contextmanager
-def _hog() -> Iterator[None]:
-    """Another program that takes a processor."""
-    hog = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
-    assert hog.stdout is not None
-    hog.stdout.readline()
+def _other_program() -> Iterator[None]:
+    """Run another program that uses one processor."""
+    process = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
     try:
         yield
     finally:
-        hog.kill()
-        hog.communicate()
+        process.kill()
+        process.communicate()
 
 
 @linux
-def test_a_program_beside_us_is_seen() -> None:
-    with _hog():
+def test_load_of_another_program_is_detected() -> None:
+    with _other_program():
         watch = DisturbanceWatch()
         _spin(1.0)
-        seen = watch.read_interval()
-    assert seen.others_cores is not None
-    assert seen.others_cores > 0.5  # on one processor the two of us share it
-    assert "other programs used" in (seen.describe(None) or "")
+        interval = watch.read_interval()
+    assert interval.others_cores is not None
+    assert interval.others_cores > 0.5  # half if both share one processor
+    assert "other programs used" in (interval.describe(None) or "")
 
 
 @linux
-def test_our_own_work_is_not_anothers() -> None:
-    """Others may be at work on this machine while the tests run, so the quietest of some spans counts."""
+def test_load_of_this_process_is_not_counted_as_other() -> None:
+    """Other programs may run during the tests, so the least disturbed of five intervals is used."""
     watch, spans = DisturbanceWatch(), []
     for _ in range(5):
         _spin(0.5)
@@ -64,32 +64,32 @@ def test_our_own_work_is_not_anothers() -> None:
     assert 0 < quietest.own_cpu_s <= quietest.wall_s * 1.05
     if quietest.others_cores > 1:  # type: ignore[operator]
         pytest.skip("another program takes a whole processor all the time")
-    # a second of ours counted as another's would show as one processor more
+    # own time counted as other load would add one processor
     assert quietest.others_cores + quietest.own_cpu_s / quietest.wall_s < 2.1  # type: ignore[operator]
 
 
-def test_a_short_span_says_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_intervals_have_no_load_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 0.9 * disturbance.MIN_COUNTED_S))
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: next(seconds))
-    seen = DisturbanceWatch().read_interval()
-    assert seen.others_cores is None
-    assert seen.steal_share is None
-    assert seen.wall_s == 0.9 * disturbance.MIN_COUNTED_S
+    interval = DisturbanceWatch().read_interval()
+    assert interval.others_cores is None
+    assert interval.steal_share is None
+    assert interval.wall_s == 0.9 * disturbance.MIN_COUNTED_S
 
 
-def test_one_thread_that_waits_is_noticed() -> None:
+def test_waiting_of_a_single_thread_is_reported() -> None:
     watch = DisturbanceWatch()
     _spin(0.05)
     time.sleep(0.1)
-    seen = watch.read_interval()
-    assert "its one thread waited" in (seen.describe(1) or "")
-    assert "waited" not in (seen.describe(2) or "")
-    assert "waited" not in (seen.describe() or "")
+    interval = watch.read_interval()
+    assert "its one thread waited" in (interval.describe(1) or "")
+    assert "waited" not in (interval.describe(2) or "")
+    assert "waited" not in (interval.describe() or "")
 
 
 @linux
-def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file of the kernel's is read once at most, and no other program is asked."""
+def test_reading_an_interval_opens_each_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is opened twice, and no other program is started."""
     watch, opened, real = DisturbanceWatch(), [], io.open
     monkeypatch.setattr(io, "open", lambda file, *args, **options: opened.append(file) or real(file, *args, **options))
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -99,11 +99,11 @@ def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) <= 8 + (os.cpu_count() or 1)
 
 
-# -- what counts as a disturbance ----------------------------------------------------------------------------------
+# -- descriptions --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("values", "message"),
     [
         ({}, None),
         ({"others_cores": 0.24, "steal_share": 0.019, "throttled": 0, "load": 9.0}, None),
@@ -117,11 +117,11 @@ def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_reasons(seen: dict[str, float], said: str | None) -> None:
-    assert Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen)).describe(1) == said  # type: ignore[arg-type]
+def test_disturbances_are_described(values: dict[str, float], message: str | None) -> None:
+    assert Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | values)).describe(1) == message  # type: ignore[arg-type]
 
 
-# -- counters of machines that are not this one --------------------------------------------------------------------
+# -- counters of simulated machines --------------------------------------------------------------------------------
 
 
 def _machine(root: Path, *, stat: str, throttled: int = 0, hot: int = 0, version: int = 2) -> None:
@@ -141,7 +141,7 @@ def _machine(root: Path, *, stat: str, throttled: int = 0, hot: int = 0, version
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_of_both_cgroup_versions(tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([(0.0, 0.0), (2.0, 1.5)])
     _machine(tmp_path, stat="cpu  100 0 50 1000 5 0 0 10 0 0\ncpu0 1 2 3\n", throttled=4, hot=1, version=version)
     wall, own = next(clock)
@@ -151,16 +151,16 @@ def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.Mon
     watch = DisturbanceWatch(tmp_path)
     _machine(tmp_path, stat="cpu  300 40 130 1090 5 10 20 110 0 0\n", throttled=6, hot=2, version=version)
     wall, own = next(clock)
-    seen = watch.read_interval()
-    assert (seen.wall_s, seen.own_cpu_s) == (2.0, 1.5)
-    assert seen.others_cores == pytest.approx((3.5 - 1.5) / 2)  # 350 more ticks of work in all
-    assert seen.steal_share == pytest.approx(100 / 450)
-    assert seen.throttled == 3
+    interval = watch.read_interval()
+    assert (interval.wall_s, interval.own_cpu_s) == (2.0, 1.5)
+    assert interval.others_cores == pytest.approx((3.5 - 1.5) / 2)  # 350 more ticks of work in total
+    assert interval.steal_share == pytest.approx(100 / 450)
+    assert interval.throttled == 3
 
 
-def test_without_counters_there_are_no_numbers(tmp_path: Path) -> None:
+def test_missing_counters_give_no_values(tmp_path: Path) -> None:
     watch = DisturbanceWatch(tmp_path)
     _spin(disturbance.MIN_COUNTED_S + 0.01)
-    seen = watch.read_interval()
-    assert seen.others_cores is seen.steal_share is seen.throttled is None
-    assert seen.own_cpu_s > 0
+    interval = watch.read_interval()
+    assert interval.others_cores is interval.steal_share is interval.throttled is None
+    assert interval.own_cpu_s > 0

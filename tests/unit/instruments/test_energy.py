@@ -1,4 +1,4 @@
-"""Energy a call, from a counter that the tests turn."""
+"""Energy per call, with a simulated counter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from efficient_attn.instruments.timing import TimedCall
 
 
 class Device:
-    """Takes 0.1 s and 3 joules a call, and 10 joules to be set up."""
+    """A device that uses 0.1 s and 3 joules per call, and 10 joules per reset."""
 
     def __init__(self, limit: int = 1_000_000) -> None:
         self.seconds = self.joules = 0.0
@@ -25,24 +25,24 @@ class Device:
         self.joules += 10
 
 
-def _measured(device: Device, calls: int) -> float | None:
+def _measure(device: Device, calls: int) -> float | None:
     return measure_joules_per_call(
         device.subject, calls, lambda: device.joules, device="cpu", clock=lambda: device.seconds
     )
 
 
 @pytest.mark.parametrize("calls", [1, 2, 40])
-def test_what_the_calls_took_is_shared_among_them(calls: int) -> None:
+def test_energy_is_divided_by_the_number_of_calls(calls: int) -> None:
     device = Device()
-    assert _measured(device, calls) == pytest.approx(3)
+    assert _measure(device, calls) == pytest.approx(3)
     assert device.seconds >= MIN_MEASURED_S
 
 
-def test_what_must_be_set_up_anew_too_soon_has_no_number() -> None:
-    assert _measured(Device(limit=3), 1) is None
+def test_calls_with_a_low_limit_have_no_energy() -> None:
+    assert _measure(Device(limit=3), 1) is None
 
 
-def test_there_is_no_counter_where_there_is_no_gpu() -> None:
+def test_the_cpu_has_no_energy_meter() -> None:
     assert find_meter("cpu") is None
 
 
@@ -54,7 +54,7 @@ def _refuse(handle: str) -> int:
     raise NVMLError("not supported")
 
 
-def test_the_counter_is_in_millijoules_and_may_not_be_there() -> None:
+def test_nvml_millijoules_are_converted_or_unsupported() -> None:
     nvml = SimpleNamespace(
         NVMLError=NVMLError,
         nvmlInit=lambda: None,

@@ -1,4 +1,4 @@
-"""What a mechanism may not change: each change is named, put back, and nothing else is taken for one."""
+"""Global state that mechanisms must not change: changes are detected, named and restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
 
-DEEDS: dict[str, tuple[Callable[[], object], str]] = {
+CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "threads": (
         lambda: torch.set_num_threads(torch.get_num_threads() + 1),
         "changed the number of threads from 1 to 2",
@@ -33,7 +33,7 @@ DEEDS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _closed() -> None:
+def _recorded_functions() -> None:
     integrity.record_integrity()
 
 
@@ -41,21 +41,21 @@ def _same(a: GlobalState, b: GlobalState) -> bool:
     return a.values == b.values and torch.equal(a.random, b.random) and integrity.describe_replacement() is None
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-def test_a_change_is_named_and_put_back(deed: str) -> None:
-    act, says = DEEDS[deed]
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_named_and_restored(name: str) -> None:
+    act, message = CHANGES[name]
     before = GlobalState.capture()
-    with pytest.raises(GlobalStateChanged, match=says), watch_global_state():
+    with pytest.raises(GlobalStateChanged, match=message), watch_global_state():
         act()
     assert _same(before, GlobalState.capture())
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_restored_after_an_error(name: str) -> None:
     before = GlobalState.capture()
 
     def fail() -> None:
-        DEEDS[deed][0]()
+        CHANGES[name][0]()
         raise KeyError("first")
 
     with pytest.raises(KeyError), watch_global_state():
@@ -63,13 +63,13 @@ def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
     assert _same(before, GlobalState.capture())
 
 
-def test_inputs_are_not_written_to() -> None:
+def test_writes_to_inputs_are_detected() -> None:
     q = torch.zeros(3)
     with pytest.raises(GlobalStateChanged, match="wrote into its inputs"), watch_global_state((q,)):
         q[0] = 1
 
 
-def test_what_leaves_everything_alone_passes() -> None:
+def test_code_without_side_effects_passes() -> None:
     q = torch.zeros(3)
     with watch_global_state((q,)), torch.no_grad():
         torch.rand(2, generator=torch.Generator().manual_seed(0)) @ (q[:2] + 1)

@@ -1,4 +1,4 @@
-"""Footprints against patterns of allocation whose bytes are known."""
+"""Memory footprints of allocation patterns with known sizes, and of attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint, verify_memory_counter
 
 MIB = 2**20
-TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory_counts.py"))
+KNOWN_COUNTS = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory_counts.py"))
 
 
 def _mib(size: float) -> Tensor:
@@ -65,50 +65,50 @@ def _shared() -> Any:
         (_shared, 4, 4),
     ],
 )
-def test_known_patterns(call: Callable[[], Any], peak: int, output: int) -> None:
-    found = measure_footprint(call, device="cpu")
-    assert found.reason is None
-    assert found.peak is not None
-    assert (found.retained, found.output) == (output * MIB, output * MIB)
-    assert found.peak == pytest.approx(peak * MIB, abs=64)  # a Python number becomes a tensor of some bytes
-    assert found.workspace == found.peak - output * MIB
-    assert found.saved is None
+def test_allocation_patterns_have_exact_footprints(call: Callable[[], Any], peak: int, output: int) -> None:
+    footprint = measure_footprint(call, device="cpu")
+    assert footprint.reason is None
+    assert footprint.peak is not None
+    assert (footprint.retained, footprint.output) == (output * MIB, output * MIB)
+    assert footprint.peak == pytest.approx(peak * MIB, abs=64)  # a Python number becomes a tensor of some bytes
+    assert footprint.workspace == footprint.peak - output * MIB
+    assert footprint.saved is None
 
 
-@pytest.mark.parametrize("kind", TRIAL["KINDS"], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KNOWN_COUNTS["KINDS"], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("mib", [1, 16])
-def test_known_footprints_are_met_and_stay_to_the_byte(kind: Callable[..., Any], mib: int) -> None:
+def test_known_footprints_are_measured_repeatably(kind: Callable[..., Any], mib: int) -> None:
     known = kind(mib * MIB, "cpu")
-    found = [known.measure() for _ in range(3)]
-    assert found[0].peak == pytest.approx(known.expected, rel=0.01, abs=2**16)
-    assert len(set(found)) == 1
+    footprints = [known.measure() for _ in range(3)]
+    assert footprints[0].peak == pytest.approx(known.expected, rel=0.01, abs=2**16)
+    assert len(set(footprints)) == 1
 
 
-def test_inputs_do_not_count_and_views_cost_nothing() -> None:
+def test_inputs_and_views_have_no_footprint() -> None:
     x = _mib(16)
-    found = measure_footprint(lambda: x.view(4, -1).T, device="cpu")
-    assert (found.peak, found.retained, found.output, found.workspace) == (0, 0, 0, 0)
+    footprint = measure_footprint(lambda: x.view(4, -1).T, device="cpu")
+    assert (footprint.peak, footprint.retained, footprint.output, footprint.workspace) == (0, 0, 0, 0)
 
 
-def test_what_a_call_keeps_besides_its_result_is_retained_and_no_output() -> None:
+def test_retained_memory_includes_more_than_the_output() -> None:
     hoard: list[Tensor] = []
 
     def hoarding() -> Tensor:
         hoard.append(_mib(2))
         return _mib(3)
 
-    found = measure_footprint(hoarding, device="cpu")
-    assert (found.retained, found.output) == (5 * MIB, 3 * MIB)
+    footprint = measure_footprint(hoarding, device="cpu")
+    assert (footprint.retained, footprint.output) == (5 * MIB, 3 * MIB)
 
 
-def test_replacing_what_the_last_call_left_retains_nothing() -> None:
+def test_replaced_memory_is_not_retained() -> None:
     last: list[Tensor] = []
 
     def replacing() -> None:
         last[:] = [_mib(8)]
 
-    found = measure_footprint(replacing, device="cpu")
-    assert (found.peak, found.retained) == (8 * MIB, 0)
+    footprint = measure_footprint(replacing, device="cpu")
+    assert (footprint.peak, footprint.retained) == (8 * MIB, 0)
 
 
 def test_the_call_is_warmed_up_first() -> None:
@@ -122,7 +122,7 @@ def test_the_call_is_warmed_up_first() -> None:
     assert measure_footprint(caching, device="cpu").peak == MIB
 
 
-def test_a_garbage_collection_does_not_leak_in() -> None:
+def test_garbage_collection_is_disabled_while_measuring() -> None:
     class Loop:
         def __init__(self) -> None:
             self.tensor, self.me = _mib(4), self
@@ -149,27 +149,27 @@ def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weights @ v
 
 
-def test_naive_attention_holds_scores_and_weights_at_once() -> None:
+def test_naive_attention_stores_scores_and_weights() -> None:
     n, qkv = 512, _qkv(512)
     matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
-    found = measure_footprint(lambda: _naive(*qkv), device="cpu")
-    assert (found.peak, found.output) == (2 * matrix + output, output)
-    assert found.kernels == ()
+    footprint = measure_footprint(lambda: _naive(*qkv), device="cpu")
+    assert (footprint.peak, footprint.output) == (2 * matrix + output, output)
+    assert footprint.kernels == ()
 
 
-def test_sdpa_holds_its_output_and_a_workspace_that_does_not_grow() -> None:
+def test_the_workspace_of_sdpa_does_not_grow_with_length() -> None:
     over = {}
     for n in (1024, 4096):
         qkv = _qkv(n)
-        found = measure_footprint(lambda qkv=qkv: F.scaled_dot_product_attention(*qkv), device="cpu")
-        assert found.output == 2 * n * 64 * 4
-        assert found.workspace is not None
-        over[n] = found.workspace - 2 * n * 4  # a number a row
+        footprint = measure_footprint(lambda qkv=qkv: F.scaled_dot_product_attention(*qkv), device="cpu")
+        assert footprint.output == 2 * n * 64 * 4
+        assert footprint.workspace is not None
+        over[n] = footprint.workspace - 2 * n * 4  # one number per row
         assert 0 <= over[n] <= 4 * MIB
     assert over[1024] == over[4096]
 
 
-def test_the_kernel_that_ran_is_named() -> None:
+def test_footprints_list_the_executed_kernels() -> None:
     q, k, v = _qkv(64)
     fused = measure_footprint(lambda: F.scaled_dot_product_attention(q, k, v), device="cpu").kernels
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in fused
@@ -188,23 +188,23 @@ def _step(attend: Callable[..., Tensor], n: int) -> tuple[Callable[[], Tensor], 
 def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
     n = 512
     matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
-    found = measure_training_footprint(*_step(_naive, n), device="cpu")
-    assert found.output == output
-    assert found.saved == matrix  # the weights; the inputs were there before
-    assert found.retained == 3 * output  # the gradients
-    # the weights' gradient and the scores', beside the values' gradient
-    assert found.workspace == 2 * matrix + output
-    assert found.peak == 3 * matrix + 2 * output
+    footprint = measure_training_footprint(*_step(_naive, n), device="cpu")
+    assert footprint.output == output
+    assert footprint.saved == matrix  # the weights; the inputs were there before
+    assert footprint.retained == 3 * output  # the gradients
+    # gradients of the weights, the scores and the values
+    assert footprint.workspace == 2 * matrix + output
+    assert footprint.peak == 3 * matrix + 2 * output
 
 
-def test_a_fused_training_step_saves_a_number_a_row() -> None:
+def test_a_fused_training_step_saves_one_number_per_row() -> None:
     n = 512
-    found = measure_training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
-    assert (found.output, found.saved, found.retained) == (2 * n * 64 * 4, 2 * n * 4, 3 * 2 * n * 64 * 4)
-    assert any("backward" in name for name in found.kernels)
+    footprint = measure_training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
+    assert (footprint.output, footprint.saved, footprint.retained) == (2 * n * 64 * 4, 2 * n * 4, 3 * 2 * n * 64 * 4)
+    assert any("backward" in name for name in footprint.kernels)
 
 
-def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
+def test_a_training_step_measured_as_one_call_has_the_same_peak() -> None:
     forward, backward = _step(_naive, 256)
     whole = measure_footprint(lambda: backward(forward()), device="cpu")
     parts = measure_training_footprint(forward, backward, device="cpu")
@@ -212,19 +212,19 @@ def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
     assert whole.output == parts.retained
 
 
-def test_a_mechanisms_workload_is_counted() -> None:
+def test_the_footprint_of_a_workload_is_measured() -> None:
     workload = Workload(tiny_suites.case("full", seq_len=256))
-    found = measure_footprint(lambda: workload.forward(workload.sample), device="cpu")
-    assert found.output == 2 * 256 * 8 * 4
-    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found.kernels
+    footprint = measure_footprint(lambda: workload.forward(workload.sample), device="cpu")
+    assert footprint.output == 2 * 256 * 8 * 4
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in footprint.kernels
 
 
-# -- what can go wrong ---------------------------------------------------------------------------------------------
+# -- the counter and errors ----------------------------------------------------------------------------------------
 
 
-def test_the_canary_is_exact() -> None:
-    told = verify_memory_counter("cpu")
-    assert told == {
+def test_the_memory_counter_is_exact() -> None:
+    result = verify_memory_counter("cpu")
+    assert result == {
         "device": "cpu",
         "expected_bytes": 64 * MIB,
         "measured_bytes": 64 * MIB,
@@ -233,32 +233,33 @@ def test_the_canary_is_exact() -> None:
     }
 
 
-def test_a_device_without_a_counter_says_so_and_not_zero() -> None:
-    for found in (
+def test_a_device_without_a_counter_has_a_reason_and_no_values() -> None:
+    for footprint in (
         measure_footprint(lambda: None, device="mps"),
         measure_training_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
     ):
-        assert found.peak is found.retained is found.output is found.saved is found.workspace is None
-        assert "mps" in (found.reason or "")
-    told = verify_memory_counter("mps")
-    assert told["ok"] is told["measured_bytes"] is None
-    assert "mps" in told["reason"]
+        values = footprint.peak, footprint.retained, footprint.output, footprint.saved, footprint.workspace
+        assert values == (None,) * 5
+        assert "mps" in (footprint.reason or "")
+    result = verify_memory_counter("mps")
+    assert result["ok"] is result["measured_bytes"] is None
+    assert "mps" in result["reason"]
 
 
-def test_an_error_in_the_call_is_the_callers() -> None:
+def test_errors_of_the_call_are_propagated() -> None:
     def failing() -> None:
         raise RuntimeError("out of luck")
 
     with pytest.raises(RuntimeError, match="out of luck"):
         measure_footprint(failing, device="cpu")
     assert gc.isenabled()
-    assert measure_footprint(lambda: _mib(1), device="cpu").peak == MIB  # and the next one is counted as ever
+    assert measure_footprint(lambda: _mib(1), device="cpu").peak == MIB  # later calls are measured as before
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_cuda_counts_the_same() -> None:
+def test_cuda_footprints_are_repeatable() -> None:
     assert verify_memory_counter("cuda")["ok"] is True
-    for kind in TRIAL["KINDS"]:
+    for kind in KNOWN_COUNTS["KINDS"]:
         known = kind(64 * MIB, "cuda")
-        found = [known.measure() for _ in range(3)]
-        assert len(set(found)) == 1, kind.__name__
+        footprints = [known.measure() for _ in range(3)]
+        assert len(set(footprints)) == 1, kind.__name__

@@ -13,12 +13,12 @@ from efficient_attn.results.rows import Status
 ONE, TWO = "0123456789ab", "ba9876543210"
 
 
-def _lay(folder: Path, *names: str) -> Path:
-    place = folder / CHECKPOINT_FOLDER
-    place.mkdir()
+def _create_checkpoints(run: Path, *names: str) -> Path:
+    checkpoints = run / CHECKPOINT_FOLDER
+    checkpoints.mkdir()
     for name in names or (f"{ONE}.safetensors", f".{ONE}.safetensors.00ff.tmp", f"{TWO}.safetensors"):
-        (place / name).touch()
-    return place
+        (checkpoints / name).touch()
+    return checkpoints
 
 
 def test_a_case_is_found_by_its_digest() -> None:
@@ -27,35 +27,35 @@ def test_a_case_is_found_by_its_digest() -> None:
 
 
 def test_only_the_checkpoint_of_a_digest_is_removed(tmp_path: Path) -> None:
-    place = _lay(tmp_path)
+    folder = _create_checkpoints(tmp_path)
     clear(tmp_path, digest=ONE)  # what a killed writer left, too
-    assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
+    assert [path.name for path in folder.iterdir()] == [f"{TWO}.safetensors"]
     clear(tmp_path, digest=TWO)
-    assert not place.exists()
+    assert not folder.exists()
 
 
 def test_all_checkpoints_but_the_kept_ones_are_removed(tmp_path: Path) -> None:
-    place = _lay(tmp_path)
+    folder = _create_checkpoints(tmp_path)
     clear(tmp_path, {TWO})
-    assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
+    assert [path.name for path in folder.iterdir()] == [f"{TWO}.safetensors"]
     clear(tmp_path)
-    assert not place.exists()
+    assert not folder.exists()
     clear(tmp_path)
 
 
 def test_other_files_are_kept(tmp_path: Path) -> None:
     names = {"mine.safetensors", "0123456789ab.txt", f"x{ONE}.safetensors"}
-    place = _lay(tmp_path, *names, f"{ONE}.safetensors")
+    folder = _create_checkpoints(tmp_path, *names, f"{ONE}.safetensors")
     clear(tmp_path)
-    assert {path.name for path in place.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == names
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    place = _lay(tmp_path / "other")
-    (tmp_path / CHECKPOINT_FOLDER).symlink_to(place)
+    folder = _create_checkpoints(tmp_path / "other")
+    (tmp_path / CHECKPOINT_FOLDER).symlink_to(folder)
     clear(tmp_path)
-    assert len(list(place.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 3
 
 
 @pytest.mark.parametrize("status", get_args(Status))

@@ -23,13 +23,13 @@ def _compare(old: list[Record], new: list[Record], **options: Any) -> Comparison
     return compare(run(old, "a"), run(new, "b"), **options)
 
 
-def _of(found: Comparison, name: str = LINEAR) -> Change:
-    (change,) = [c for c in found.changes if c.name == name]
+def _of(comparison: Comparison, name: str = LINEAR) -> Change:
+    (change,) = [c for c in comparison.changes if c.name == name]
     return change
 
 
-def _called(found: Comparison) -> list[Change]:
-    return [c for c in found.changes if c.kind in ("faster", "slower")]
+def _called(comparison: Comparison) -> list[Change]:
+    return [c for c in comparison.changes if c.kind in ("faster", "slower")]
 
 
 # -- error rates ---------------------------------------------------------------------------------------------------
@@ -48,9 +48,9 @@ def test_equal_runs_rarely_differ(by: Any, noise: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
     wrong = total = families = 0
     for _ in range(200):
-        found = _compare(measured(rng, groups=10, **noise), measured(rng, groups=10, **noise), by=by)
-        called = [c.kind in ("faster", "slower") for c in found.changes if c.by == by]
-        total, wrong, families = total + len(called), wrong + sum(called), families + any(called)
+        comparison = _compare(measured(rng, groups=10, **noise), measured(rng, groups=10, **noise), by=by)
+        reported = [c.kind in ("faster", "slower") for c in comparison.changes if c.by == by]
+        total, wrong, families = total + len(reported), wrong + sum(reported), families + any(reported)
     assert total == 200 * (10 if by == "speedup" else 20)
     assert wrong <= 0.02 * total
     assert families <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)  # family-wise
@@ -95,10 +95,10 @@ times = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6)
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=4), st.sampled_from(["speedup", "latency"]))
-def test_swapping_the_runs_inverts_everything(cells: list[tuple[list[float], list[float]]], by: Any) -> None:
+def test_swapping_the_runs_inverts_changes(groups: list[tuple[list[float], list[float]]], by: Any) -> None:
     def side(at: int) -> list[Record]:
-        found = [record("linear", 64 << i, cell[at]) for i, cell in enumerate(cells)]
-        return found + [record("full", 64 << i, cell[1 - at]) for i, cell in enumerate(cells)]
+        records = [record("linear", 64 << i, group[at]) for i, group in enumerate(groups)]
+        return records + [record("full", 64 << i, group[1 - at]) for i, group in enumerate(groups)]
 
     there, back = _compare(side(0), side(1), by=by), _compare(side(1), side(0), by=by)
     for change, other in zip(there.changes, back.changes, strict=True):
@@ -110,11 +110,11 @@ def test_swapping_the_runs_inverts_everything(cells: list[tuple[list[float], lis
 
 
 @pytest.mark.parametrize("by", ["speedup", "latency"])
-def test_more_cells_mean_wider_intervals(by: Any) -> None:
+def test_more_groups_widen_the_intervals(by: Any) -> None:
     old, new = measured(np.random.default_rng(5), groups=6), measured(np.random.default_rng(6), groups=6)
     widths = []
-    for cells in (1, 2, 6):
-        change = _of(_compare(old[: 2 * cells], new[: 2 * cells], by=by))
+    for groups in (1, 2, 6):
+        change = _of(_compare(old[: 2 * groups], new[: 2 * groups], by=by))
         widths.append((change.high or 0) / (change.low or 1))
     assert widths == sorted(set(widths))
 
@@ -155,34 +155,34 @@ def test_a_single_round_is_inconclusive_with_a_reason() -> None:
 
 
 def test_extreme_rounds_give_finite_numbers() -> None:
-    cells = [record("linear", 64 << i, [1e-6, 1e6]) for i in range(8)]
-    for change in _compare(cells, cells).changes:
+    groups = [record("linear", 64 << i, [1e-6, 1e6]) for i in range(8)]
+    for change in _compare(groups, groups).changes:
         assert change.kind == "inconclusive"
         assert 0 < (change.low or 0) < (change.high or 0) < math.inf
 
 
 def test_cases_of_only_one_run_are_listed() -> None:
     shared = record("linear", 64, steady(2))
-    found = _compare([shared, record("full", 64, steady(9))], [shared, record("linear", 128, steady(4))])
-    assert found.only_in_base == (key("full", 64)[:-2],)
-    assert found.only_in_new == (key("linear", 128)[:-2],)
-    assert [c.name for c in found.changes] == [LINEAR]
+    comparison = _compare([shared, record("full", 64, steady(9))], [shared, record("linear", 128, steady(4))])
+    assert comparison.only_in_base == (key("full", 64)[:-2],)
+    assert comparison.only_in_new == (key("linear", 128)[:-2],)
+    assert [c.name for c in comparison.changes] == [LINEAR]
 
 
 def test_skipped_cases_are_ignored() -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
-    found = _compare(good, [good[0], failed("linear", 64, "skipped", "no CUDA device")])
-    assert found.only_in_base == (LINEAR,)
-    assert not found.regressed
+    comparison = _compare(good, [good[0], failed("linear", 64, "skipped", "no CUDA device")])
+    assert comparison.only_in_base == (LINEAR,)
+    assert not comparison.regressed
 
 
 @pytest.mark.parametrize("status", ["oom", "crashed", "timeout", "invalid", "error", "unsupported"])
 def test_cases_that_no_longer_run_are_broken(status: str) -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
     bad = [good[0], failed("linear", 64, status, "so it is")]
-    found = _compare(good, bad)
-    assert (_of(found).kind, _of(found).reason) == ("broken", f"{status}: so it is")
-    assert found.regressed
+    comparison = _compare(good, bad)
+    assert (_of(comparison).kind, _of(comparison).reason) == ("broken", f"{status}: so it is")
+    assert comparison.regressed
     back = _compare(bad, good)
     assert (_of(back).kind, back.regressed) == ("fixed", False)
     both = _compare(bad, bad)
@@ -206,8 +206,8 @@ def test_memory_that_changed_is_reported_exactly() -> None:
     assert _of(_compare(side(0), side(1010))).base_bytes is None
 
 
-def test_counts_name_every_kind() -> None:
+def test_counts_have_every_kind() -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
-    found = _compare(good, [good[0], failed("linear", 64)])
-    assert tuple(found.counts) == CHANGE_KINDS
-    assert found.counts["broken"] == 1
+    comparison = _compare(good, [good[0], failed("linear", 64)])
+    assert tuple(comparison.counts) == CHANGE_KINDS
+    assert comparison.counts["broken"] == 1

@@ -28,17 +28,17 @@ def test_holm_reports_a_difference_that_bonferroni_would_not() -> None:
 
 
 @pytest.mark.slow
-def test_a_difference_of_the_tolerance_is_detected_or_its_case_is_blind() -> None:
+def test_differences_of_the_tolerance_are_detected_or_blind() -> None:
     rng = np.random.default_rng(13)
-    missed = found = 0
+    missed = detected = 0
     for _ in range(150):
         noise = float(rng.uniform(0.005, 0.06))
         old = measured(rng, groups=4, noise=noise)
         new = measured(rng, groups=4, noise=noise, factors={"linear": 1.1})
         kinds = [(c.kind, c.blind) for c in compare_rows(old, new, tolerance=0.1).changes if "/linear/" in c.name]
-        found += sum(kind == "slower" for kind, _ in kinds)
+        detected += sum(kind == "slower" for kind, _ in kinds)
         missed += sum(kind != "slower" and not blind for kind, blind in kinds)
-    assert found > 150
+    assert detected > 150
     assert missed <= 0.02 * 600
 
 
@@ -58,10 +58,10 @@ def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
     old, new = measured(np.random.default_rng(15), groups=6), measured(np.random.default_rng(16), groups=6)
     same, blind = [], []
     for tolerance in (0.02, 0.05, 0.5):
-        found = compare_rows(old, new, tolerance=tolerance)
-        same.append(found.counts["same"])
-        blind.append(len(found.blind))
-        assert all(c.least is not None and c.least > tolerance for c in found.changes if c.blind)
+        comparison = compare_rows(old, new, tolerance=tolerance)
+        same.append(comparison.counts["same"])
+        blind.append(len(comparison.blind))
+        assert all(c.least is not None and c.least > tolerance for c in comparison.changes if c.blind)
     assert same == sorted(same)
     assert same[0] < same[-1] == 12
     assert blind == sorted(blind, reverse=True)
@@ -70,16 +70,16 @@ def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
 
 def test_detected_differences_are_not_blind_and_bound_the_slowdown() -> None:
     old, new = [record("linear", 64, steady(2))], [record("linear", 64, steady(4))]
-    found = compare_rows(old, new)
-    assert (change_of(found).kind, found.blind) == ("slower", ())
-    assert 1 < (found.slower_by_at_most or 0) < 1.2
+    comparison = compare_rows(old, new)
+    assert (change_of(comparison).kind, comparison.blind) == ("slower", ())
+    assert 1 < (comparison.slower_by_at_most or 0) < 1.2
     assert compare_rows(new, old).slower_by_at_most == 0  # all became faster for sure
 
 
 def test_if_all_cases_are_blind_there_is_no_bound() -> None:
-    found = compare_rows([record("linear", 64, [1.0])], [record("linear", 64, [1.0])])
-    assert (found.blind, found.slower_by_at_most) == ((LINEAR,), None)
-    assert change_of(found).least is None
+    comparison = compare_rows([record("linear", 64, [1.0])], [record("linear", 64, [1.0])])
+    assert (comparison.blind, comparison.slower_by_at_most) == ((LINEAR,), None)
+    assert change_of(comparison).least is None
 
 
 def test_a_run_compared_with_itself_is_recognized() -> None:

@@ -49,11 +49,11 @@ def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
 
 
 def test_compression_is_idempotent_and_deterministic(tmp_path: Path) -> None:
-    one, two = (compress_rows(write(tmp_path / name, "a", "b"))[0] for name in ("one", "two"))
-    before = one.read_bytes()
-    assert before == two.read_bytes()
-    assert compress_rows(one.parent) == [one]
-    assert one.read_bytes() == before
+    first, second = (compress_rows(write(tmp_path / name, "a", "b"))[0] for name in ("one", "two"))
+    before = first.read_bytes()
+    assert before == second.read_bytes()
+    assert compress_rows(first.parent) == [first]
+    assert first.read_bytes() == before
 
 
 def test_an_interrupted_compression_loses_nothing(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ def test_a_locked_or_damaged_run_is_not_compressed(tmp_path: Path) -> None:
     assert list_shards(run) == [run / "rows.jsonl"]
 
 
-@pytest.mark.parametrize("how", ["cut", "changed", "no gzip"])
-def test_a_damaged_archive_is_reported_and_read_partly(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "changed", "no gzip"])
+def test_a_damaged_archive_is_reported_and_read_partly(damage: str, tmp_path: Path) -> None:
     (packed,) = compress_rows(write(tmp_path, *map(str, range(200))))
     data = packed.read_bytes()
     middle = len(data) // 2
     changed = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
-    packed.write_bytes({"cut": data[:middle], "changed": changed, "no gzip": b"rows"}[how])
+    packed.write_bytes({"cut": data[:middle], "changed": changed, "no gzip": b"rows"}[damage])
     with pytest.warns(DamagedRecord, match=r"rows.jsonl.gz:\d+: "):
         found = read(tmp_path)
     assert len(found) < 200
     numbers = [int(record.row.case_key) for record in found]
-    assert numbers == sorted(set(numbers))  # what is there stands in its order, nothing twice
-    assert how == "no gzip" or numbers[0] == 0
+    assert numbers == sorted(set(numbers))  # the remaining rows are in order and distinct
+    assert damage == "no gzip" or numbers[0] == 0

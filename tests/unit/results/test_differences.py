@@ -27,7 +27,7 @@ def test_the_baseline_itself_is_compared_by_latency() -> None:
 
 
 UNPAIRED: dict[str, dict[str, Any]] = {
-    "no baseline in the cell": {"speedup": None},
+    "no baseline in the group": {"speedup": None},
     "no interval on it": {"speedup_low": None, "speedup_high": None},
     "measured by another session": {"run_id": "earlier"},
     "measured in other processes": {"process": [9] * 8},
@@ -97,7 +97,7 @@ def test_latency_and_speedup_are_both_reported(by: Any) -> None:
     assert change_of(compare_rows(old, new, by=by), key("full", 64).partition("#")[0]).base_speedup is None
 
 
-# -- what spoils it ------------------------------------------------------------------------------------------------
+# -- disturbed rounds ----------------------------------------------------------------------------------------------
 
 DISTURBED = [
     ((24, 3), "inconclusive"), ((8, 1), "inconclusive"),  # one more than the other
@@ -106,25 +106,25 @@ DISTURBED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("beside", ["linear", "full"])
+@pytest.mark.parametrize("variant", ["linear", "full"])
 @pytest.mark.parametrize(("disturbed", "kind"), DISTURBED)
 def test_mostly_or_unequally_disturbed_cases_are_inconclusive(
-    disturbed: tuple[int, int], kind: str, beside: str
+    disturbed: tuple[int, int], kind: str, variant: str
 ) -> None:
     """Also if the baseline of a compared speedup was disturbed."""
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     new = [record("full", 64, steady(10)), record("linear", 64, steady(4))]
     for side, count in zip((old, new), disturbed, strict=True):
-        row = next(one.row for one in side if one.row.variant == beside)
+        row = next(one.row for one in side if one.row.variant == variant)
         row.rounds, row.contaminated = 24, count
     change = change_of(compare_rows(old, new))
     assert (change.kind, change.low is None, change.blind) == (kind, False, kind == "inconclusive")
     a, b = disturbed
-    said = f"disturbed: {a} of 24 rounds in base, {b} of 24 in new"
-    told = said if beside == "linear" else f"its baseline was {said}"
-    assert change.reason == (told if kind == "inconclusive" else None)
-    if beside == "full":
-        assert change_of(compare_rows(old, new, by="latency")).kind == "slower"  # it has nothing to do with that
+    disturbance = f"disturbed: {a} of 24 rounds in base, {b} of 24 in new"
+    reason = disturbance if variant == "linear" else f"its baseline was {disturbance}"
+    assert change.reason == (reason if kind == "inconclusive" else None)
+    if variant == "full":
+        assert change_of(compare_rows(old, new, by="latency")).kind == "slower"  # without the baseline
 
 
 def test_inconclusive_cases_do_not_widen_other_intervals() -> None:
@@ -132,5 +132,5 @@ def test_inconclusive_cases_do_not_widen_other_intervals() -> None:
     more = [record("linear", 64 << i, steady(2), contaminated=8) for i in range(1, 20)]
     for one in more:
         one.row.rounds = 8
-    alone, beside = change_of(compare_rows(old, new)), change_of(compare_rows(old + more, new + more))
-    assert (alone.low, alone.high) == (beside.low, beside.high)
+    alone, together = change_of(compare_rows(old, new)), change_of(compare_rows(old + more, new + more))
+    assert (alone.low, alone.high) == (together.low, together.high)

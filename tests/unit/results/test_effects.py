@@ -29,7 +29,7 @@ def _values(noise: float = 0.0) -> list[float]:
     ]
 
 
-def test_numeric_factors_have_one_step_and_categorical_ones_a_step_for_each_further_level() -> None:
+def test_numeric_factors_have_one_step_and_categorical_several() -> None:
     assert HEADS == ("heads", 4, 32)
     assert DTYPE == ("dtype", "float32", "bfloat16")
     assert [step.high for step in (HALF, PACKED)] == ["half", "packed"]

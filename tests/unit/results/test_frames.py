@@ -112,7 +112,7 @@ PUBLISHED = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "promises", "decode", "linear", "sparse_peers"])
-def test_no_speedup_of_a_published_run_is_without_its_baseline(name: str) -> None:
+def test_published_speedups_have_a_baseline(name: str) -> None:
     loaded = ea.load(PUBLISHED / name)
     compared = loaded[loaded.speedup.notna()]
     assert len(compared) > 20
@@ -121,7 +121,7 @@ def test_no_speedup_of_a_published_run_is_without_its_baseline(name: str) -> Non
     assert (based.variant == based.baseline).all()
 
 
-def test_a_pivot_by_baseline_does_not_mix_them() -> None:
+def test_a_pivot_by_baseline_does_not_mix_baselines() -> None:
     """cosFormer was timed against full and against linear: one speedup each, where a pivot without it averages them."""
     loaded = ea.load(PUBLISHED / "linear")
     at = loaded[(loaded["mode"] == "forward") & loaded.causal & (loaded.seq_len == 4096)]
@@ -137,17 +137,17 @@ def written(folder: Path, *rows: Row, **about: object) -> Path:
 
 
 def test_a_part_is_compared_with_its_own_baseline_else_with_the_suites(tmp_path: Path) -> None:
-    one = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
+    baseline_speedup = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
     rows = [
-        Row(case_key="s/own/a", part="own", variant="linear:a=1", **one),  # type: ignore[arg-type]
+        Row(case_key="s/own/a", part="own", variant="linear:a=1", **baseline_speedup),  # type: ignore[arg-type]
         Row(case_key="s/own/b", part="own", variant="full"),
         Row(case_key="s/lost/a", part="lost", variant="full:scale=2", status="oom"),
         Row(case_key="s/lost/b", part="lost", variant="linear"),
         Row(case_key="s/alone", part="alone", variant="linear"),
-        Row(case_key="s/said", part="own", variant="linear", baseline="mqa"),
+        Row(case_key="s/given", part="own", variant="linear", baseline="mqa"),
     ]
-    found = ea.load(written(tmp_path / "run", *rows)).baseline
-    assert found.fillna("none").tolist() == ["linear:a=1"] * 2 + ["full:scale=2"] * 2 + ["none", "mqa"]
+    baselines = ea.load(written(tmp_path / "run", *rows)).baseline
+    assert baselines.fillna("none").tolist() == ["linear:a=1"] * 2 + ["full:scale=2"] * 2 + ["none", "mqa"]
 
 
 def test_rows_are_loaded_despite_a_damaged_run_json(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-@pytest.mark.parametrize("said", ["", "{", "[]", "{}"])
-def test_an_unreadable_owner_is_another_process(said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_an_unreadable_owner_is_another_process(content: str, tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    (tmp_path / HOLDER_FILE).write_text(said)
+    (tmp_path / HOLDER_FILE).write_text(content)
     with pytest.raises(UsageError, match="in use by another process; wait"):
         FolderLock(tmp_path)
     lock.release()

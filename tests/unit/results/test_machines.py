@@ -80,7 +80,7 @@ def _write(folder: Path, l1d: int) -> Path:
     return folder
 
 
-def test_old_rows_are_read_with_the_names_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_old_rows_are_read_with_names_and_kept_unchanged(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a", 49152)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (machine,) = {found.row.machine for found in read(folder)}

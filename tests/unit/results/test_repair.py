@@ -38,7 +38,7 @@ DAMAGED: dict[str, tuple[bytes, list[int], str, list[int]]] = {
 }
 
 
-def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
+def read_damaged(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
     """The records and damages of a file with this data."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ROWS_FILE
@@ -49,15 +49,15 @@ def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
         return path, records, damages
 
 
-@pytest.mark.parametrize("how", DAMAGED)
-def test_reading_skips_damage_with_a_warning(how: str, tmp_path: Path) -> None:
-    data, numbers, why, left = DAMAGED[how]
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_reading_skips_damage_with_a_warning(kind: str, tmp_path: Path) -> None:
+    data, numbers, reason, left = DAMAGED[kind]
     (tmp_path / ROWS_FILE).write_bytes(data)
-    with pytest.warns(DamagedRecord, match=why) as told:
+    with pytest.warns(DamagedRecord, match=reason) as caught:
         assert read(tmp_path) == [RECORDS[i] for i in left]
-    said = [str(warning.message) for warning in told]
-    assert all(text.startswith(f"{tmp_path / ROWS_FILE}:{n}: ") for text, n in zip(said, numbers, strict=True))
-    assert all(text.endswith("; left out (`--resume` measures it again)") for text in said)
+    messages = [str(warning.message) for warning in caught]
+    assert all(text.startswith(f"{tmp_path / ROWS_FILE}:{n}: ") for text, n in zip(messages, numbers, strict=True))
+    assert all(text.endswith("; left out (`--resume` measures it again)") for text in messages)
 
 
 def test_intact_files_warn_of_nothing(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_intact_files_warn_of_nothing(tmp_path: Path) -> None:
 def test_a_flipped_byte_loses_only_its_record(at: int, flip: int) -> None:
     data = bytearray(WHOLE)
     data[at] ^= flip
-    path, records, damages = found(bytes(data))
+    path, records, damages = read_damaged(bytes(data))
     hit = WHOLE[:at].count(b"\n")
     lost = {hit, hit + 1} if WHOLE[at : at + 1] == b"\n" else {hit}  # two records without their newline are one line
     assert records == [record for i, record in enumerate(RECORDS) if i not in lost]
@@ -82,7 +82,7 @@ def test_a_flipped_byte_loses_only_its_record(at: int, flip: int) -> None:
 
 @given(st.integers(0, len(WHOLE)))
 def test_a_truncated_file_keeps_its_complete_lines(at: int) -> None:
-    path, records, damages = found(WHOLE[:at])
+    path, records, damages = read_damaged(WHOLE[:at])
     whole = WHOLE[:at].count(b"\n")
     rest = WHOLE[:at].rpartition(b"\n")[2]
     assert records == RECORDS[:whole]
@@ -92,16 +92,16 @@ def test_a_truncated_file_keeps_its_complete_lines(at: int) -> None:
 # -- a writer that resumes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", DAMAGED)
-def test_resuming_quarantines_damage_and_keeps_intact_lines(how: str, tmp_path: Path) -> None:
-    data, numbers, _, left = DAMAGED[how]
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_resuming_quarantines_damage_and_keeps_intact_lines(kind: str, tmp_path: Path) -> None:
+    data, numbers, _, left = DAMAGED[kind]
     (tmp_path / ROWS_FILE).write_bytes(data)
-    _, _, damages = found(data)
+    _, _, damages = read_damaged(data)
     with RunWriter(tmp_path, resume=True) as writer:
         assert len(writer.repairs) == len(numbers)
-        for said, number in zip(writer.repairs, numbers, strict=True):
-            assert said.startswith(f"{tmp_path / ROWS_FILE}:{number}: ")
-            assert QUARANTINE_FILE in said
+        for message, number in zip(writer.repairs, numbers, strict=True):
+            assert message.startswith(f"{tmp_path / ROWS_FILE}:{number}: ")
+            assert QUARANTINE_FILE in message
         assert list(writer.statuses) == [KEYS[i] for i in left]
         assert (tmp_path / ROWS_FILE).read_bytes() == b"".join(LINES[i] for i in left)
         writer.write(RECORDS[0])
@@ -203,12 +203,12 @@ def test_replacing_keeps_the_old_file_until_the_new_one_is_complete(
 def test_newer_records_stop_the_repair_unchanged(tmp_path: Path) -> None:
     newer = Record(Row(schema=SCHEMA_VERSION + 1)).to_line().encode()
     reads = rf"this version reads \({SCHEMA_VERSION}\)"
-    told = rf":5: schema {SCHEMA_VERSION + 1} is newer than {reads}; upgrade efficient-attn$"
+    message = rf":5: schema {SCHEMA_VERSION + 1} is newer than {reads}; upgrade efficient-attn$"
     for name, data in ((ROWS_FILE, LINES[0] + b"x\n"), ("rows-2.jsonl", WHOLE + newer + b"torn")):
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match=told), pytest.warns(DamagedRecord):
+    with pytest.raises(UsageError, match=message), pytest.warns(DamagedRecord):
         read(tmp_path)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         RunWriter(tmp_path, resume=True)
     assert (tmp_path / ROWS_FILE).read_bytes() == LINES[0] + b"x\n"
     assert (tmp_path / "rows-2.jsonl").read_bytes() == WHOLE + newer + b"torn"

@@ -130,12 +130,12 @@ def body(**changed: object) -> dict[str, Any]:
     return {name: getattr(Row(), name) for name in COLUMNS} | {"samples": {}} | changed
 
 
-def test_newer_schemas_are_refused_and_are_no_damage() -> None:
-    told = (
+def test_newer_schemas_are_refused_and_not_counted_as_damage() -> None:
+    message = (
         rf"^schema {SCHEMA_VERSION + 1} is newer than this version reads \({SCHEMA_VERSION}\); upgrade efficient-attn$"
     )
     for newer in (Record(Row(schema=SCHEMA_VERSION + 1)).to_line(), line({"schema": SCHEMA_VERSION + 1, "all": "new"})):
-        with pytest.raises(NewerSchemaError, match=told):
+        with pytest.raises(NewerSchemaError, match=message):
             Record.from_line(newer)
 
 
@@ -238,7 +238,7 @@ GARBLED, SHOWN = "red \x1b[31m\nhalf \ud800\x00", "red [31m half "
 def test_texts_are_sanitized_when_records_are_created_and_written() -> None:
     record = Record(Row(case_key=GARBLED, reason=GARBLED, extra={GARBLED: GARBLED, "n": 1}))
     assert (record.row.case_key, record.row.reason, record.row.extra) == (SHOWN, SHOWN, {SHOWN: SHOWN, "n": 1})
-    record.row.reason = GARBLED  # said later
+    record.row.reason = GARBLED  # set later
     assert Record.from_line(record.to_line()).row.reason == SHOWN
 
 

@@ -106,12 +106,12 @@ def test_ratios_invert(pairs: list[tuple[float, float]]) -> None:
 
 def test_pairing_cancels_disturbances_of_whole_rounds() -> None:
     rng = np.random.default_rng(0)
-    weather = np.exp(rng.normal(0, 1, 10))
-    ratio = estimate_paired_ratio((2 * weather).tolist(), weather.tolist())
+    disturbances = np.exp(rng.normal(0, 1, 10))
+    ratio = estimate_paired_ratio((2 * disturbances).tolist(), disturbances.tolist())
     assert ratio == pytest.approx((2, 2, 2))
-    apart = estimate_geometric_mean((2 * weather).tolist())
-    assert apart.high is not None
-    assert apart.high > 3
+    unpaired = estimate_geometric_mean((2 * disturbances).tolist())
+    assert unpaired.high is not None
+    assert unpaired.high > 3
 
 
 def test_unpaired_rounds_are_ignored() -> None:
@@ -163,13 +163,13 @@ def test_one_round_has_no_error() -> None:
         (1.05, 1.15, "faster"),
         (0.85, 0.95, "slower"),
         (0.99, 1.01, "same"),
-        (1.001, 1.019, "same"),  # not 1, but nobody's business
+        (1.001, 1.019, "same"),  # within the margin
         (0.9, 1.1, "inconclusive"),
         (1.001, 1.03, "inconclusive"),  # its middle may or may not matter
         (0.97, 1.2, "inconclusive"),
     ],
 )
-def test_verdicts(low: float, high: float, verdict: str) -> None:
+def test_verdicts_follow_from_the_interval(low: float, high: float, verdict: str) -> None:
     assert classify_ratio(low, high) == verdict
 
 
@@ -180,7 +180,7 @@ def test_same_means_within_the_tolerance() -> None:
 
 
 @pytest.mark.parametrize("degrees", [1, 3, 20])
-def test_a_p_value_is_the_risk_at_which_the_interval_reaches_zero(degrees: int) -> None:
+def test_the_p_value_is_the_level_at_which_the_interval_reaches_0(degrees: int) -> None:
     mean = Mean(0.3, 0.1, degrees)
     ends = mean.interval(1 - mean.p_value)
     assert ends is not None
@@ -206,16 +206,16 @@ def test_an_inverted_ratio_has_the_opposite_verdict(low: float, width: float) ->
     assert classify_ratio(1 / (low * width), 1 / low) in (opposite.get(verdict, verdict), "inconclusive")
 
 
-def test_noise_rarely_is_a_difference_and_five_percent_nearly_always_is() -> None:
+def test_noise_is_rarely_and_five_percent_usually_significant() -> None:
     rng = np.random.default_rng(0)
     called = {0.0: 0, 0.05: 0}
     for effect in called:
         for _ in range(1000):
             rounds = np.exp(rng.normal(effect, 0.025, 12)).tolist()
-            found = estimate_paired_ratio(rounds, [1.0] * 12, confidence=0.99)
-            assert found.low is not None
-            assert found.high is not None
-            called[effect] += classify_ratio(found.low, found.high) in ("faster", "slower")
+            estimate = estimate_paired_ratio(rounds, [1.0] * 12, confidence=0.99)
+            assert estimate.low is not None
+            assert estimate.high is not None
+            called[effect] += classify_ratio(estimate.low, estimate.high) in ("faster", "slower")
     assert called[0.0] <= 20
     assert called[0.05] >= 950
 
@@ -225,8 +225,8 @@ def test_the_median_is_a_measured_value() -> None:
 
 
 def test_shares_of_few_trials_have_wilsons_interval() -> None:
-    found = estimate_share(11, 80)
-    assert found == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # by hand, from the formula
+    estimate = estimate_share(11, 80)
+    assert estimate == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # calculated from the formula
     assert estimate_share(0, 10)[:2] == (0.0, 0.0)
     assert estimate_share(10, 10).low == pytest.approx(0.7225, abs=5e-4)
     with pytest.raises(ValueError, match="trial"):
@@ -237,10 +237,10 @@ def test_shares_of_few_trials_have_wilsons_interval() -> None:
 def test_an_interval_of_a_share_contains_it_and_narrows(count: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, count))
     few, many = estimate_share(hits, count), estimate_share(4 * hits, 4 * count)
-    for found in (few, many):
-        assert found.low is not None
-        assert found.high is not None
-        assert 0 <= found.low <= found.value <= found.high <= 1
+    for estimate in (few, many):
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
     assert many.high - many.low < few.high - few.low
     other = estimate_share(count - hits, count)
     assert (1 - other.low, 1 - other.high) == pytest.approx((few.high, few.low), abs=1e-12)

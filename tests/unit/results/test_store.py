@@ -34,7 +34,7 @@ def keys(run: Path) -> list[str]:
     return [r.row.case_key for r in read(run)]
 
 
-def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
+def test_written_records_are_read_in_order(tmp_path: Path) -> None:
     write(tmp_path / "a" / "run", "x", "y")
     assert read(tmp_path / "a" / "run") == [record("x"), record("y")]
     assert read(tmp_path / "a" / "run" / ROWS_FILE) == [record("x"), record("y")]
@@ -103,12 +103,12 @@ def test_a_file_in_the_way_is_reported(tmp_path: Path) -> None:
 def test_a_forbidden_folder_is_reported() -> None:
     with tempfile.TemporaryDirectory() as name:  # not pytest's, which is closed to all but its owner
         Path(name).chmod(0o555)
-        with _nobody(), pytest.raises(UsageError, match="cannot be written: Permission denied"):
+        with _unprivileged_user(), pytest.raises(UsageError, match="cannot be written: Permission denied"):
             RunWriter(Path(name) / "run")
 
 
 @contextmanager
-def _nobody() -> Iterator[None]:
+def _unprivileged_user() -> Iterator[None]:
     """Run as another user, because root may write anywhere."""
     if os.geteuid() != 0:
         yield
@@ -120,11 +120,11 @@ def _nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_reading_nothing_is_reported(tmp_path: Path) -> None:
+def test_reading_a_path_without_rows_is_reported(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n")
-    for place in (tmp_path, tmp_path / "absent", tmp_path / "absent.jsonl", tmp_path / "other.csv"):
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "absent.jsonl", tmp_path / "other.csv"):
         with pytest.raises(UsageError, match="no run here"):
-            read(place)
+            read(path)
 
 
 # -- shards and superseding ----------------------------------------------------------------------------------------

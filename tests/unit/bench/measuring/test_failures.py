@@ -1,4 +1,4 @@
-"""Whatever becomes of a case ends in one record that says so, and the others go on."""
+"""Failures of cases: each case has one record with a status and a reason, and other cases are measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from efficient_attn.registry import class_of
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     threads = torch.get_num_threads()
     with tiny_suites.isolated_registry():
         yield
@@ -34,7 +34,7 @@ def _slow(out: Tensor) -> Tensor:
     return out
 
 
-ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
+FAILURES: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     "unsupported": (tiny_suites.raising(ea.UnsupportedError("not here")), "unsupported", "not here"),
     "wrong": (lambda out: out * 1.1, "invalid", "differs from the reference"),
     "not finite": (lambda out: out / 0, "invalid", "not finite"),
@@ -54,18 +54,18 @@ ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["forward", "decode"])
-@pytest.mark.parametrize("end", ENDS)
-def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) -> None:
-    twist, status, says = ENDS[end]
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failed_case_has_a_reason_and_others_are_measured(failure: str, mode: str) -> None:
+    twist, status, reason = FAILURES[failure]
     name = tiny_suites.register_modified("zz_ends", twist)
     cases = tiny_suites.plan(tiny_suites.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
-    if end == "slow":
+    if failure == "slow":
         first = cases[0].group
-        cell = dataclasses.replace(first, sampling=dataclasses.replace(first.sampling, budget_s=0.3))
-        cases = [dataclasses.replace(c, group=cell) for c in cases]
+        group = dataclasses.replace(first, sampling=dataclasses.replace(first.sampling, budget_s=0.3))
+        cases = [dataclasses.replace(c, group=group) for c in cases]
     full, failed, linear = measure_cases(cases)
     assert failed.row.status == status
-    assert says in (failed.row.reason or "")
+    assert reason in (failed.row.reason or "")
     assert "\n" not in (failed.row.reason or "")
     assert failed.row.latency_ms is None
     assert failed.samples == {}
@@ -73,14 +73,14 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) ->
     assert linear.row.speedup is not None
 
 
-def test_a_baseline_that_fails_leaves_the_others_without_speedup() -> None:
+def test_other_cases_have_no_speedup_if_the_baseline_fails() -> None:
     name = tiny_suites.register_modified("zz_base", tiny_suites.raising(RuntimeError("boom")))
     text = tiny_suites.TINY.replace('= "full"', f'= "{name}"', 1).replace('name = "full"', f'name = "{name}"')
     failed, linear = measure_cases(tiny_suites.plan(text + '[[variant]]\nname = "linear"\n'))
     assert (failed.row.status, linear.row.status, linear.row.speedup) == ("error", "ok", None)
 
 
-def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_that_fails_while_timed_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     timing = False
 
     def twist(out: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(mo
     assert linear.row.speedup is not None
 
 
-def test_a_backend_that_does_not_exist_is_unsupported() -> None:
+def test_an_unknown_backend_is_unsupported() -> None:
     (record,) = measure_variants("full:backend=magic")
     assert record.row.status == "unsupported"
     assert "no backend 'magic'" in (record.row.reason or "")
@@ -113,16 +113,16 @@ def test_a_backend_that_does_not_exist_is_unsupported() -> None:
 
 @pytest.mark.skipif(building.load_library("decode")[1] is not None, reason="no C++ compiler")
 @pytest.mark.parametrize("mode", ["forward", "decode"])
-def test_a_dtype_that_a_backend_does_not_take_is_unsupported(mode: str) -> None:
+def test_a_dtype_that_the_backend_lacks_is_unsupported(mode: str) -> None:
     failed, full = measure_variants("full:backend=cpp", "full", mode=mode, dtype="bfloat16")
     assert failed.row.status == "unsupported"
-    words = "full:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not torch.bfloat16"
-    assert failed.row.reason == words
+    reason = "full:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not torch.bfloat16"
+    assert failed.row.reason == reason
     assert full.row.status == "ok"
 
 
 @pytest.mark.parametrize("mode", ["forward", "fidelity"])
-def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_cases_are_skipped_without_a_cuda_device(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = tiny_suites.TINY.replace('"forward"', f'"{mode}"')
     first = group_cases(tiny_suites.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
@@ -131,12 +131,12 @@ def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytes
         assert (record.row.device, record.row.latency_ms, record.row.relative_error) == ("cuda", None, None)
 
 
-def test_an_interrupt_is_nobodys_result() -> None:
+def test_an_interrupt_is_not_recorded_as_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         measure_variants(tiny_suites.register_modified("zz_stop", tiny_suites.raising(KeyboardInterrupt())))
 
 
-def test_a_count_that_json_does_not_know_ends_its_case_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_that_is_not_json_fails_only_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
     name = tiny_suites.register_modified("zz_counts", lambda out: out)
     monkeypatch.setattr(class_of(name), "pairs", lambda self, n, m, causal: np.arange(2))
     failed, linear = measure_variants(name, "linear")

@@ -1,4 +1,4 @@
-"""Inputs that change before every pass: contents do, and nothing else that a mechanism could go by."""
+"""Inputs that change before every sample: contents change; addresses, strides and versions do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from efficient_attn.bench.measuring.inputs import CACHE_LINE_BYTES, ChangingInpu
 from efficient_attn.bench.measuring.workload import Workload
 
 
-def _feed(variant: str = "full", **axes: Any) -> ChangingInputs:
+def _make_inputs(variant: str = "full", **axes: Any) -> ChangingInputs:
     w = Workload(tiny_suites.case(variant, **axes))
     return make_inputs(w.case, w.attn, w.shape, w.sample, seed=0)
 
@@ -23,9 +23,7 @@ def _feed(variant: str = "full", **axes: Any) -> ChangingInputs:
     rows=st.integers(1, 40), length=st.integers(1, 60), sets=st.integers(1, 9), width=st.integers(1, 20),
     by=st.integers(0, 100), inner=st.integers(0, 100),
 )  # fmt: skip
-def test_a_pool_holds_drawn_rows_from_two_of_them_on(
-    rows: int, length: int, sets: int, width: int, by: int, inner: int
-) -> None:
+def test_a_pool_is_filled_with_drawn_rows(rows: int, length: int, sets: int, width: int, by: int, inner: int) -> None:
     drawn = torch.arange(rows * width, dtype=torch.float32).view(1, 1, rows, width)
     pool = RowPool(drawn, length, sets)
     cut = length // 3
@@ -34,49 +32,49 @@ def test_a_pool_holds_drawn_rows_from_two_of_them_on(
         assert x.shape == (1, 1, length, width)
         assert x.is_contiguous()
         assert (x.data_ptr() - pool.tensors[0].data_ptr()) % CACHE_LINE_BYTES == 0
-    places = torch.arange(len(pool.memory))
-    assert torch.equal(pool.memory, drawn[0, 0, torch.where(places < cut, by + places, inner + places) % rows])
+    positions = torch.arange(len(pool.memory))
+    assert torch.equal(pool.memory, drawn[0, 0, torch.where(positions < cut, by + positions, inner + positions) % rows])
     assert pool.is_intact()
     pool.memory.data[-1, -1] += 1
     assert not pool.is_intact()
 
 
 @pytest.mark.parametrize("variant", ["full", "mqa", "random_feature:gated=true", "mla:latent_dim=16"])
-def test_only_the_contents_change(variant: str) -> None:
-    found = _feed(variant, seq_len=300)
-    memory = {name: found.pools[key].memory for name, key in found.names.items()}
-    first = found.change(4)
-    about = [(x.data_ptr(), x.shape, x.stride(), x._version) for x in found.pools[found.names["q"]].tensors]
+def test_only_the_contents_of_inputs_change(variant: str) -> None:
+    inputs = _make_inputs(variant, seq_len=300)
+    memory = {name: inputs.pools[key].memory for name, key in inputs.names.items()}
+    first = inputs.change(4)
+    layout = [(x.data_ptr(), x.shape, x.stride(), x._version) for x in inputs.pools[inputs.names["q"]].tensors]
     before = [x.clone() for x in list_tensors(first[0])]
     versions = [x._version for x in list_tensors(first[0])]
-    found.change(4)
+    inputs.change(4)
     assert [x._version for x in list_tensors(first[0])] == versions
     assert not any(torch.equal(a, b) for a, b in zip(before, list_tensors(first[0]), strict=True))
-    assert [(x.data_ptr(), x.shape, x.stride(), x._version) for x in found.pools[found.names["q"]].tensors] == about
-    assert all(found.pools[key].memory is memory[name] for name, key in found.names.items())
+    assert [(x.data_ptr(), x.shape, x.stride(), x._version) for x in inputs.pools[inputs.names["q"]].tensors] == layout
+    assert all(inputs.pools[key].memory is memory[name] for name, key in inputs.names.items())
 
 
-def test_what_is_one_tensor_stays_one() -> None:
-    (sample,) = _feed("reformer", seq_len=32).change(1)
+def test_a_tensor_used_as_two_inputs_stays_shared() -> None:
+    (sample,) = _make_inputs("reformer", seq_len=32).change(1)
     assert sample.q is sample.k
     assert sample.v is not sample.k
 
 
-def test_calls_get_sets_in_drawn_order_and_each_its_own() -> None:
-    found = _feed(seq_len=8)
-    orders = [[s.q.data_ptr() for s in found.change(30)] for _ in range(2)]
+def test_calls_have_distinct_inputs_in_random_order() -> None:
+    inputs = _make_inputs(seq_len=8)
+    orders = [[s.q.data_ptr() for s in inputs.change(30)] for _ in range(2)]
     assert orders[0] != orders[1]
     assert set(orders[0]) == set(orders[1])
     assert all(len(set(order)) == 30 for order in orders)
-    assert len({x.numpy().tobytes() for x in (s.v for s in found.change(30)) if x is not None}) == 30
+    assert len({x.numpy().tobytes() for x in (s.v for s in inputs.change(30)) if x is not None}) == 30
 
 
-def test_corners_come_back_and_the_rest_does_not() -> None:
-    """So that who remembers by a corner gives what is wrong, and who remembers by all contents remembers in vain."""
-    found = _feed(seq_len=64)
+def test_corners_repeat_but_contents_do_not() -> None:
+    """A mechanism that caches results by a corner is then wrong, and one that caches by all contents gains nothing."""
+    inputs = _make_inputs(seq_len=64)
     corners, contents = set(), set()
     for _ in range(60):
-        (sample,) = found.change(1)
+        (sample,) = inputs.change(1)
         corners.add(sample.k[0, 0, 0].numpy().tobytes())
         contents.add(sample.k.numpy().tobytes())
     assert len(corners) <= 2 * 3
@@ -84,23 +82,23 @@ def test_corners_come_back_and_the_rest_does_not() -> None:
 
 
 def test_the_same_seed_gives_the_same_contents() -> None:
-    one, other = (_feed(seq_len=64).change(5) for _ in range(2))
-    for a, b in zip(one, other, strict=True):
+    first, second = (_make_inputs(seq_len=64).change(5) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(list_tensors(a), list_tensors(b), strict=True))
 
 
-def test_writing_is_seen_whatever_the_version_says() -> None:
-    found = _feed(seq_len=64)
-    (sample,) = found.change(1)
-    assert found.find_modified() is None
+def test_writes_are_detected_even_without_a_new_version() -> None:
+    inputs = _make_inputs(seq_len=64)
+    (sample,) = inputs.change(1)
+    assert inputs.find_modified() is None
     sample.k.numpy()[0, 0, 0, 0] += 1
-    assert found.find_modified() == "k"
-    found.change(1)
-    assert found.find_modified() is None
+    assert inputs.find_modified() == "k"
+    inputs.change(1)
+    assert inputs.find_modified() is None
 
 
-def test_an_inputs_memory_is_known() -> None:
-    found = _feed(seq_len=64)
-    (sample,) = found.change(1)
-    assert found.find_owner(sample.k[:, :, 3:]) == "k"
-    assert found.find_owner(sample.k.clone()) is None
+def test_the_owner_of_memory_is_found() -> None:
+    inputs = _make_inputs(seq_len=64)
+    (sample,) = inputs.change(1)
+    assert inputs.find_owner(sample.k[:, :, 3:]) == "k"
+    assert inputs.find_owner(sample.k.clone()) is None

@@ -1,4 +1,4 @@
-"""Choices of a session: settled in a worker, the same for all its cases, and for later sessions of its folder."""
+"""Autotuned kernel choices of a session: made in a worker and shared by its cases and by later sessions of the run."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ TABLE = TimingTable(((TuningPoint("rows", (1, 2, 3, 4)), {"by_head": 1.0, "batch
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays() -> Iterator[None]:
+def _cleared_choices() -> Iterator[None]:
     yield
     autotuner._TABLES.clear()
     autotuner.clear_choices()
 
 
-def test_tables_survive_the_way_through_json() -> None:
+def test_timing_tables_round_trip_through_json() -> None:
     choices = {1: {"products": TABLE}, 2: {}}
     assert kernel_choices.read_choices(json.loads(json.dumps(kernel_choices.choices_as_json(choices)))) == choices
 
 
-def test_a_worker_settles_every_contest_for_every_number_of_threads() -> None:
-    found = kernel_choices.autotune(LocalEngine("inline", preload=()), [1, 2, None], [])
-    assert set(found) == {1, 2, torch.get_num_threads()}
-    for tables in found.values():
-        assert set(tables) == {contest.name for contest in TUNABLES}
+def test_every_tunable_is_timed_for_every_thread_count() -> None:
+    choices = kernel_choices.autotune(LocalEngine("inline", preload=()), [1, 2, None], [])
+    assert set(choices) == {1, 2, torch.get_num_threads()}
+    for tables in choices.values():
+        assert set(tables) == {tunable.name for tunable in TUNABLES}
 
 
-def test_an_earlier_session_decides() -> None:
+def test_choices_of_an_earlier_session_are_reused() -> None:
     earlier = {"choices": kernel_choices.choices_as_json({1: {"products": TABLE}})}
-    found = kernel_choices.autotune(LocalEngine("inline", preload=()), [1], [{}, earlier])
-    assert found[1]["products"] == TABLE
-    kernel_choices.apply_choices(found)
+    choices = kernel_choices.autotune(LocalEngine("inline", preload=()), [1], [{}, earlier])
+    assert choices[1]["products"] == TABLE
+    kernel_choices.apply_choices(choices)
     assert autotuner.choose(PRODUCTS, "rows", 1, 2, 3, 4) == "by_head"
 
 
-def test_where_the_worker_dies_rules_decide() -> None:
+def test_rules_are_used_if_the_worker_dies() -> None:
     class Dead:
         def run(self, job: Any) -> Iterator[Any]:
             raise WorkerDied(0, 0, "crashed", "killed by SIGSEGV")
 
-    found = kernel_choices.autotune(Dead(), [1], [])  # type: ignore[arg-type]
-    assert "SIGSEGV" in found[1]["products"].source
-    assert not found[1]["products"].timings
+    choices = kernel_choices.autotune(Dead(), [1], [])  # type: ignore[arg-type]
+    assert "SIGSEGV" in choices[1]["products"].source
+    assert not choices[1]["products"].timings
 
 
-def test_the_doctor_says_by_what_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_the_source_of_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     off = kernel_choices.check_choices(1)
     assert off.level == "note"
     assert "EFFICIENT_ATTN_CALIBRATION is off" in off.message
     autotuner.use_tables(
-        dict.fromkeys((contest.name for contest in TUNABLES), TimingTable(TABLE.timings, "kept", 0.5, cached=True)), 1
+        dict.fromkeys((tunable.name for tunable in TUNABLES), TimingTable(TABLE.timings, "kept", 0.5, cached=True)), 1
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept = kernel_choices.check_choices(1)

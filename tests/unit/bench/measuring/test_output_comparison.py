@@ -1,4 +1,4 @@
-"""Gradients of long calls: the contribution of some rows to them is what the oracle says, and nothing else passes."""
+"""Gradients of long calls: contributions of some rows are compared with the reference implementation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LONG = 300
 
 
 @pytest.fixture(autouse=True)
-def _short_of_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The oracle is affordable up to 256 positions of 2 heads."""
+def _small_reference_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limit the reference implementation to 256 positions of 2 heads."""
     monkeypatch.setattr(output_comparison, "MAX_PAIRS_PER_ROUND", 2 * 256**2)
     with tiny_suites.isolated_registry():
         yield
@@ -34,26 +34,26 @@ def _train(variant: str, seq_len: int = LONG, **axes: Any) -> Workload:
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=7", "mqa", "retention", "linformer"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("fill", ["full", "half", "packed"])
-def test_right_gradients_pass_with_a_small_error(variant: str, causal: bool, fill: str) -> None:
+def test_correct_gradients_pass_with_a_small_error(variant: str, causal: bool, fill: str) -> None:
     batch = 1 if fill == "full" else 4
     try:
         w = _train(variant, causal=causal, fill=fill, batch=batch)
         results = w.forward_backward(w.sample)
     except ea.UnsupportedError:
-        pytest.skip("not claimed")
+        pytest.skip("not supported")
     assert output_comparison.dense_pairs(w) > output_comparison.MAX_PAIRS_PER_ROUND
     assert 0 < check_gradients(w, w.sample, results) < 2e-5
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("seq_len", [LONG, 3000])
-def test_half_precision_stays_far_below_its_limit(dtype: str, seq_len: int) -> None:
+def test_half_precision_errors_are_below_half_the_tolerance(dtype: str, seq_len: int) -> None:
     w = _train("full", seq_len, dtype=dtype)
     assert check_gradients(w, w.sample, w.forward_backward(w.sample)) < 0.5 * output_comparison.TOLERANCE[dtype]
 
 
 class _Twist(torch.autograd.Function):
-    """Hands a tensor on, and something else than its gradient back."""
+    """Identity with a modified gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, twist: Callable[[Tensor], Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ def _keep_first(self: Planted, grad: Tensor) -> Tensor:
     return self.kept.setdefault("grad", grad)
 
 
-def _skip_after_gate(self: Planted, grad: Tensor) -> Tensor:
+def _skip_after_verification(self: Planted, grad: Tensor) -> Tensor:
     self.calls += 1
     return grad if self.calls <= 6 else torch.zeros_like(grad)
 
@@ -101,7 +101,7 @@ FAULTS = {
     "scaled": lambda self, grad: grad * 1.01,
     "zero": lambda self, grad: torch.zeros_like(grad),
     "kept": _keep_first,
-    "skipped later": _skip_after_gate,
+    "skipped later": _skip_after_verification,
     "some dropped": _drop_some,
 }
 
@@ -110,9 +110,7 @@ FAULTS = {
 @pytest.mark.parametrize("of", ["k", "v"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("traits", [ea.Traits(), ea.Traits(mixes_queries=True)], ids=["rows", "whole"])
-def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
-    fault: str, of: str, traits: ea.Traits
-) -> None:
+def test_wrong_gradients_of_keys_or_values_are_detected(fault: str, of: str, traits: ea.Traits) -> None:
     if traits.mixes_queries and fault not in ("kept", "skipped later"):
         pytest.skip("a new instance makes the same mistake, which only the shorter length could show")
     members = {"fault": FAULTS[fault], "of": of, "traits": traits, "__doc__": Planted.__doc__}
@@ -120,7 +118,7 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
     w = _train("zz_planted")
     subject = make_timed(w, seed=0)
 
-    def look() -> None:
+    def verify_samples() -> None:
         verify_workload(w)
         for _ in range(8):
             subject.reset(2)
@@ -129,16 +127,16 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
             subject.run.__self__.gradients_verified = False  # pyright: ignore
 
     with pytest.raises(InvalidResult, match="gradient"):
-        look()
+        verify_samples()
     members["fault"] = lambda self, grad: grad
     ea.register("zz_honest", family="full")(type("Honest", (Planted,), members))
     w = _train("zz_honest")
     subject = make_timed(w, seed=0)
-    look()
+    verify_samples()
 
 
-def test_rows_are_taken_once_however_short_a_call_is() -> None:
+def test_compared_rows_are_distinct_at_every_length() -> None:
     for n in range(1, 300):
-        rows = [i for place in output_comparison.list_rows(n) for i in range(place.start, place.stop)]
+        rows = [i for block in output_comparison.list_rows(n) for i in range(block.start, block.stop)]
         assert len(rows) == len(set(rows)) == min(n, 96)
         assert {0, n - 1} <= set(rows) <= set(range(n))

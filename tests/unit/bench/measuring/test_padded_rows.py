@@ -1,4 +1,4 @@
-"""Batches that are not full: their lengths, their masks, and the same gate for all of them."""
+"""Padded and packed batches: lengths, masks, verification and counted work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILLS = (*PADDED, "packed")
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
 
@@ -43,32 +43,32 @@ def _lengths(**known: Any) -> tuple[int, ...]:
 # -- lengths -------------------------------------------------------------------------------------------------------
 
 
-def test_full_and_half_rows_are_of_one_length() -> None:
+def test_full_and_half_rows_have_one_length() -> None:
     assert _lengths() == (1000,) * 8
     assert _lengths(fill="half", seq_len=7) == (4,) * 8
 
 
-def test_drawn_lengths_are_spread_between_a_quarter_and_all() -> None:
-    found = sorted(_lengths(fill="drawn"))
-    assert all(250 + 93 * i <= n <= 250 + 94 * (i + 1) for i, n in enumerate(found))
+def test_drawn_lengths_range_from_a_quarter_to_the_full_length() -> None:
+    lengths = sorted(_lengths(fill="drawn"))
+    assert all(250 + 93 * i <= n <= 250 + 94 * (i + 1) for i, n in enumerate(lengths))
     assert _lengths(fill="drawn", seq_len=1, batch=2) == (1, 1)
 
 
-def test_drawn_and_packed_rows_are_the_same_rows() -> None:
+def test_drawn_and_packed_rows_have_the_same_lengths() -> None:
     assert _lengths(fill="drawn") == _lengths(fill="packed")
 
 
-def test_lengths_follow_the_seed_and_the_sizes() -> None:
-    place = CaseConfig(seq_len=1000, max_len=1000, batch=8, fill="drawn")
-    assert place.row_lengths(0) == place.row_lengths(0) != place.row_lengths(1)
-    assert place.row_lengths(0) != replace(place, batch=9).row_lengths(0)[:8]
+def test_lengths_depend_on_seed_and_batch_size() -> None:
+    config = CaseConfig(seq_len=1000, max_len=1000, batch=8, fill="drawn")
+    assert config.row_lengths(0) == config.row_lengths(0) != config.row_lengths(1)
+    assert config.row_lengths(0) != replace(config, batch=9).row_lengths(0)[:8]
 
 
 # -- masks ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", PADDED)
-def test_padding_ends_keys_and_queries(fill: str) -> None:
+def test_masks_have_the_lengths_of_keys_and_queries(fill: str) -> None:
     case = _case(fill, causal=True)
     mask = Workload(case).mask
     assert mask.causal
@@ -77,94 +77,94 @@ def test_padding_ends_keys_and_queries(fill: str) -> None:
         assert tuple(lengths.tolist()) == case.row_lengths
 
 
-def test_packed_rows_are_one_batch_without_padding() -> None:
+def test_packed_rows_are_concatenated_without_padding() -> None:
     case = _case("packed")
     w, total = Workload(case), sum(case.row_lengths)
     assert w.sample.q.shape == (1, 2, total, 8)
     assert w.mask.cu_seqlens is not None
     assert w.mask.cu_seqlens.diff().tolist() == list(case.row_lengths)
-    assert case.group.config.batch == 3  # the row says how many sequences there are
+    assert case.group.config.batch == 3  # the number of sequences
 
 
 @pytest.mark.parametrize("fill", FILLS)
-def test_a_shorter_call_is_padded_in_proportion(fill: str) -> None:
+def test_shorter_calls_are_padded_proportionally(fill: str) -> None:
     case = _case(fill)
     small = replace(case.shape, n=case.shape.n // 2, m=case.shape.n // 2)
     mask = make_mask(case, small)
     mask.check(small.batch, small.n, small.m, torch.device("cpu"))
-    found = mask.cu_seqlens.diff() if mask.cu_seqlens is not None else mask.key_lengths
-    assert found is not None
-    assert all(abs(n - length / 2) <= 1 for n, length in zip(found.tolist(), case.row_lengths, strict=True))
+    lengths = mask.cu_seqlens.diff() if mask.cu_seqlens is not None else mask.key_lengths
+    assert lengths is not None
+    assert all(abs(n - length / 2) <= 1 for n, length in zip(lengths.tolist(), case.row_lengths, strict=True))
 
 
 @pytest.mark.parametrize("fill", ["full", *FILLS])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("place", [slice(0, 5), slice(12, 31), slice(37, 40)])
-def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place: slice) -> None:
+@pytest.mark.parametrize("block", [slice(0, 5), slice(12, 31), slice(37, 40)])
+def test_selected_rows_equal_those_of_the_whole_output(fill: str, causal: bool, block: slice) -> None:
     w = Workload(_case(fill, causal=causal, dtype="float64"))
-    rows = select_rows(w.sample, w.mask, place, w.attn.traits.inputs)
-    assert rows.rows.start == place.start
+    rows = select_rows(w.sample, w.mask, block, w.attn.traits.inputs)
+    assert rows.rows.start == block.start
     with torch.no_grad():
         alone = ea.create("full:backend=dense")(*rows.sample[:3], rows.mask)
     torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.rows])
 
 
-# -- the gate ------------------------------------------------------------------------------------------------------
+# -- verification --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "nystromformer:n_landmarks=4"])
-def test_what_is_right_passes(variant: str, mode: str, fill: str) -> None:
+def test_correct_mechanisms_pass_verification(variant: str, mode: str, fill: str) -> None:
     assert 0 <= verify_workload(Workload(_case(fill, variant, mode)))[0] < 1e-4
 
 
-class _Deaf(ea.SoftmaxAttention):
-    """Exact attention that does not hear of padding or packing."""
+class _IgnoresLengths(ea.SoftmaxAttention):
+    """Exact attention that ignores padding and packing."""
 
     def forward(self, q: Tensor, k: Tensor, v: Any, mask: ea.Mask | None = None, **inputs: Tensor) -> Tensor:
-        deaf = mask if self.backend == "dense" else ea.Mask(causal=mask is not None and mask.causal)
-        return super().forward(q, k, v, deaf, **inputs)
+        used = mask if self.backend == "dense" else ea.Mask(causal=mask is not None and mask.causal)
+        return super().forward(q, k, v, used, **inputs)
 
 
 @pytest.mark.parametrize("fill", FILLS)
-def test_a_mechanism_that_ignores_the_rows_ends_is_invalid(fill: str) -> None:
-    ea.register("zz_deaf", family="full")(_Deaf)
-    assert verify_workload(Workload(_case("full", "zz_deaf")))[0] < 1e-5
+def test_a_mechanism_that_ignores_row_lengths_is_invalid(fill: str) -> None:
+    ea.register("zz_ignores_lengths", family="full")(_IgnoresLengths)
+    assert verify_workload(Workload(_case("full", "zz_ignores_lengths")))[0] < 1e-5
     with pytest.raises(InvalidResult, match="differs from the reference"):
-        verify_workload(Workload(_case(fill, "zz_deaf")))[0]
+        verify_workload(Workload(_case(fill, "zz_ignores_lengths")))[0]
 
 
-def test_a_mechanism_without_padding_says_so() -> None:
+def test_padding_is_unsupported_without_the_trait() -> None:
     name = tiny_suites.register_modified("zz_unpadded", traits=ea.Traits(padding=False))
     with pytest.raises(ea.UnsupportedError, match="padding"):
         verify_workload(Workload(_case("half", name)))[0]
-    assert verify_workload(Workload(_case("packed", name)))[0] < 1e-5  # there is none
+    assert verify_workload(Workload(_case("packed", name)))[0] < 1e-5  # packed rows have no padding
 
 
-# -- what is counted -----------------------------------------------------------------------------------------------
+# -- counted work --------------------------------------------------------------------------------------------------
 
 
-def test_padding_need_not_be_read() -> None:
+def test_padding_does_not_count_as_bytes_moved() -> None:
     full, half = Workload(_case("full")), Workload(_case("half"))
     assert half.bytes_moved * 2 == full.bytes_moved
     drawn, packed = Workload(_case("drawn")), Workload(_case("packed"))
     assert drawn.bytes_moved == packed.bytes_moved
 
 
-def test_what_a_call_is_expected_to_cost_follows_how_full_it_is() -> None:
-    best = Roofline(1e11, 1e15)  # so that operations decide
+def test_estimated_cost_excludes_padding_of_packed_rows_only() -> None:
+    best = Roofline(1e11, 1e15)  # so that arithmetic takes all of the time
     cost = {fill: estimate_call(_case(fill, seq_len=4096, batch=4), best).call_s for fill in ("full", *FILLS)}
-    assert cost["half"] == cost["drawn"] == cost["full"]  # padding may be computed like the rest
+    assert cost["half"] == cost["drawn"] == cost["full"]  # padding may be computed
     lengths = _case("packed", seq_len=4096, batch=4).row_lengths
     share = sum(n * n for n in lengths) / (4 * 4096**2)
     assert cost["packed"] == pytest.approx(share * cost["full"], rel=0.05)
 
 
 @pytest.mark.parametrize("fill", ["full", *FILLS])
-def test_work_is_that_of_what_is_no_padding(fill: str) -> None:
+def test_flops_exclude_padding(fill: str) -> None:
     case = _case(fill)
-    found = prepare_case(case, case.row(), lambda *_: None).row
-    assert found.fill == fill
-    assert found.flops == sum(n * n for n in case.row_lengths) * 2 * (8 + 8) * 2
-    assert found.pairs == 40 * 40
+    row = prepare_case(case, case.row(), lambda *_: None).row
+    assert row.fill == fill
+    assert row.flops == sum(n * n for n in case.row_lengths) * 2 * (8 + 8) * 2
+    assert row.pairs == 40 * 40

@@ -1,4 +1,4 @@
-"""What the machine allows: impossible times are refused, but not because a look found it slow."""
+"""Plausibility: times above the roofline are refused, after the roofline was measured again."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from efficient_attn.instruments.roofline import CacheLevel, Roofline
 SETTING = ("cpu", "float32", 1)
 CACHES = (CacheLevel("L2", 2**20, 4e10), CacheLevel("L3", 2**25, 2e10))
 BEST = Roofline(1e11, 1e10, "torch.mm 512x512x512 float32", "sum of 256 MiB", CACHES)
-PLACE = CaseConfig(seq_len=16, max_len=16, threads=1)
+CONFIG = CaseConfig(seq_len=16, max_len=16, threads=1)
 COLD = CaseConfig(seq_len=16, max_len=16, threads=1, cache="cold")
 
 
 class _Engine:
-    """Looks at the machine in which it is told what is found; each answer once, the last again and again."""
+    """Returns the given rooflines one after the other, and repeats the last one."""
 
     def __init__(self, *answers: Roofline | WorkerDied) -> None:
         self.answers, self.jobs = list(answers), list[Any]()
@@ -45,20 +45,20 @@ class _Engine:
             yield dtype, threads, answer
 
 
-def _conditions(*answers: Roofline | WorkerDied, best: Roofline = BEST) -> Any:
+def _make_conditions(*answers: Roofline | WorkerDied, best: Roofline = BEST) -> Any:
     engine: Any = _Engine(*(answers or (best,)))
-    found = Conditions(engine=engine)
-    add_roofline(SETTING, "before", best, found)
-    return SimpleNamespace(engine=engine, found=found)
+    conditions = Conditions(engine=engine)
+    add_roofline(SETTING, "before", best, conditions)
+    return SimpleNamespace(engine=engine, conditions=conditions)
 
 
 def _explain(
-    flops: float, size: int, seconds: float, place: CaseConfig = PLACE, *answers: Roofline | WorkerDied
+    flops: float, size: int, seconds: float, config: CaseConfig = CONFIG, *answers: Roofline | WorkerDied
 ) -> str | None:
-    return explain_implausible(flops, size, seconds, place, _conditions(*answers).found)
+    return explain_implausible(flops, size, seconds, config, _make_conditions(*answers).conditions)
 
 
-def test_a_quarter_above_the_ceiling_is_allowed_and_no_more() -> None:
+def test_at_most_125_percent_of_the_roofline_are_plausible() -> None:
     assert _explain(1e11, 0, 1 / 1.24) is None
     assert _explain(1e11, 0, 1 / 1.26) == (
         "faster than this machine computes: at least 126 GFLOP/s, the roofline is 100 "
@@ -67,58 +67,58 @@ def test_a_quarter_above_the_ceiling_is_allowed_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "place", "seconds", "holder"),
+    ("size", "config", "seconds", "holder"),
     [
-        (2**20, PLACE, 2**20 / 4e10, "L2"),
-        (2**24, PLACE, 2**20 / 4e10 + (2**24 - 2**20) / 2e10, "L3"),
-        (2**27, PLACE, 2**20 / 4e10 + 2**25 / 2e10 + (2**27 - 2**25 - 2**20) / 1e10, "memory"),
+        (2**20, CONFIG, 2**20 / 4e10, "L2"),
+        (2**24, CONFIG, 2**20 / 4e10 + (2**24 - 2**20) / 2e10, "L3"),
+        (2**27, CONFIG, 2**20 / 4e10 + 2**25 / 2e10 + (2**27 - 2**25 - 2**20) / 1e10, "memory"),
         (2**20, COLD, 2**20 / 1e10, "memory"),
     ],
 )
-def test_reading_is_held_against_what_holds_the_bytes(
-    size: int, place: CaseConfig, seconds: float, holder: str
+def test_reads_are_compared_with_the_cache_or_memory_that_fits(
+    size: int, config: CaseConfig, seconds: float, holder: str
 ) -> None:
-    assert _explain(1.0, size, seconds / 1.24, place) is None
-    reason = _explain(1.0, size, seconds / 1.26, place) or ""
+    assert _explain(1.0, size, seconds / 1.24, config) is None
+    reason = _explain(1.0, size, seconds / 1.26, config) or ""
     assert "faster than this machine reads: at least " in reason
     assert f"({holder})" in reason
     assert f"the roofline is {size / seconds / 1e9:.4g}" in reason
 
 
-def test_without_a_ceiling_nothing_is_refused() -> None:
-    assert explain_implausible(1e30, 1, 1.0, PLACE, Conditions()) is None
-    assert explain_implausible(1e30, None, 1.0, PLACE, _conditions().found) is None
+def test_everything_is_plausible_without_a_roofline() -> None:
+    assert explain_implausible(1e30, 1, 1.0, CONFIG, Conditions()) is None
+    assert explain_implausible(1e30, None, 1.0, CONFIG, _make_conditions().conditions) is None
 
 
-def test_a_machine_that_was_slow_is_looked_at_again() -> None:
+def test_the_roofline_is_measured_again_before_a_refusal() -> None:
     faster = Roofline(2e11, 1e10)
-    conditions = _conditions(BEST, faster)
-    assert explain_implausible(2e11, 0, 1.0, PLACE, conditions.found) is None
-    assert [when for when, _ in conditions.found.inspections[SETTING]] == ["before", "again", "again"]
-    assert conditions.found.rooflines[SETTING].gemm_flops_per_s == 2e11
-    assert conditions.found.rooflines[SETTING].caches == CACHES
+    setup = _make_conditions(BEST, faster)
+    assert explain_implausible(2e11, 0, 1.0, CONFIG, setup.conditions) is None
+    assert [when for when, _ in setup.conditions.inspections[SETTING]] == ["before", "again", "again"]
+    assert setup.conditions.rooflines[SETTING].gemm_flops_per_s == 2e11
+    assert setup.conditions.rooflines[SETTING].caches == CACHES
 
 
-def test_it_is_not_looked_at_for_ever() -> None:
-    conditions = _conditions()
-    assert all(explain_implausible(9e11, 0, 1.0, PLACE, conditions.found) for _ in range(5))
-    assert len(conditions.engine.jobs) == plausibility.MAX_RECHECKS
-    assert not any(job.canary for job in conditions.engine.jobs)
+def test_the_roofline_is_rechecked_a_limited_number_of_times() -> None:
+    setup = _make_conditions()
+    assert all(explain_implausible(9e11, 0, 1.0, CONFIG, setup.conditions) for _ in range(5))
+    assert len(setup.engine.jobs) == plausibility.MAX_RECHECKS
+    assert not any(job.canary for job in setup.engine.jobs)
 
 
-def test_a_look_that_fails_explains_nothing() -> None:
-    assert _explain(9e11, 0, 1.0, PLACE, WorkerDied(0, 0, "crashed", "it fell over"))
+def test_times_stay_implausible_if_the_recheck_fails() -> None:
+    assert _explain(9e11, 0, 1.0, CONFIG, WorkerDied(0, 0, "crashed", "it fell over"))
 
 
-def test_the_looks_are_kept_with_their_spread() -> None:
-    conditions = _conditions(Roofline(8e10, 1.25e10, "oneDNN 1x1x1 float32", "max of 1 MiB"))
-    assert measure_roofline("cpu", [("float32", 1)], conditions.found, "before") == {"canary": {"ok": True}}
-    assert measure_roofline("cpu", [("float32", 1)], conditions.found, "after") == {}
-    (entry,) = json.loads(json.dumps(list_rooflines("cpu", conditions.found)))
+def test_roofline_measurements_are_listed_with_their_spread() -> None:
+    setup = _make_conditions(Roofline(8e10, 1.25e10, "oneDNN 1x1x1 float32", "max of 1 MiB"))
+    assert measure_roofline("cpu", [("float32", 1)], setup.conditions, "before") == {"canary": {"ok": True}}
+    assert measure_roofline("cpu", [("float32", 1)], setup.conditions, "after") == {}
+    (entry,) = json.loads(json.dumps(list_rooflines("cpu", setup.conditions)))
     assert (entry["dtype"], entry["threads"]) == ("float32", 1)
     assert (entry["gemm_flops_per_s"], entry["gemm_by"]) == (1e11, "torch.mm 512x512x512 float32")
     assert (entry["bytes_per_s"], entry["read_by"]) == (1.25e10, "max of 1 MiB")
     assert entry["spread"] == pytest.approx({"gemm": 0.2, "memory": 0.2, "L2": 0, "L3": 0})
-    assert [one["when"] for one in entry["looks"]] == ["before", "before", "after"]
+    assert [look["when"] for look in entry["looks"]] == ["before", "before", "after"]
     assert entry["looks"][-1]["gemm_by"] == "oneDNN 1x1x1 float32"
-    assert list_rooflines("cuda", conditions.found) == []
+    assert list_rooflines("cuda", setup.conditions) == []

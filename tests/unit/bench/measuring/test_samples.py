@@ -1,4 +1,4 @@
-"""What is timed: passes of calls on changing inputs, steps after a context, and the look at one of those calls."""
+"""Samples: calls on changing inputs, decode steps after a context, and the verification of one of the calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ("forward", "forward_backward", "prefill", "decode")
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
 
@@ -33,15 +33,15 @@ def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Work
     return Workload(tiny_suites.case(variant, mode, **axes))
 
 
-def _subject(w: Workload) -> TimedCall:
+def _make_timed(w: Workload) -> TimedCall:
     return make_timed(w, seed=0)
 
 
-def _judge(subject: TimedCall, calls: int, *, passes: int) -> None:
-    for _ in range(passes):
-        subject.reset(calls)
-        subject.run(calls)
-        subject.verify()
+def _run_samples(timed: TimedCall, calls: int, *, n_samples: int) -> None:
+    for _ in range(n_samples):
+        timed.reset(calls)
+        timed.run(calls)
+        timed.verify()
 
 
 def _steps(w: Workload, calls: int = 4) -> TimedSteps:
@@ -54,38 +54,38 @@ def _steps(w: Workload, calls: int = 4) -> TimedSteps:
 
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward", "prefill"])
-def test_the_subject_calls_what_the_mode_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timed_call_follows_the_mode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for name in ("forward", "forward_backward", "prefill"):
         monkeypatch.setattr(Workload, name, lambda self, sample, name=name: calls.append(name))
-    subject = _subject(_workload(mode=mode))
-    subject.reset(3)
-    subject.run(3)
+    timed = _make_timed(_workload(mode=mode))
+    timed.reset(3)
+    timed.run(3)
     assert calls == [mode] * 3
 
 
-def test_no_two_calls_of_a_pass_get_the_same_contents_nor_the_next_pass() -> None:
+def test_calls_of_all_samples_have_distinct_inputs() -> None:
     seen: list[Tensor] = []
     name = tiny_suites.register_modified("zz_sees", lambda out: seen.append(out.clone()) or out)
-    subject = _subject(_workload(name))
+    timed = _make_timed(_workload(name))
     for _ in range(2):
-        subject.reset(20)
-        subject.run(20)
+        timed.reset(20)
+        timed.run(20)
     assert len({out.numpy().tobytes() for out in seen}) == 40
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["full", "linear", "gqa:kv_heads=1", "sliding_window:window=3", "reformer"])
-def test_honest_calls_pass_every_look(variant: str, mode: str) -> None:
+def test_correct_mechanisms_pass_every_check(variant: str, mode: str) -> None:
     if variant == "reformer" and mode in ("prefill", "decode"):
         pytest.skip("it does not decode")
-    subject = _subject(_workload(variant, mode, heads=4, seq_len=40))
-    _judge(subject, MIN_STEPS, passes=5)
+    timed = _make_timed(_workload(variant, mode, heads=4, seq_len=40))
+    _run_samples(timed, MIN_STEPS, n_samples=5)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_call_that_is_wrong_only_while_it_is_timed_is_caught(mode: str) -> None:
+def test_calls_that_are_wrong_only_while_timed_are_detected(mode: str) -> None:
     calls = [0]
 
     def late(out: Tensor) -> Tensor:
@@ -95,10 +95,10 @@ def test_a_call_that_is_wrong_only_while_it_is_timed_is_caught(mode: str) -> Non
     w = _workload(tiny_suites.register_modified("zz_late", late, advance=late), mode)
     assert verify_workload(w)[0] < 1e-5
     with pytest.raises(InvalidResult, match="differs from the reference"):
-        _judge(_subject(w), MIN_STEPS, passes=40)  # the call that is looked at is drawn
+        _run_samples(_make_timed(w), MIN_STEPS, n_samples=40)  # a random call of each sample is verified
 
 
-def test_inputs_that_are_written_past_their_version_are_caught() -> None:
+def test_writes_to_inputs_through_numpy_are_detected() -> None:
     class Writes(ea.SoftmaxAttention):
         """Exact attention that writes into its values through numpy, after it has used them."""
 
@@ -108,37 +108,37 @@ def test_inputs_that_are_written_past_their_version_are_caught() -> None:
             return out
 
     ea.register("zz_writes", family="full")(Writes)
-    subject = _subject(_workload("zz_writes"))
-    subject.reset(3)
-    subject.run(3)
+    timed = _make_timed(_workload("zz_writes"))
+    timed.reset(3)
+    timed.run(3)
     with pytest.raises(GlobalStateChanged, match="it wrote into its input v"):
-        subject.verify()
+        timed.verify()
 
 
-def test_a_result_in_the_memory_of_an_earlier_one_is_caught() -> None:
+def test_results_that_share_memory_are_detected() -> None:
     kept: dict[str, Tensor] = {}
 
     def reuse(out: Tensor) -> Tensor:
         return kept.setdefault("buffer", torch.empty_like(out)).copy_(out)
 
-    subject = _subject(_workload(tiny_suites.register_modified("zz_buffer", reuse)))
+    timed = _make_timed(_workload(tiny_suites.register_modified("zz_buffer", reuse)))
     with pytest.raises(InvalidResult, match="shares its memory with that of an earlier call"):
-        _judge(subject, 9, passes=9)
+        _run_samples(timed, 9, n_samples=9)
 
 
 class Lazy(torch.Tensor):
-    """A tensor of a kind of its own."""
+    """A subclass of tensors."""
 
 
 @pytest.mark.parametrize(
-    ("twist", "says"),
+    ("twist", "message"),
     [
         (lambda out: out.as_subclass(Lazy), "a Lazy, not a plain tensor"),
         (lambda out: out.to("meta"), "is on meta, not on cpu"),
     ],
 )
-def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -> None:
-    with pytest.raises(InvalidResult, match=says):
+def test_results_are_plain_tensors_on_the_device_of_inputs(twist: Any, message: str) -> None:
+    with pytest.raises(InvalidResult, match=message):
         verify_workload(_workload(tiny_suites.register_modified("zz_unlike", twist)))
 
 
@@ -146,19 +146,19 @@ def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -
 
 
 @pytest.mark.parametrize("variant", ["full", "linear", "mqa", "sliding_window:window=3"])
-def test_a_step_stands_after_the_whole_context(variant: str) -> None:
+def test_a_decode_step_attends_to_the_whole_context(variant: str) -> None:
     w = _workload(variant, "decode", dtype="float64")
     steps = _steps(w)
     before, token = steps.token_samples[:WARMUP_STEPS], steps.token_samples[WARMUP_STEPS]
     out = steps.step(token)
     k, v = (torch.cat([getattr(s, name) for s in (steps.context_sample, *before, token)], 2) for name in ("k", "v"))
     with torch.no_grad():
-        wanted = w.case.create(backend="dense")(token.q, k, v, ea.Mask(causal=True))
-    assert torch.allclose(out, wanted, atol=1e-10)
+        expected = w.case.create(backend="dense")(token.q, k, v, ea.Mask(causal=True))
+    assert torch.allclose(out, expected, atol=1e-10)
     assert steps.state.length == 17 + WARMUP_STEPS
 
 
-def test_a_reset_makes_a_new_context() -> None:
+def test_reset_draws_a_new_context() -> None:
     steps = _steps(_workload(mode="decode"))
     first = [x.clone() for x in (steps.context_sample.k, steps.token_samples[0].q)]
     steps.run(3)
@@ -168,22 +168,22 @@ def test_a_reset_makes_a_new_context() -> None:
     assert not torch.equal(steps.context_sample.k, first[0])
 
 
-def test_a_pass_of_steps_fits_its_reserve() -> None:
-    subject = _subject(_workload(mode="decode"))
-    assert subject.max_calls == MAX_DECODE_STEPS - WARMUP_STEPS >= MIN_STEPS
+def test_the_state_has_room_for_a_sample_of_steps() -> None:
+    timed = _make_timed(_workload(mode="decode"))
+    assert timed.max_calls == MAX_DECODE_STEPS - WARMUP_STEPS >= MIN_STEPS
     for _ in range(2):
-        subject.reset(subject.max_calls)
-        subject.run(subject.max_calls)
-        subject.verify()
+        timed.reset(timed.max_calls)
+        timed.run(timed.max_calls)
+        timed.verify()
 
 
 @pytest.mark.parametrize("variant", ["random_feature:gated=true", "mla:latent_dim=16"])
-def test_steps_with_further_inputs_or_without_values_pass_the_gate(variant: str) -> None:
+def test_steps_with_extra_inputs_or_without_values_are_verified(variant: str) -> None:
     w = _workload(variant, "decode", dtype="float64")
     assert verify_workload(w)[0] < 1e-9
 
 
-def test_inputs_of_queries_come_with_the_steps_only() -> None:
+def test_query_inputs_belong_to_steps_and_not_to_the_context() -> None:
     traits = ea.Traits(inputs={"gate": ea.Input("query"), "rate": ea.Input("key", per_head=False)})
     w = _workload(tiny_suites.register_modified("zz_gated", traits=traits), "decode")
     assert w.sample.inputs["gate"].shape == (1, 2, 16)
@@ -196,35 +196,35 @@ def test_inputs_of_queries_come_with_the_steps_only() -> None:
 # -- other conditions ----------------------------------------------------------------------------------------------
 
 
-def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_calls_are_timed_one_by_one_after_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
     case = tiny_suites.case("full", cache="cold")
     assert "-cold#" in case.key
-    subject = _subject(Workload(case))
-    assert (subject.max_calls, subject.min_calls) == (1, 1)
-    assert _written(lambda: subject.reset(1)) == [4096]
-    assert _written(lambda: subject.run(1)) == []
-    assert _written(lambda: _subject(_workload()).reset(1)) == []
+    timed = _make_timed(Workload(case))
+    assert (timed.max_calls, timed.min_calls) == (1, 1)
+    assert _list_written_bytes(lambda: timed.reset(1)) == [4096]
+    assert _list_written_bytes(lambda: timed.run(1)) == []
+    assert _list_written_bytes(lambda: _make_timed(_workload()).reset(1)) == []
 
 
-def _written(call: Callable[[], object]) -> list[int]:
-    """Bytes of every tensor that is added to in place."""
+def _list_written_bytes(call: Callable[[], object]) -> list[int]:
+    """Sizes of tensors that are modified by `add_`."""
     with torch.profiler.profile(record_shapes=True) as trace:
         call()
     return [4 * math.prod(e.input_shapes[0]) for e in trace.events() or () if e.name == "aten::add_"]
 
 
-def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_decode_steps_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
-    subject = _subject(_workload(mode="decode", cache="cold"))
-    assert subject.max_calls == 1
+    timed = _make_timed(_workload(mode="decode", cache="cold"))
+    assert timed.max_calls == 1
     for _ in range(3):
-        subject.reset(1)
-        subject.run(1)
-        subject.verify()
+        timed.reset(1)
+        timed.run(1)
+        timed.verify()
 
 
 def test_cuda_graphs_need_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ea.UnsupportedError, match="need a CUDA device"):
-        _subject(_workload(cuda_graph=True))
+        _make_timed(_workload(cuda_graph=True))

@@ -1,4 +1,4 @@
-"""The folder of the run, in its workers."""
+"""The folder of the run in its workers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from efficient_attn.results.rows import Record, Row
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
     scratch.set_folder(None)
 
 
-def test_a_worker_knows_the_folder_of_its_run_and_no_earlier_one(tmp_path: Path) -> None:
+def test_workers_have_the_folder_of_the_current_run(tmp_path: Path) -> None:
     seen: list[Path | None] = []
 
     def judge(case: Any, row: Row, at: Any) -> Record:
         seen.append(scratch.get_folder())
         return Record(row)
 
-    def plan(asked: TaskRequest) -> Any:
-        yield asked.make_group(CaseConfig(seq_len=8, max_len=8)), None
+    def plan(request: TaskRequest) -> Any:
+        yield request.make_group(CaseConfig(seq_len=8, max_len=8)), None
 
     register_task(Task(name="look", words=("look",), plan=plan, judge=judge, guess=lambda case, best: Guess(0, 0, 0)))
-    ((cell, cases),) = group_cases(tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"look"')))
+    ((group, cases),) = group_cases(tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"look"')))
     for folder in (tmp_path, None):
-        list(measure_group(cell, cases, Conditions(engine=LocalEngine("inline"), folder=folder)))
+        list(measure_group(group, cases, Conditions(engine=LocalEngine("inline"), folder=folder)))
     assert seen == [tmp_path, None]

@@ -1,4 +1,4 @@
-"""The gate: whatever is planted in a fast form, no mode lets it through."""
+"""Verification of mechanisms: errors in the fast implementation are detected in every mode."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MODES = ("forward", "forward_backward", "decode", "prefill")
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
 
 
-def _gate(variant: str, mode: str, **axes: Any) -> float:
+def _verify(variant: str, mode: str, **axes: Any) -> float:
     return verify_workload(Workload(tiny_suites.case(variant, mode, **axes)))[0]
 
 
-def _spoiled(out: Tensor) -> Tensor:
+def _with_nan(out: Tensor) -> Tensor:
     out = out.clone()
     out[..., -1, 0] = float("nan")
     return out
@@ -37,9 +37,9 @@ def _spoiled(out: Tensor) -> Tensor:
 
 FAULTS = {
     "scaled": (lambda out: out * 1.01, "differs from the reference"),
-    "shifted": (lambda out: out + 0.1, "differs from the reference"),  # the gradient is right
+    "shifted": (lambda out: out + 0.1, "differs from the reference"),  # the gradient is correct
     "another dtype": (lambda out: out.double(), "float64"),
-    "not a number": (_spoiled, "not finite"),
+    "not a number": (_with_nan, "not finite"),
     "infinite": (lambda out: out + float("inf"), "not finite"),
     "another shape": (lambda out: out[..., :-1], r"\[1, 2, \d+, 7\]"),
 }
@@ -47,23 +47,23 @@ FAULTS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_fast_form_is_caught(fault: str, mode: str) -> None:
-    twist, says = FAULTS[fault]
-    with pytest.raises(InvalidResult, match=says):
-        _gate(tiny_suites.register_modified("zz_faulty", twist), mode)
+def test_wrong_outputs_are_detected(fault: str, mode: str) -> None:
+    twist, message = FAULTS[fault]
+    with pytest.raises(InvalidResult, match=message):
+        _verify(tiny_suites.register_modified("zz_faulty", twist), mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "mqa", "full:backend=dense"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_is_right_passes_with_a_small_error(variant: str, mode: str, causal: bool) -> None:
-    assert 0 <= _gate(variant, mode, causal=causal) < 1e-5
+def test_correct_outputs_pass_with_a_small_error(variant: str, mode: str, causal: bool) -> None:
+    assert 0 <= _verify(variant, mode, causal=causal) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_dtype_has_a_limit_that_the_right_result_keeps(dtype: str, mode: str) -> None:
-    assert _gate("full", mode, dtype=dtype) <= TOLERANCE[dtype]
+def test_correct_outputs_are_within_the_tolerance_of_each_dtype(dtype: str, mode: str) -> None:
+    assert _verify("full", mode, dtype=dtype) <= TOLERANCE[dtype]
 
 
 class _WrongGradient(torch.autograd.Function):
@@ -76,24 +76,24 @@ class _WrongGradient(torch.autograd.Function):
         return grad * 1.1
 
 
-def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
+def test_wrong_gradients_are_detected_despite_correct_outputs() -> None:
     name = tiny_suites.register_modified("zz_gradient", _WrongGradient.apply)
-    assert _gate(name, "forward") < 1e-5
+    assert _verify(name, "forward") < 1e-5
     with pytest.raises(InvalidResult):
-        _gate(name, "forward_backward")
+        _verify(name, "forward_backward")
 
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
-def test_a_wrong_step_beside_a_right_forward_pass_is_caught(mode: str) -> None:
+def test_wrong_decode_steps_are_detected_despite_a_correct_forward(mode: str) -> None:
     name = tiny_suites.register_modified("zz_step", advance=lambda out: out * 1.01)
-    assert _gate(name, "forward") < 1e-5
+    assert _verify(name, "forward") < 1e-5
     with pytest.raises(InvalidResult):
-        _gate(name, mode)
+        _verify(name, mode)
 
 
 @pytest.mark.parametrize("row", [0, 2048 // 2, 2047])
 @pytest.mark.parametrize("causal", [False, True])
-def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row: int, causal: bool) -> None:
+def test_long_outputs_are_compared_at_start_middle_and_end(row: int, causal: bool) -> None:
     def twist(out: Tensor) -> Tensor:
         out = out.clone()
         if out.shape[2] > row:
@@ -101,14 +101,14 @@ def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row
         return out
 
     with pytest.raises(InvalidResult):
-        _gate(tiny_suites.register_modified("zz_row", twist), "forward", seq_len=2048, causal=causal)
+        _verify(tiny_suites.register_modified("zz_row", twist), "forward", seq_len=2048, causal=causal)
 
 
 @pytest.mark.parametrize("traits", [ea.Traits(cross=False), ea.Traits(mixes_queries=True)])
-def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
+def test_mechanisms_without_separable_rows_are_compared_whole(
     traits: ea.Traits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the timed length while the oracle is affordable there, else at the longest where it is, which is told."""
+    """They are compared at the timed length, or at the longest length that the reference implementation can afford."""
     monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 2 * 100**2)
     lengths: list[int] = []
 
@@ -121,32 +121,32 @@ def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
         error, length = verify_workload(Workload(tiny_suites.case(whole, seq_len=seq_len)))
         assert (error < 1e-5, length) == (True, compared)
         with pytest.raises(InvalidResult):
-            _gate(
+            _verify(
                 tiny_suites.register_modified(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len
             )
     assert lengths == [90, 90, 100, 100, 200, 200, 100]  # two calls, whose results must not share their memory
 
 
-def test_a_leak_of_the_future_is_caught() -> None:
+def test_attention_to_future_positions_is_detected() -> None:
     class Leaks(ea.SoftmaxAttention):
-        """Exact attention that forgets that it is causal."""
+        """Exact attention that ignores `causal`."""
 
         def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
             return super().compute(q, k, v, ea.Mask(), **inputs)
 
     ea.register("zz_leaks", family="full")(Leaks)
-    assert _gate("zz_leaks", "forward", causal=False) < 1e-5
+    assert _verify("zz_leaks", "forward", causal=False) < 1e-5
     with pytest.raises(InvalidResult):
-        _gate("zz_leaks", "forward", causal=True)
+        _verify("zz_leaks", "forward", causal=True)
 
 
-def test_the_error_says_how_far_and_how_far_is_allowed() -> None:
+def test_the_error_contains_the_distance_and_the_tolerance() -> None:
     with pytest.raises(InvalidResult, match=r"relative error 1\.00e-02, allowed 1e-04"):
-        _gate(tiny_suites.register_modified("zz_how_far", lambda out: out * 1.01), "forward")
+        _verify(tiny_suites.register_modified("zz_how_far", lambda out: out * 1.01), "forward")
 
 
 class _Long(ea.SoftmaxAttention):
-    """Exact attention that refuses less than 300 positions, with a gradient that is 1.1 times too large."""
+    """Exact attention that refuses fewer than 300 positions and scales gradients by 1.1."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         if k.shape[2] < 300:
@@ -154,22 +154,22 @@ class _Long(ea.SoftmaxAttention):
         return _WrongGradient.apply(super().compute(q, k, v, mask, **inputs))
 
 
-def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
+def test_gradients_are_compared_at_a_supported_length() -> None:
     ea.register("zz_long", family="full")(_Long)
-    assert _gate("zz_long", "forward", seq_len=400) < 1e-5
+    assert _verify("zz_long", "forward", seq_len=400) < 1e-5
     with pytest.raises(InvalidResult):
-        _gate("zz_long", "forward_backward", seq_len=400)
+        _verify("zz_long", "forward_backward", seq_len=400)
 
 
 @pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
-def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
+def test_shorter_lengths_are_powers_of_two_unless_all_fits(pairs: int, length: int) -> None:
     assert verification._find_length(Workload(tiny_suites.case("full", "forward", seq_len=400)), pairs) == length
 
 
-def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
+def test_gradients_of_one_batch_row_are_compared_as_a_fallback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the batch as a whole only shorter lengths are affordable, and those the mechanism refuses."""
+    """The whole batch is affordable only at lengths that the mechanism refuses."""
     ea.register("zz_long", family="full")(_Long)
     monkeypatch.setattr(verification, "supports_rows", lambda _: False)
     monkeypatch.setattr(verification, "MAX_PAIRS_PER_ROUND", 4 * 2 * 128**2)

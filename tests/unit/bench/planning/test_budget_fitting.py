@@ -1,4 +1,4 @@
-"""Budgets in a suite: each mechanism with its own rule's options, the baseline once and as it is."""
+"""Budgets in a suite: options are fitted to each budget, and the baseline is planned once, without a budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(text: str = SUITE, **overrides: object) -> list[tuple[int, str, str | N
     return [(case.group.config.seq_len, case.variant, case.budget) for case in cases]
 
 
-def test_each_is_fitted_at_each_length_and_the_baseline_stands_once() -> None:
+def test_variants_are_fitted_at_each_length_except_the_baseline() -> None:
     assert plan()[:5] == [
         (512, "full", None),
         (512, "sliding_window:window=63", "64"),
@@ -46,7 +46,7 @@ def test_each_is_fitted_at_each_length_and_the_baseline_stands_once() -> None:
     assert len(plan(variants=["full", "sliding_window"], axes={"budget": ["32"], "seq_len": [512]})) == 2
 
 
-def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
+def test_rows_have_their_budget_and_keys_without_one_are_unchanged() -> None:
     with_budget, without = (
         make_plan(parse_suite(text, "s", TABLE)) for text in (SUITE, SUITE.replace('budget = ["64", " 128 "]\n', ""))
     )
@@ -58,7 +58,7 @@ def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variants", "budget", "what"),
+    ("variants", "budget", "message"),
     [
         (["linear"], "64", "no rule that fits it to a budget; leave linear out"),
         (["sliding_window:window=3"], "64", "'window' is given twice"),
@@ -70,21 +70,21 @@ def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
         (["sliding_window"], "N/513", "less than one key"),
     ],
 )
-def test_what_cannot_be_fitted_is_one_line(variants: list[str], budget: str, what: str) -> None:
-    with pytest.raises(ea.UsageError, match=what) as found:
+def test_impossible_budgets_give_a_one_line_error(variants: list[str], budget: str, message: str) -> None:
+    with pytest.raises(ea.UsageError, match=message) as error:
         plan(variants=variants, axes={"budget": [budget], "seq_len": [512]})
-    assert "\n" not in str(found.value)
-    assert "budget" in str(found.value)
+    assert "\n" not in str(error.value)
+    assert "budget" in str(error.value)
 
 
-def test_parts_of_the_length_follow_it() -> None:
+def test_budgets_may_be_fractions_of_the_length() -> None:
     assert plan(variants=["sliding_window"], axes={"budget": ["N/8"]}) == [
         (512, "sliding_window:window=63", "N/8"),
         (1024, "sliding_window:window=127", "N/8"),
     ]
 
 
-def test_bytes_are_of_all_heads() -> None:
+def test_a_budget_in_bytes_covers_all_heads() -> None:
     assert plan(variants=["sliding_window"], axes={"budget": ["64KiB"], "seq_len": [512]}) == [
         (512, "sliding_window:window=255", "64KiB")
     ]

@@ -1,4 +1,4 @@
-"""What a plan is said to cost, against what published runs did cost. No clock decides here: the rates are given."""
+"""Estimated time and memory of plans, compared with published runs. The rates of the machine are fixed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from efficient_attn.results import store
 from efficient_attn.results.shards import strip_digest
 
 RESULTS = Path(__file__).parents[4] / "results"
-BEST = Roofline(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
+BEST = Roofline(97e9, 35e9)  # the roofline of one core of the machine of the published runs
 SUITES = ("quickstart", "promises")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forgotten() -> Iterator[None]:
+def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():  # the suites load plug-ins
         yield
 
@@ -39,15 +39,15 @@ def _forgotten() -> Iterator[None]:
 def _published(suite: str) -> list[tuple[Case, Any]]:
     """Planned cases with their published rows, matched by the part of the key that people read."""
     rows = {strip_digest(record.row.case_key): record.row for record in store.read(RESULTS / suite)}
-    found = [(case, rows.get(strip_digest(case.key))) for case in make_plan(load_suite(suite))]
-    return [(case, row) for case, row in found if row is not None and row.latency_ms]
+    cases = [(case, rows.get(strip_digest(case.key))) for case in make_plan(load_suite(suite))]
+    return [(case, row) for case, row in cases if row is not None and row.latency_ms]
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
-    found = _published(suite)
-    assert len(found) > 40
-    ratios = [estimate_case(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
+    published = _published(suite)
+    assert len(published) > 40
+    ratios = [estimate_case(case, BEST).call_s * 1e3 / row.latency_ms for case, row in published]
     near = sum(0.5 <= ratio <= 2 for ratio in ratios)
     assert near >= 0.95 * len(ratios), sorted(ratios)
     assert 0.7 < statistics.geometric_mean(ratios) < 1.4
@@ -58,14 +58,14 @@ def test_memory_is_within_a_factor_of_two_of_published_ones(suite: str) -> None:
     sizes = [
         (estimate_case(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)
     ]
-    ratios = [said / was for said, was in sizes if was]
+    ratios = [estimated / measured for estimated, measured in sizes if measured]
     assert len(ratios) > 30
     assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= 0.95 * len(ratios), sorted(ratios)
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
-    """Of all cases together: the time that the published samples took, as many as the plan would take of each."""
+def test_total_time_is_within_a_factor_of_two_of_published_time(suite: str) -> None:
+    """The total over all cases; single estimates may differ more."""
     published = _published(suite)
     took = sum(row.latency_ms / 1e3 for _, row in published)
     assert 0.5 < sum(estimate_case(case, BEST).call_s for case, _ in published) / took < 2
@@ -76,46 +76,46 @@ def _refuse(*args: object, **options: object) -> Any:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rough looks at the machine, no call of a mechanism, and states of short contexts alone."""
-    looks, contexts, draw = Counter(), set(), cost_estimate.draw_inputs
+def test_estimating_calls_no_mechanism_and_uses_short_contexts(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roofline is measured roughly and rarely, no mechanism is called, and decode states have short contexts."""
+    measurements, contexts, draw = Counter(), set(), cost_estimate.draw_inputs
 
-    def drawn(case: Case, attn: ea.Attention, shape: Shape) -> Sample:
+    def count_contexts(case: Case, attn: ea.Attention, shape: Shape) -> Sample:
         contexts.add(shape.m)
         return draw(case, attn, shape)
 
-    def looked(*setting: object, rough: bool) -> Roofline:
-        looks[setting, rough] += 1
+    def count_measurements(*settings: object, rough: bool) -> Roofline:
+        measurements[settings, rough] += 1
         return BEST
 
-    monkeypatch.setattr(cost_estimate, "measure_roofline_rates", looked)
-    monkeypatch.setattr(cost_estimate, "draw_inputs", drawn)
+    monkeypatch.setattr(cost_estimate, "measure_roofline_rates", count_measurements)
+    monkeypatch.setattr(cost_estimate, "draw_inputs", count_contexts)
     monkeypatch.setattr(ea.Attention, "forward", _refuse)
     cases = make_plan(load_suite(suite))
-    found = estimate_cost(cases)
-    assert found.cases.keys() == {case.key for case in cases}
-    assert found.wall_s > 10
-    places = [case.group.config for case in cases]
-    assert looks == {((p.device, p.dtype, p.threads), True): cost_estimate.ROUGH_MEASUREMENTS for p in places}
+    estimate = estimate_cost(cases)
+    assert estimate.cases.keys() == {case.key for case in cases}
+    assert estimate.wall_s > 10
+    configs = [case.group.config for case in cases]
+    assert measurements == {((p.device, p.dtype, p.threads), True): cost_estimate.ROUGH_MEASUREMENTS for p in configs}
     assert contexts <= {
         *cost_estimate.STATE_LENGTHS,
         *(case.shape.m for case in cases if case.shape.m <= max(cost_estimate.STATE_LENGTHS)),
     }
 
 
-# -- what the parts come to ----------------------------------------------------------------------------------------
+# -- components of the estimate ------------------------------------------------------------------------------------
 
 
-def test_the_parts_make_the_whole() -> None:
+def test_totals_follow_from_the_costs_of_cases() -> None:
     cases = tiny_suites.plan(variants=["full", "linear"], axes={"seq_len": [64, 128]})
-    found = estimate_cost(cases, best=BEST)
-    assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
-    assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
-    held = INPUT_COPIES * sum(estimate_case(case, BEST).input_bytes for case in cases[2:])
-    assert found.peak_bytes == held + max(estimate_case(case, BEST).call_bytes for case in cases[2:])
+    estimate = estimate_cost(cases, best=BEST)
+    assert estimate.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in estimate.cases.values()))
+    assert all(seconds > 0 and size > 0 for seconds, size in estimate.cases.values())
+    inputs = INPUT_COPIES * sum(estimate_case(case, BEST).input_bytes for case in cases[2:])
+    assert estimate.peak_bytes == inputs + max(estimate_case(case, BEST).call_bytes for case in cases[2:])
 
 
-def test_exact_sizes() -> None:
+def test_inputs_and_decode_states_have_exact_sizes() -> None:
     assert estimate_case(tiny_suites.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
     whole = estimate_case(tiny_suites.case("full", mode="decode", seq_len=2048), BEST)
     assert whole.call_bytes == 2 * 2 * 2048 * 8 * 4  # keys and values
@@ -134,7 +134,7 @@ def test_more_work_costs_more() -> None:
     assert cost("linear", seq_len=8192).call_s < cost(seq_len=8192).call_s
 
 
-def test_a_dense_backend_holds_its_scores() -> None:
+def test_memory_of_a_dense_backend_includes_its_scores() -> None:
     n = 512
     fused, dense = (
         estimate_case(tiny_suites.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense")
@@ -144,7 +144,7 @@ def test_a_dense_backend_holds_its_scores() -> None:
     assert training.call_bytes >= 2 * (dense - fused)
 
 
-def test_a_budget_bounds_a_case() -> None:
+def test_the_time_budget_limits_the_cost_of_a_case() -> None:
     costs = []
     for n in (2**16, 2**17, 2**18):
         (case,) = tiny_suites.plan(axes={"seq_len": [n]})
@@ -159,20 +159,20 @@ def test_slow_machines_take_longer() -> None:
     assert slow.wall_s > estimate_cost(cases, best=BEST).wall_s
 
 
-def test_nothing_is_said_of_what_a_device_that_is_not_here_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_on_an_absent_device_have_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = estimate_cost(tiny_suites.plan(axes={"device": ["cuda"]}), best=BEST)
-    assert (found.wall_s, found.peak_bytes, found.cases) == (0.0, 0, {})
-    assert "CUDA" in found.absent["cuda"]
+    absent = estimate_cost(tiny_suites.plan(axes={"device": ["cuda"]}), best=BEST)
+    assert (absent.wall_s, absent.peak_bytes, absent.cases) == (0.0, 0, {})
+    assert "CUDA" in absent.absent["cuda"]
     cases = tiny_suites.plan(axes={"device": ["cpu", "cuda"]})
     both = estimate_cost(cases, best=BEST)
     assert both.cases.keys() == {case.key for case in cases if case.group.config.device == "cpu"}
-    assert both.absent == found.absent
+    assert both.absent == absent.absent
     assert both.wall_s > SESSION_S
     assert estimate_cost(tiny_suites.plan(), best=BEST).absent == {}
 
 
-def test_what_is_compiled_waits_for_it_in_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_time_counts_once_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, compiled = tiny_suites.case(), tiny_suites.case(compiled=True)
     waits = estimate_case(compiled, BEST).compile_s
     assert waits > estimate_case(plain, BEST).compile_s == 0
@@ -190,7 +190,7 @@ def test_an_empty_plan_costs_nothing() -> None:
     assert estimate_cost([]).wall_s == 0.0
 
 
-def test_what_a_mechanism_cannot_do_costs_little() -> None:
+def test_unsupported_cases_cost_little() -> None:
     with tiny_suites.isolated_registry():
         tiny_suites.register_modified("no_decoding", traits=ea.Traits(decode=False))
         case = tiny_suites.case("no_decoding", mode="decode")

@@ -1,4 +1,4 @@
-"""Designs: few points, balanced, the same everywhere, and enough to tell every factor's effect."""
+"""Experimental designs: few, balanced, reproducible points from which every effect can be estimated."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def test_eight_points_of_four_factors_are_an_orthogonal_array(seed: int) -> None
     assert (x.T @ x == 8 * np.eye(4)).all()
 
 
-def test_every_level_stands_about_as_often_as_any_other() -> None:
+def test_levels_of_a_factor_are_about_equally_frequent() -> None:
     points = choose_points(_every(MIXED), MIXED, 12, 0)
     for factor, levels in MIXED.items():
         counts = [sum(p[factor] == level for p in points) for level in levels]
         assert max(counts) - min(counts) <= 1
 
 
-def test_points_are_different_and_in_their_own_order() -> None:
+def test_points_are_distinct_and_in_grid_order() -> None:
     every = _every(MIXED)
     points = choose_points(every, MIXED, 12, 0)
-    places = [every.index(dict(p)) for p in points]
-    assert places == sorted(set(places))
-    assert len(places) == 12
+    positions = [every.index(dict(p)) for p in points]
+    assert positions == sorted(set(positions))
+    assert len(positions) == 12
 
 
-def test_the_same_seed_gives_the_same_points_and_another_one_others() -> None:
-    found = [choose_points(_every(MIXED), MIXED, 7, seed) for seed in (0, 0, 1)]
-    assert found[0] == found[1] != found[2]
+def test_points_depend_on_the_seed() -> None:
+    designs = [choose_points(_every(MIXED), MIXED, 7, seed) for seed in (0, 0, 1)]
+    assert designs[0] == designs[1] != designs[2]
 
 
-def test_the_points_are_those_that_every_machine_finds() -> None:
-    """Runs of two machines can be compared only where both measured the same points."""
+def test_points_are_the_same_on_every_machine() -> None:
+    """Otherwise runs of two machines could not be compared."""
     points = choose_points(_every(MIXED), MIXED, 6, 0)
     assert [(p["heads"], p["batch"], p["dtype"]) for p in points] == SIX
 
 
-def test_effects_can_be_told_where_a_corner_is_left_out() -> None:
+def test_effects_are_estimable_with_a_corner_excluded() -> None:
     levels: dict[str, list[Any]] = {"heads": [4, 32], "batch": [1, 8], "seq_len": [64, 512, 4096]}
     small = [p for p in _every(levels) if p["heads"] * p["batch"] * p["seq_len"] <= 32 * 4096]
     points = choose_points(small, levels, 6, 0)
@@ -71,20 +71,20 @@ def test_few_combinations_are_all_measured() -> None:
     assert choose_points(every, {"heads": [4, 32]}, 8, 0) == every
 
 
-def test_too_few_points_are_refused_with_how_many_it_takes() -> None:
+def test_too_few_points_are_refused_with_the_required_number() -> None:
     assert count_effects(TWO) == 7
     with pytest.raises(UsageError, match="7 points cannot separate 7 effects; give at least 8"):
         choose_points(_every(TWO), TWO, 7, 0)
 
 
-def test_factors_that_never_differ_alone_are_refused() -> None:
+def test_factors_that_always_vary_together_are_refused() -> None:
     bound = [{"a": x, "b": x, "c": y} for x, y in itertools.product((1, 2), range(1, 9))]
     levels: dict[str, list[Any]] = {"a": [1, 2], "b": [1, 2], "c": list(range(1, 9))}
     with pytest.raises(UsageError, match="do not separate the effects of a, b, c"):
         choose_points(bound, levels, 8, 0)
 
 
-def test_a_designs_section_names_its_part_and_what_varies_in_it() -> None:
+def test_the_section_of_a_design_names_its_part_and_factors() -> None:
     text = tiny_suites.TINY + '[[part]]\nname = "one"\n[[part]]\nname = "two"\ndesign = { points = 4 }\n'
     text += "axes = { heads = [1, 2], batch = [3, 3], causal = [false, true] }\n"
     (section,) = list_sections("my-suite", tiny_suites.parse(text).suite)

@@ -1,4 +1,4 @@
-"""The plan: which cases a suite and the command line's overrides come to."""
+"""Planning: the cases of a suite, with and without overrides of the command line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_every_combination_is_a_case() -> None:
     assert all(c.keys.peak_memory for c in cases)
 
 
-def test_the_mechanisms_of_one_cell_stand_together() -> None:
-    found = group_cases(tiny_suites.plan(SEVERAL))
-    assert len(found) == 6
+def test_mechanisms_of_a_group_are_planned_together() -> None:
+    groups = group_cases(tiny_suites.plan(SEVERAL))
+    assert len(groups) == 6
     names = ["full", "sliding_window:window=4", "sliding_window:window=8", "linear"]
-    assert all([c.variant for c in members] == names for _, members in found)
-    assert all(c.group == cell for cell, members in found for c in members)
+    assert all([c.variant for c in members] == names for _, members in groups)
+    assert all(c.group == group for group, members in groups for c in members)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_mechanisms_of_one_cell_stand_together() -> None:
         ("fill", ["half", "packed"]),
     ],
 )
-def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any]) -> None:
+def test_an_override_replaces_only_its_axis(axis: str, values: list[Any]) -> None:
     before, after = tiny_suites.plan(SEVERAL), tiny_suites.plan(SEVERAL, axes={axis: values})
     assert values_of(after, axis) == values
     others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim", "fill"} - {
@@ -57,36 +57,34 @@ def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any])
     if axis == "heads":
         others.discard("kv_heads")  # it follows heads
     if axis == "device":
-        others.discard("dtype")  # a GPU's default is another one
-    if axis == "device":
-        others.discard("dtype")  # the default of a GPU is another one
+        others.discard("dtype")  # GPUs have other default dtypes
     for other in others:
         assert values_of(after, other) == values_of(before, other)
 
 
-def test_a_value_that_is_given_twice_counts_once() -> None:
+def test_repeated_values_of_an_axis_are_planned_once() -> None:
     assert values_of(tiny_suites.plan(SEVERAL, axes={"seq_len": [16, 16]}), "seq_len") == [16]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("requested", "expected"),
     [
         (["full"], ["full"]),
         (["linear", "full"], ["linear", "full"]),
-        (["sliding_window"], ["sliding_window:window=4", "sliding_window:window=8"]),  # by name: as the suite has them
+        (["sliding_window"], ["sliding_window:window=4", "sliding_window:window=8"]),  # by name
         (["sliding_window:window=8"], ["sliding_window:window=8"]),  # by spec
-        (["sliding_window:window=5"], ["sliding_window:window=5"]),  # one that the suite does not have
+        (["sliding_window:window=5"], ["sliding_window:window=5"]),  # not in the suite
         (["mqa"], ["mqa"]),
         (["full", "full"], ["full"]),
         (["sliding_window:window=9|sliding_window:window=7"], ["sliding_window:window=7|sliding_window:window=9"]),
     ],
 )
-def test_variants_are_chosen_by_name_by_spec_or_from_elsewhere(wanted: list[str], found: list[str]) -> None:
-    assert list(dict.fromkeys(c.variant for c in tiny_suites.plan(SEVERAL, variants=wanted))) == found
+def test_variants_are_selected_by_name_or_spec(requested: list[str], expected: list[str]) -> None:
+    assert list(dict.fromkeys(c.variant for c in tiny_suites.plan(SEVERAL, variants=requested))) == expected
 
 
 @pytest.mark.parametrize(
-    ("wanted", "says"),
+    ("requested", "message"),
     [
         ("ful", "did you mean 'full'"),
         ("sliding_window:windw=4", "did you mean 'window'"),
@@ -97,10 +95,10 @@ def test_variants_are_chosen_by_name_by_spec_or_from_elsewhere(wanted: list[str]
         ("gqa:kv_heads=3", "divide"),
     ],
 )
-def test_variants_that_do_not_exist_are_refused_with_their_place(wanted: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as caught:
-        tiny_suites.plan(SEVERAL, variants=[wanted])
-    assert str(caught.value).startswith("trial, part 'all': ")
+def test_invalid_variants_are_refused_with_the_part(requested: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        tiny_suites.plan(SEVERAL, variants=[requested])
+    assert str(error.value).startswith("trial, part 'all': ")
 
 
 def test_quick_takes_two_lengths_and_three_rounds() -> None:
@@ -111,7 +109,7 @@ def test_quick_takes_two_lengths_and_three_rounds() -> None:
     assert values_of(tiny_suites.plan(SEVERAL, quick=True, axes={"seq_len": [8, 9, 10]}), "seq_len") == [8, 9, 10]
 
 
-def test_the_seed_can_be_replaced() -> None:
+def test_the_seed_can_be_overridden() -> None:
     assert values_of(tiny_suites.plan(SEVERAL), "seed") == [0]
     assert values_of(tiny_suites.plan(SEVERAL, seed=7), "seed") == [7]
 
@@ -120,26 +118,26 @@ def test_the_seed_can_be_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "wanted", "found"),
+    ("baseline", "requested", "expected"),
     [
         ("full", [], "full"),
         ("sliding_window:window=8", [], "sliding_window:window=8"),
         ("sliding_window", [], "sliding_window:window=4"),  # by name: the first
-        ("full", ["linear"], None),  # not among those chosen: nothing to compare with
+        ("full", ["linear"], None),  # not selected: there is no baseline
     ],
 )
-def test_the_baseline_is_a_variant_that_runs(named: str, wanted: list[str], found: str | None) -> None:
-    cases = tiny_suites.plan(SEVERAL.replace('= "full"', f'= "{named}"', 1), variants=wanted)
-    assert values_of(cases, "baseline") == [found]
+def test_the_baseline_is_one_of_the_planned_variants(baseline: str, requested: list[str], expected: str | None) -> None:
+    cases = tiny_suites.plan(SEVERAL.replace('= "full"', f'= "{baseline}"', 1), variants=requested)
+    assert values_of(cases, "baseline") == [expected]
 
 
-def test_a_baseline_that_is_no_variant_is_refused() -> None:
+def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(UsageError, match="trial: unknown baseline 'fulll'; did you mean 'full'"):
         tiny_suites.plan(SEVERAL.replace('= "full"', '= "fulll"', 1))
 
 
 @pytest.mark.parametrize("order", [[2, 4, 1], [4, 2, 1], [1, 2, 4]])
-def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int]) -> None:
+def test_the_baseline_has_the_most_key_value_heads(order: list[int]) -> None:
     text = SEVERAL.replace("heads = 2", "heads = 4")
     cases = tiny_suites.plan(text, axes={"kv_heads": order, "seq_len": [16], "causal": [True]})
     assert len(group_cases(cases)) == 1
@@ -148,46 +146,46 @@ def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int])
     assert all(c.group.baseline_kv_heads == 4 for c in cases)
 
 
-def test_the_baselines_heads_are_its_own_not_those_of_others() -> None:
+def test_a_baseline_with_fixed_key_value_heads_keeps_them() -> None:
     text = SEVERAL.replace('baseline = "full"', 'baseline = "mqa"') + '[[variant]]\nname = "mqa"\n'
     cases = tiny_suites.plan(text, axes={"seq_len": [16], "causal": [True]})
     assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("mqa", 1)]
 
 
-def test_fewer_heads_to_compare_with_are_another_case() -> None:
-    """Its speedup is over another case: one that is there already must be measured again."""
+def test_keys_change_with_the_key_value_heads_of_the_baseline() -> None:
+    """A speedup over another baseline must be measured again."""
     text = SEVERAL.replace("heads = 2", "heads = 4")
-    one, other = (tiny_suites.plan(text, axes={"kv_heads": heads}, variants=["full"]) for heads in ([4, 1], [2, 1]))
-    alone = [{c.key for c in cases if c.kv_heads == 1} for cases in (one, other)]
-    assert alone[0].isdisjoint(alone[1])
+    four, two = (tiny_suites.plan(text, axes={"kv_heads": heads}, variants=["full"]) for heads in ([4, 1], [2, 1]))
+    keys = [{c.key for c in cases if c.kv_heads == 1} for cases in (four, two)]
+    assert keys[0].isdisjoint(keys[1])
 
 
 def test_a_suite_may_have_no_baseline() -> None:
     assert values_of(tiny_suites.plan(SEVERAL.replace('baseline = "full"', "")), "baseline") == [None]
 
 
-# -- what is planned once, and what is left out --------------------------------------------------------------------
+# -- duplicates, derived values, overrides and tasks ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("twin", ['name = "full"', 'name = "sliding_window:window=4"'])
-def test_a_case_that_is_planned_twice_is_refused(twin: str) -> None:
+def test_duplicate_cases_are_refused(twin: str) -> None:
     with pytest.raises(UsageError, match="the same case"):
         tiny_suites.plan(SEVERAL + f"[[variant]]\n{twin}\n")
 
 
-def test_a_default_that_is_written_out_is_the_same_case() -> None:
+def test_explicit_defaults_are_the_same_case() -> None:
     text = tiny_suites.TINY + '[[variant]]\nname = "sliding_window"\n[[variant]]\nname = "sliding_window:window=128"\n'
     with pytest.raises(UsageError, match="sliding_window:window=128 and sliding_window are the same case"):
         tiny_suites.plan(text)
 
 
-def test_options_of_a_union_belong_into_its_name() -> None:
+def test_options_next_to_the_name_of_a_union_are_refused() -> None:
     variant = '[[variant]]\nname = "sliding_window:window=1|sliding_window:window=2"\noptions = { window = 3 }\n'
     with pytest.raises(UsageError, match="options of a union belong to its parts"):
         tiny_suites.plan(tiny_suites.TINY + variant)
 
 
-def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None:
+def test_key_value_heads_come_from_the_axis_the_mechanism_or_heads() -> None:
     def heads(variant: str, **axes: Any) -> int:
         return tiny_suites.case(variant, heads=4, **axes).kv_heads
 
@@ -199,64 +197,64 @@ def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None
         heads("mqa", kv_heads=2)
 
 
-def test_gpus_compute_in_half_precision_unless_the_suite_says_otherwise() -> None:
+def test_default_dtypes_on_gpus_are_half_precision() -> None:
     both = {"device": ["cpu", "cuda"]}
-    found = {(c.group.config.device, c.group.config.dtype) for c in tiny_suites.plan(axes=both)}
-    assert found == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
+    dtypes = {(c.group.config.device, c.group.config.dtype) for c in tiny_suites.plan(axes=both)}
+    assert dtypes == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
     assert {c.group.config.dtype for c in tiny_suites.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
 
 
-def test_rounds_are_spread_over_processes_and_bounded() -> None:
+def test_max_rounds_has_a_default_and_is_at_least_rounds() -> None:
     (case,) = tiny_suites.plan(tiny_suites.TINY.replace("max_rounds=2\n", ""))
     assert (case.group.sampling.rounds, case.group.sampling.max_rounds, case.group.sampling.processes) == (2, 6, 2)
     with pytest.raises(UsageError, match=r"max_rounds \(2\) is less than rounds \(3\)"):
         tiny_suites.plan(tiny_suites.TINY.replace("rounds   = 2", "rounds   = 3"))
 
 
-def test_caches_and_compilation_are_axes_that_the_key_shows() -> None:
+def test_keys_contain_cache_and_compilation() -> None:
     cases = tiny_suites.plan(axes={"cache": ["warm", "cold"], "compiled": [False, True]})
     assert len({c.key for c in cases}) == 4
     ends = [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases]
     assert ends == ["all", "all-compiled", "all-cold", "all-cold-compiled"]
 
 
-def test_how_full_rows_are_is_an_axis_that_the_key_shows_where_they_are_not() -> None:
+def test_keys_contain_the_fill_of_rows_unless_full() -> None:
     cases = tiny_suites.plan(axes={"fill": ["full", "half", "drawn", "packed"]})
     assert [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases] == ["all", "all-half", "all-drawn", "all-packed"]
     assert len({c.digest for c in cases}) == 4
 
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
-def test_steps_are_taken_by_full_rows_only(mode: str) -> None:
+def test_decode_and_prefill_refuse_padded_rows(mode: str) -> None:
     with pytest.raises(
         UsageError, match=f"trial, part 'all': {mode}: rows decode one step at a time, so fill can only"
     ):
         tiny_suites.case("full", mode, fill="half")
 
 
-def test_what_is_asked_for_by_name_stands_where_its_key_value_heads_fit() -> None:
+def test_requested_variants_are_planned_where_kv_heads_fit() -> None:
     text = tiny_suites.TINY.replace("seq_len = [16]", "seq_len = [16], kv_heads = [2, 1]")
     cases = tiny_suites.plan(text, variants=["full", "mqa"])
     assert {(c.variant, c.kv_heads) for c in cases} == {("full", 2), ("full", 1), ("mqa", 1)}
     with pytest.raises(UsageError, match="no part has key-value heads that mqa supports"):
         tiny_suites.plan(text.replace("[2, 1]", "[2]"), variants=["mqa"])
-    with pytest.raises(UsageError, match="one key-value head"):  # a suite's own has to fit
+    with pytest.raises(UsageError, match="one key-value head"):  # an error if the suite itself lists the variant
         tiny_suites.plan(text + '[[variant]]\nname = "mqa"\n')
 
 
-def test_a_suite_that_says_windows_runs_parts() -> None:
-    """The backend was called so once; both ran the same code."""
+def test_backend_windows_is_an_alias_of_parts() -> None:
+    """`windows` is the former name of the backend."""
     text = tiny_suites.TINY + '[[variant]]\nname = "sliding_window"\noptions = { window = 4 }\nbackend = "windows"\n'
     (case,) = [c for c in tiny_suites.plan(text) if c.family == "sparse"]
     assert (case.variant, case.backend) == ("sliding_window:window=4:backend=parts", "parts")
     assert case.create().backend == "parts"
-    (asked,) = tiny_suites.plan(variants=["sliding_window:window=4:backend=windows"])
-    assert asked.key.partition("#")[0] == case.key.partition("#")[0]
+    (requested,) = tiny_suites.plan(variants=["sliding_window:window=4:backend=windows"])
+    assert requested.key.partition("#")[0] == case.key.partition("#")[0]
 
 
-def test_what_is_overridden_is_reported_as_on_the_command_line() -> None:
+def test_overrides_are_described_as_command_line_options() -> None:
     assert Overrides().described == ()
-    said = Overrides(
+    overrides = Overrides(
         axes={"seq_len": [64, 128], "causal": [True]},
         variants=["full", "linear"],
         keys={"activations": "my.npz", "vocabulary": 8, "names": ["a", "b"]},
@@ -264,13 +262,13 @@ def test_what_is_overridden_is_reported_as_on_the_command_line() -> None:
         seed=0,
         quick=True,
     )
-    assert said.described == (
+    assert overrides.described == (
         *("--quick", "--variant full,linear", "--seq-len 64,128", "--causal true", "--seed 0"),
         *("--activations my.npz", "--set vocabulary=8", "--set names=a,b"),
     )
 
 
-def test_a_trial_has_the_axes_that_the_suite_says_for_it() -> None:
+def test_quick_uses_the_quick_axes_of_the_suite() -> None:
     text = tiny_suites.TINY.replace("[[variant]]", "quick = { seq_len = [8] }\n[[variant]]", 1)
     assert values_of(tiny_suites.plan(text), "seq_len") == [16]
     assert values_of(tiny_suites.plan(text, quick=True), "seq_len") == [8]
@@ -282,7 +280,7 @@ def test_a_trial_has_the_axes_that_the_suite_says_for_it() -> None:
 TWO_TASKS = tiny_suites.TINY.replace('"forward"', '"forward", "fidelity"')
 
 
-def test_of_a_suites_tasks_only_those_are_planned_that_are_asked_for() -> None:
+def test_only_requested_tasks_are_planned() -> None:
     assert {case.group.task for case in tiny_suites.plan(TWO_TASKS)} == {"speed", "fidelity"}
     only = tiny_suites.plan(TWO_TASKS, tasks=["fidelity"])
     assert {case.group.task for case in only} == {"fidelity"}
@@ -292,26 +290,26 @@ def test_of_a_suites_tasks_only_those_are_planned_that_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("fidelty", r"--task: trial: unknown task 'fidelty'; did you mean 'fidelity'\?"),
         ("retrieval", r"--task: trial: unknown task 'retrieval' \(choices: fidelity, speed\)"),
     ],
 )
-def test_a_task_that_the_suite_does_not_ask_for_is_refused(name: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_requested_tasks_outside_the_suite_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         tiny_suites.plan(TWO_TASKS, tasks=["speed", name])
 
 
-def test_tasks_are_reported_whether_a_trial_is_enough() -> None:
+def test_tasks_receive_the_quick_flag() -> None:
     with tiny_suites.isolated_registry():
-        told: list[bool] = []
+        flags: list[bool] = []
 
-        def plan(asked: Any) -> Any:
-            told.append(asked.quick)
-            yield asked.cell(CaseConfig(seq_len=8, max_len=8)), None
+        def plan(request: Any) -> Any:
+            flags.append(request.quick)
+            yield request.cell(CaseConfig(seq_len=8, max_len=8)), None
 
         register_task(replace(find_task(TABLE["speed"]), name="mine", words=("mine",), plan=plan))
         for quick in (False, True):
             tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"mine"'), quick=quick)
-    assert told == [False, True]
+    assert flags == [False, True]

@@ -1,4 +1,4 @@
-"""Blocks in a plan: layers by one string beside mechanisms, and what the command line picks of them."""
+"""Blocks in a plan: layers next to mechanisms, and their selection with `--variant`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _pairs(cases: list[Case]) -> list[tuple[str, str]]:
     return [(case.group.part, case.variant) for case in cases]
 
 
-def test_blocks_are_cases_of_their_own_cells() -> None:
+def test_blocks_are_planned_in_groups_of_their_own() -> None:
     cases = tiny_suites.plan(LAYERS)
     assert _pairs(cases) == [
         *(("mechanisms", "full"), ("layers", "gru")),
@@ -40,7 +40,7 @@ def test_blocks_are_cases_of_their_own_cells() -> None:
     assert [case.is_baseline for case in cases] == [False, True, False, False]
 
 
-def test_blocks_are_chosen_on_the_command_line() -> None:
+def test_blocks_are_selected_by_variant_overrides() -> None:
     assert _pairs(tiny_suites.plan(LAYERS, variants=["gru"])) == [("layers", "gru")]
     assert _pairs(tiny_suites.plan(LAYERS, variants=["convolution"])) == [("layers", "convolution:kernel=5")]
     both = _pairs(tiny_suites.plan(LAYERS, variants=["lstm", "linear"]))
@@ -48,7 +48,7 @@ def test_blocks_are_chosen_on_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("{ kernel = 5 }", "{ kernl = 5 }", "unknown option 'kernl'; did you mean 'kernel'"),
         ('"sliding_window"', '"sliding_windw"', "unknown layer 'sliding_windw'; did you mean 'sliding_window'"),
@@ -57,6 +57,6 @@ def test_blocks_are_chosen_on_the_command_line() -> None:
         ('baseline = "gru"', 'baseline = "grru"', "unknown baseline 'grru'; did you mean 'gru'"),
     ],
 )
-def test_blocks_that_do_not_exist_are_refused_with_their_place(old: str, new: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_invalid_blocks_are_refused_with_a_suggestion(old: str, new: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         tiny_suites.plan(LAYERS.replace(old, new))

@@ -1,4 +1,4 @@
-"""Plans of suites with a design: which points are measured, and what overrides make of them."""
+"""Plans of suites with an experimental design: the points, and the effect of overrides."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ head_dim = 8
 
 
 def _points(cases: list[Case]) -> list[tuple[Any, ...]]:
-    places = [cell.config for cell, _ in group_cases(cases)]
-    return [(p.seq_len, p.heads, p.dtype, p.causal, p.fill) for p in places]
+    configs = [group.config for group, _ in group_cases(cases)]
+    return [(p.seq_len, p.heads, p.dtype, p.causal, p.fill) for p in configs]
 
 
-def test_a_design_measures_so_many_places_and_all_variants_in_each() -> None:
+def test_a_design_plans_all_variants_at_each_point() -> None:
     cases = tiny_suites.plan(DESIGN)
     assert len(set(_points(cases))) == len(_points(cases)) == 12
     assert len(cases) == 24
@@ -43,7 +43,7 @@ def test_a_design_measures_so_many_places_and_all_variants_in_each() -> None:
     assert values_of(cases, "max_len") == [200]
 
 
-def test_a_part_may_have_a_design_of_its_own() -> None:
+def test_a_part_may_have_its_own_design() -> None:
     parts = DESIGN.replace("design   =", "#") + '[[part]]\nname = "few"\ndesign = { points = 9, seed = 3 }\n'
     parts += '[[part]]\nname = "all"\naxes = { causal = [true], seq_len = [24] }\n'
     cases = tiny_suites.plan(parts)
@@ -51,13 +51,13 @@ def test_a_part_may_have_a_design_of_its_own() -> None:
     assert (len(few), len(every)) == (2 * 9, 2 * 3 * 2 * 3)
 
 
-def test_the_seed_chooses_other_points() -> None:
+def test_the_points_depend_on_the_seed() -> None:
     assert _points(tiny_suites.plan(DESIGN)) == _points(tiny_suites.plan(DESIGN))
     assert _points(tiny_suites.plan(DESIGN)) != _points(tiny_suites.plan(DESIGN.replace("12 }", "12, seed = 1 }")))
 
 
-def test_places_that_take_exact_attention_too_long_are_left_out() -> None:
-    most = 4 * 2 * 200**2 * 8  # the longest rows with two heads, no more
+def test_points_above_most_flops_are_excluded() -> None:
+    most = 4 * 2 * 200**2 * 8  # at full length, two heads are affordable and four are not
     cases = tiny_suites.plan(DESIGN.replace("12 }", f"12, most_flops = {most} }}"))
     assert {heads for n, heads, *_ in _points(cases) if n == 200} == {2}
     assert len(_points(cases)) == 12
@@ -65,16 +65,16 @@ def test_places_that_take_exact_attention_too_long_are_left_out() -> None:
         tiny_suites.plan(DESIGN.replace("12 }", "12, most_flops = 10 }"))
 
 
-def test_overrides_make_another_design_of_as_many_points() -> None:
+def test_overrides_keep_the_number_of_points_if_possible() -> None:
     cases = tiny_suites.plan(DESIGN, axes={"heads": [2], "dtype": ["float64"]})
     assert len(_points(cases)) == 12
     assert values_of(cases, "heads") == [2]
     assert (
         len(_points(tiny_suites.plan(DESIGN, axes={"seq_len": [24], "heads": [2], "causal": [True]}))) == 6
-    )  # all there are
+    )  # there are no more combinations
 
 
-def test_a_trial_takes_as_few_points_as_can_tell_the_effects_apart() -> None:
+def test_quick_plans_the_fewest_points_that_separate_all_effects() -> None:
     assert len(_points(tiny_suites.plan(DESIGN, quick=True))) == 1 + 1 + 1 + 1 + 1 + 2
 
 
@@ -83,14 +83,14 @@ def test_too_few_points_are_refused() -> None:
         tiny_suites.plan(DESIGN.replace("12 }", "6 }"))
 
 
-def test_what_has_no_such_axis_is_judged_once() -> None:
+def test_tasks_without_the_varied_axes_are_planned_once() -> None:
     cases = tiny_suites.plan(DESIGN.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
-    judged = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
-    assert len(set(judged)) == len(judged) == 2 * 3 * 2
+    fidelity = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
+    assert len(set(fidelity)) == len(fidelity) == 2 * 3 * 2
 
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
-def test_steps_are_causal_whatever_a_design_would_vary(mode: str) -> None:
+def test_a_design_cannot_vary_causal_in_decode_or_prefill(mode: str) -> None:
     text = DESIGN.replace('"forward"', f'"{mode}"').replace(', "half", "packed"', "")
     with pytest.raises(UsageError, match=f"{mode}: always causal, so a design cannot vary causal"):
         tiny_suites.plan(text)

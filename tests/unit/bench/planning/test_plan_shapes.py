@@ -1,4 +1,4 @@
-"""Plans of suites with shapes: sizes that go together are one place, not axes that multiply."""
+"""Plans of suites with shapes: the sizes of a shape are used together and are not combined."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ causal  = [false, true]
 WITH_DIMS = SHAPES + "[[part]]\nname = 'own'\nshapes = [{ seq_len = 12 }]\ndims = { heads = 3, head_dim = 8 }\n"
 
 
-def _places(cases: list[Case]) -> list[tuple[Any, ...]]:
-    """Batch, heads, length and width of each cell, each once."""
-    places = [cell.config for cell, _ in group_cases(cases)]
-    return list(dict.fromkeys((p.batch, p.heads, p.seq_len, p.head_dim) for p in places))
+def _list_shapes(cases: list[Case]) -> list[tuple[Any, ...]]:
+    """The distinct batch sizes, heads, lengths and head dimensions of the groups, in order."""
+    configs = [group.config for group, _ in group_cases(cases)]
+    return list(dict.fromkeys((p.batch, p.heads, p.seq_len, p.head_dim) for p in configs))
 
 
-def test_sizes_of_a_shape_stay_together_and_all_else_varies_at_each() -> None:
+def test_other_axes_vary_at_each_shape() -> None:
     cases = tiny_suites.plan(SHAPES)
-    assert _places(cases) == [(2, 8, 40, 16), (1, 32, 24, 64), (1, 4, 100, 64)]  # what none says is the default
+    assert _list_shapes(cases) == [(2, 8, 40, 16), (1, 32, 24, 64), (1, 4, 100, 64)]
     assert len(cases) == 2 * 3 * 2 * 2
     assert {(c.group.config.heads, c.kv_heads) for c in cases} == {(8, 8), (32, 32), (4, 2)}
 
 
-def test_a_shape_is_made_for_its_own_length() -> None:
+def test_max_len_is_the_length_of_each_shape() -> None:
     assert {(c.group.config.seq_len, c.group.config.max_len) for c in tiny_suites.plan(SHAPES)} == {
         (40, 40),
         (24, 24),
@@ -48,34 +48,34 @@ def test_a_shape_is_made_for_its_own_length() -> None:
     }
 
 
-def test_a_parts_own_shapes_replace_those_at_the_top() -> None:
-    assert _places(tiny_suites.plan(WITH_DIMS)) == [(1, 3, 12, 8)]
+def test_shapes_of_a_part_replace_those_of_the_top_level() -> None:
+    assert _list_shapes(tiny_suites.plan(WITH_DIMS)) == [(1, 3, 12, 8)]
     both = WITH_DIMS + "[[part]]\nname = 'taken'\n"
-    assert len(_places(tiny_suites.plan(both))) == 1 + 3
+    assert len(_list_shapes(tiny_suites.plan(both))) == 1 + 3
 
 
-def test_a_parts_own_shapes_go_before_dims_and_axes_at_the_top() -> None:
+def test_shapes_of_a_part_override_dims_and_axes_of_the_top_level() -> None:
     text = tiny_suites.SEVERAL + '[[part]]\nname = "own"\nshapes = [{ seq_len = 12, heads = 3 }]\n'
-    assert _places(tiny_suites.plan(text)) == [(1, 3, 12, 8)]
+    assert _list_shapes(tiny_suites.plan(text)) == [(1, 3, 12, 8)]
 
 
 def test_an_override_replaces_a_size_of_every_shape() -> None:
-    assert _places(tiny_suites.plan(SHAPES, axes={"seq_len": [8, 16]})) == [
+    assert _list_shapes(tiny_suites.plan(SHAPES, axes={"seq_len": [8, 16]})) == [
         *((2, 8, 8, 16), (2, 8, 16, 16), (1, 32, 8, 64), (1, 32, 16, 64), (1, 4, 8, 64), (1, 4, 16, 64)),
     ]
 
 
-def test_shapes_that_an_override_makes_alike_are_measured_once() -> None:
+def test_shapes_that_are_equal_after_overrides_are_planned_once() -> None:
     everything = {"batch": [1], "heads": [4], "kv_heads": [4], "head_dim": [8]}
-    assert _places(tiny_suites.plan(SHAPES, axes={**everything, "seq_len": [16]})) == [(1, 4, 16, 8)]
+    assert _list_shapes(tiny_suites.plan(SHAPES, axes={**everything, "seq_len": [16]})) == [(1, 4, 16, 8)]
     assert len(tiny_suites.plan(SHAPES, axes={**everything, "seq_len": [16]})) == 2 * 2 * 2
 
 
-def test_a_trial_takes_two_shapes() -> None:
-    assert _places(tiny_suites.plan(SHAPES, quick=True)) == [(2, 8, 40, 16), (1, 32, 24, 64)]
+def test_quick_plans_two_shapes() -> None:
+    assert _list_shapes(tiny_suites.plan(SHAPES, quick=True)) == [(2, 8, 40, 16), (1, 32, 24, 64)]
 
 
-def test_what_has_no_shape_is_judged_once() -> None:
+def test_tasks_without_shapes_are_planned_once() -> None:
     cases = tiny_suites.plan(SHAPES.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
     layers = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
     assert len(set(layers)) == len(layers) > 0

@@ -1,4 +1,4 @@
-"""Suite files: what they may say, and the one line that a typing error gets."""
+"""Suite files: valid ones are loaded, and each mistake gives an error of one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = 'title = "T"\nmeasure = ["forward"]\n'
 TAIL = '[[variant]]\nname = "full"\n'
 PART = '[[part]]\nname = "p"\n'
 
-# what is wrong in the file, and what the line must name: the place, and the nearest valid choice where there is one
+# The text of each invalid suite, and what the error must contain: the position and, if there is one, a suggestion.
 WRONG = {
     "top-level key": (HEAD + "roundz = 8\n" + TAIL, ["top level", "'roundz'", "did you mean 'rounds'?"]),
     "misspelt title": (HEAD.replace("title", "titel") + TAIL, ["top level", "'titel'", "did you mean 'title'?"]),
@@ -38,15 +38,15 @@ WRONG = {
     "shape of a part": (HEAD + TAIL + PART + "shapes = [{ seqlen = 2 }]\n", ["part.0.shapes.0", "mean 'seq_len'?"]),
     "no shapes": (HEAD + "shapes = []\n" + TAIL, ["shapes"]),
     "shape of zero": (HEAD + "shapes = [{ batch = 0 }]\n" + TAIL, ["shapes.0.batch", "got 0"]),
-    "axis beside shapes": (
+    "axis next to shapes": (
         HEAD + "shapes = [{ seq_len = 8 }]\naxes = { seq_len = [8] }\n" + TAIL,
         ["shapes set seq_len, so axes and dims may not"],
     ),
-    "dim of a part beside shapes": (
+    "dim of a part next to shapes": (
         HEAD + "shapes = [{ heads = 2 }, { batch = 2 }]\n" + TAIL + PART + "dims = { batch = 3 }\n",
         ["part 'p': shapes set batch"],
     ),
-    "design beside shapes": (
+    "design next to shapes": (
         HEAD + "shapes = [{ heads = 2 }]\n" + TAIL + PART + "design = { points = 8 }\n",
         ["part 'p': a design chooses from axes"],
     ),
@@ -55,7 +55,7 @@ WRONG = {
     "block of a part": (HEAD + PART + '[[part.block]]\nname = "gru"\noption = {}\n', ["part.0.block.0", "'options'"]),
     "blocks by another name": (HEAD + TAIL + PART + '[[part.blok]]\nname = "gru"\n', ["part.0", "mean 'block'?"]),
     "no blocks": (HEAD + "block = []\n" + TAIL, ["block"]),
-    "block beside a variant": (
+    "block next to a variant": (
         HEAD + PART + '[[part.variant]]\nname = "full"\n[[part.block]]\nname = "gru"\n',
         ["part 'p' has a block, but speed measures mechanisms only; remove it"],
     ),
@@ -87,31 +87,31 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
-def test_a_wrong_suite_gets_one_line_with_place_and_choice(text: str, says: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize(("text", "pieces"), WRONG.values(), ids=WRONG)
+def test_an_invalid_suite_gives_a_one_line_error(text: str, pieces: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
         load_suite(tiny_suites.write_suite(tmp_path, text, "mine.toml"))
-    line = str(caught.value)
+    line = str(error.value)
     assert line.startswith("mine.toml: ")
     assert "\n" not in line
     assert len(line) < 300
-    for piece in says:
+    for piece in pieces:
         assert piece in line
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b'title = "\xff\xfe"\n')
     with pytest.raises(UsageError, match=r"mine\.toml: not valid TOML"):
         load_suite(str(path))
 
 
-def test_an_unknown_suite_names_the_nearest() -> None:
+def test_an_unknown_suite_gives_a_suggestion() -> None:
     with pytest.raises(UsageError, match="unknown suite 'quikstart'; did you mean 'quickstart'"):
         load_suite("quikstart")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_suite_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.toml: no such file"):
         load_suite(str(tmp_path / "nowhere.toml"))
 
@@ -119,15 +119,15 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list_suite_names())
 def test_built_in_suites_are_valid_and_have_a_title(name: str) -> None:
     with tiny_suites.isolated_registry():
-        found = load_suite(name)
-    assert found.name == name
-    assert found.suite.title
-    assert found.suite.description
+        loaded = load_suite(name)
+    assert loaded.name == name
+    assert loaded.suite.title
+    assert loaded.suite.description
 
 
-def test_the_name_and_the_text_are_kept(tmp_path: Path) -> None:
-    found = load_suite(tiny_suites.write_suite(tmp_path, tiny_suites.TINY, "mine.toml"))
-    assert (found.name, found.text) == ("mine", tiny_suites.TINY)
+def test_a_loaded_suite_has_its_name_and_text(tmp_path: Path) -> None:
+    loaded = load_suite(tiny_suites.write_suite(tmp_path, tiny_suites.TINY, "mine.toml"))
+    assert (loaded.name, loaded.text) == ("mine", tiny_suites.TINY)
 
 
 PARTS = """
@@ -151,7 +151,7 @@ name = "linear"
 """
 
 
-def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
+def test_parts_inherit_keys_of_the_top_level() -> None:
     plain, own = tiny_suites.parse(PARTS).suite.parts()
     assert (plain.measure, plain.baseline, [v.name for v in plain.variant or ()]) == (("forward",), "full", ["full"])
     assert (plain.axes.seq_len, plain.axes.causal, plain.dims.heads) == ((64, 128), (True,), 4)
@@ -160,7 +160,7 @@ def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
     assert (own.dims.heads, own.dims.head_dim) == (2, 32)
 
 
-def test_a_parts_own_blocks_take_the_place_of_all_at_the_top() -> None:
+def test_blocks_of_a_part_replace_those_of_the_top_level() -> None:
     text = """
 title   = "Layers"
 measure = ["complexity"]
@@ -181,13 +181,13 @@ options = { kernel = 5 }
     assert [(v.name, v.options) for v in own.block or ()] == [("convolution", {"kernel": 5})]
 
 
-@pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
-def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
-    text = tiny_suites.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
-    ((wanted,),) = tiny_suites.parse(text).task_keys
-    assert check_keys(wanted.target, wanted.keys, "here").memory_budget == count
-    ((wanted,),) = tiny_suites.parse().task_keys
-    assert check_keys(wanted.target, wanted.keys, "here").memory_budget is None
+@pytest.mark.parametrize(("size", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
+def test_a_memory_budget_is_parsed_as_a_size(size: str, count: int) -> None:
+    text = tiny_suites.TINY.replace("rounds ", f"memory_budget = {size}\nrounds ")
+    ((task,),) = tiny_suites.parse(text).task_keys
+    assert check_keys(task.target, task.keys, "here").memory_budget == count
+    ((task,),) = tiny_suites.parse().task_keys
+    assert check_keys(task.target, task.keys, "here").memory_budget is None
 
 
 def test_a_suite_without_parts_is_one_grid() -> None:
@@ -204,30 +204,30 @@ class Mine(ea.SoftmaxAttention):
 """
 
 
-def test_plugins_beside_the_suite_are_loaded(tmp_path: Path) -> None:
+def test_plugin_files_are_found_relative_to_the_suite(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     text = tiny_suites.TINY.replace("rounds ", 'plugins = ["mine.py"]\nrounds ')
     with tiny_suites.isolated_registry():
-        found = make_plan(load_suite(tiny_suites.write_suite(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
-        assert [c.variant for c in found] == ["zz_suite_plugin"]
+        cases = make_plan(load_suite(tiny_suites.write_suite(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+        assert [c.variant for c in cases] == ["zz_suite_plugin"]
 
 
-def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_may_be_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib" / "zz_package").mkdir(parents=True)
     (tmp_path / "lib" / "zz_package" / "mine.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path / "lib")
     text = tiny_suites.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
-    for _ in range(2):  # loaded, forgotten, and loaded again
+    for _ in range(2):  # also after the registry was reset
         with tiny_suites.isolated_registry():
-            found = make_plan(
+            cases = make_plan(
                 load_suite(tiny_suites.write_suite(tmp_path, text)), Overrides(variants=["zz_suite_plugin"])
             )
-            assert registry.plugins()[-1] == "zz_package.mine"  # what workers load as well
-            assert [c.variant for c in found] == ["zz_suite_plugin"]
+            assert registry.plugins()[-1] == "zz_package.mine"  # workers load it as well
+            assert [c.variant for c in cases] == ["zz_suite_plugin"]
 
 
-@pytest.mark.parametrize(("plugin", "says"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])
-def test_a_missing_plugin_of_a_suite_is_an_error(plugin: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("plugin", "message"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])
+def test_a_missing_plugin_is_refused(plugin: str, message: str, tmp_path: Path) -> None:
     text = tiny_suites.TINY.replace("rounds ", f'plugins = ["{plugin}"]\nrounds ')
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         load_suite(tiny_suites.write_suite(tmp_path, text))

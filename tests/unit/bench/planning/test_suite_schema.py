@@ -1,4 +1,4 @@
-"""The tables of a suite's file: what they hold, and what they refuse by themselves."""
+"""Tables of suite files: accepted and refused values."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_every_axis_has_a_default() -> None:
     assert ShapeTable.model_fields.keys() < DEFAULTS.keys()
 
 
-def test_axes_that_vary_are_those_of_several_values() -> None:
+def test_varied_axes_have_several_distinct_values() -> None:
     assert AxesTable(seq_len=(8, 16), heads=(2,), causal=(True, True), threads=(1, 2)).varied == ("seq_len", "threads")
     assert AxesTable().varied == ()
 
 
 @pytest.mark.parametrize(
-    ("table", "given", "where"),
+    ("table", "values", "key"),
     [
         (AxesTable, {"seq_len": []}, "seq_len"),
         (AxesTable, {"seq_len": [0]}, "seq_len"),
@@ -48,15 +48,13 @@ def test_axes_that_vary_are_those_of_several_values() -> None:
         (SuitePart, {}, "name"),
     ],
 )
-def test_what_a_table_cannot_hold_is_refused_by_its_place(
-    table: type[BaseModel], given: dict[str, Any], where: str
-) -> None:
-    with pytest.raises(ValidationError) as told:
-        table.model_validate(given)
-    assert where in {problem["loc"][0] for problem in told.value.errors()}
+def test_invalid_values_are_refused_with_their_key(table: type[BaseModel], values: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        table.model_validate(values)
+    assert key in {problem["loc"][0] for problem in error.value.errors()}
 
 
-def test_budgets_are_read_without_the_space_around_them() -> None:
+def test_budgets_are_stripped_of_whitespace() -> None:
     assert AxesTable.model_validate({"budget": [" N/16 ", "192KiB"]}).budget == ("N/16", "192KiB")
 
 

@@ -1,4 +1,4 @@
-"""Control groups of both versions: the strictest limit counts, wherever in the chain it stands."""
+"""Control groups, versions 1 and 2: the strictest limit of a group and its parents applies."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ V1 = {
 
 
 @pytest.mark.parametrize("files", [V1, V2], ids=["v1", "v2"])
-def test_the_strictest_group_counts(tmp_path: Path, files: dict[str, str]) -> None:
+def test_the_strictest_limit_of_parent_groups_applies(tmp_path: Path, files: dict[str, str]) -> None:
     tree(tmp_path, files | {"proc/meminfo": MEMINFO})
     assert cgroups.read_cpu_quota(tmp_path) == 1.5
     assert cgroups.read_memory_limit(tmp_path) == 6 * GIB
-    assert cgroups.read_memory_left(tmp_path) == 3 * GIB  # the cached files give way
+    assert cgroups.read_memory_left(tmp_path) == 3 * GIB  # cached files count as free
     assert find_available_memory(tmp_path) == 3 * GIB
 
 
-def test_a_group_whose_folder_is_not_visible_leaves_those_above(tmp_path: Path) -> None:
+def test_parent_groups_apply_if_the_own_folder_is_hidden(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/../host/path", "sys/fs/cgroup/cgroup.controllers": "cpu memory"}
     tree(tmp_path, files | {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/cpu.max": "50000"})
     assert cgroups.read_memory_limit(tmp_path) == GIB
     assert cgroups.read_cpu_quota(tmp_path) == 0.5
 
 
-def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
+def test_available_memory_is_that_of_the_machine_without_limits(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cgroup.controllers": "", "proc/meminfo": MEMINFO})
     assert isinstance(cgroups.read_memory_limit(tmp_path), Unknown)
     assert find_available_memory(tmp_path) == 8 * GIB
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads /proc")
-def test_available_memory_of_this_machine() -> None:
+def test_available_memory_is_at_most_the_total_memory() -> None:
     free, total = find_available_memory(), machine.read_memory_total()
     assert free is not None
     assert total is not None

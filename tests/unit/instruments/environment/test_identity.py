@@ -1,4 +1,4 @@
-"""Which machine this is: a name that people can read, and a digest that tells two of one name apart."""
+"""Identity of the machine: a readable name, and a digest that distinguishes machines of the same name."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def _machine(root: Path, about: dict[str, str], *, l1d: str = "32K") -> Path:
     files = {"proc/cpuinfo": "\n".join(f"{name}\t: {value}" for name, value in about.items())}
     for i, (level, kind, size) in enumerate([("1", "Data", l1d), ("3", "Unified", "32768K")]):
-        place = f"sys/devices/system/cpu/cpu0/cache/index{i}"
-        files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/size": size}
+        folder = f"sys/devices/system/cpu/cpu0/cache/index{i}"
+        files |= {f"{folder}/level": level, f"{folder}/type": kind, f"{folder}/size": size}
     return tree(root, files)
 
 
-def test_the_name_tells_maker_design_cores_and_memory(tmp_path: Path) -> None:
-    found = identify_machine(root=_machine(tmp_path, ZEN4))
-    assert found["name"] == "AMD-Zen4-2c-24GiB"
-    assert (found["vendor"], found["family"], found["model"], found["stepping"]) == ("AMD", 25, 17, 1)
-    assert found["flags"] == ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]
-    assert found["virtual"]
-    assert found["cache_bytes"] == {"L1d": 32768, "L3": 32 * 2**20}
+def test_the_name_has_vendor_design_cores_and_memory(tmp_path: Path) -> None:
+    result = identify_machine(root=_machine(tmp_path, ZEN4))
+    assert result["name"] == "AMD-Zen4-2c-24GiB"
+    assert (result["vendor"], result["family"], result["model"], result["stepping"]) == ("AMD", 25, 17, 1)
+    assert result["flags"] == ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]
+    assert result["virtual"]
+    assert result["cache_bytes"] == {"L1d": 32768, "L3": 32 * 2**20}
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_the_name_tells_maker_design_cores_and_memory(tmp_path: Path) -> None:
         ({}, "Some-CPU-2c-24GiB"),
     ],
 )
-def test_what_is_not_well_known_has_a_name_too(tmp_path: Path, about: dict[str, str], name: str) -> None:
+def test_unknown_processors_have_generic_names(tmp_path: Path, about: dict[str, str], name: str) -> None:
     assert identify_machine(root=_machine(tmp_path, about))["name"] == name
 
 
-def test_gpus_belong_to_the_name(tmp_path: Path) -> None:
-    found = identify_machine(["NVIDIA H100"], _machine(tmp_path, ZEN4))
-    assert found["name"] == "AMD-Zen4-2c-24GiB-+NVIDIA_H100"
+def test_the_name_includes_gpus(tmp_path: Path) -> None:
+    result = identify_machine(["NVIDIA H100"], _machine(tmp_path, ZEN4))
+    assert result["name"] == "AMD-Zen4-2c-24GiB-+NVIDIA_H100"
 
 
 @pytest.mark.parametrize(
@@ -68,35 +68,35 @@ def test_gpus_belong_to_the_name(tmp_path: Path) -> None:
         ({}, "48K"),
     ],
 )
-def test_the_digest_tells_two_of_one_name_apart(tmp_path: Path, changed: dict[str, str], l1d: str) -> None:
-    one = identify_machine(root=_machine(tmp_path / "one", ZEN4))
-    two = identify_machine(root=_machine(tmp_path / "two", ZEN4 | changed, l1d=l1d))
-    assert one["digest"] != two["digest"]
+def test_the_digest_depends_on_model_flags_and_caches(tmp_path: Path, changed: dict[str, str], l1d: str) -> None:
+    first = identify_machine(root=_machine(tmp_path / "one", ZEN4))
+    second = identify_machine(root=_machine(tmp_path / "two", ZEN4 | changed, l1d=l1d))
+    assert first["digest"] != second["digest"]
 
 
-def test_the_digest_stays_from_day_to_day(tmp_path: Path) -> None:
-    one = identify_machine(root=_machine(tmp_path / "one", ZEN4))
-    two = identify_machine(root=_machine(tmp_path / "two", ZEN4 | {"cpu MHz": "3700.0", "microcode": "0x2"}))
-    assert one["digest"] == two["digest"]
+def test_the_digest_ignores_clock_and_microcode(tmp_path: Path) -> None:
+    first = identify_machine(root=_machine(tmp_path / "one", ZEN4))
+    second = identify_machine(root=_machine(tmp_path / "two", ZEN4 | {"cpu MHz": "3700.0", "microcode": "0x2"}))
+    assert first["digest"] == second["digest"]
 
 
-def test_nothing_needs_linux(tmp_path: Path) -> None:
+def test_a_system_without_proc_has_a_name(tmp_path: Path) -> None:
     values, reasons = split_unknowns(identify_machine(root=tmp_path))
     assert values["name"] == "Some-CPU-2c-24GiB"
     assert {"vendor", "family", "model", "stepping"} <= reasons.keys()
 
 
-def test_designs() -> None:
+def test_designs_are_found_by_family_and_model() -> None:
     assert find_design("AMD", 26, 2) == "Zen5"
     assert find_design("AMD", 25, 0x61) == "Zen4"
     assert find_design("AMD", 25, 200) is None
     assert find_design("Intel", 6, 0x8F) == "SapphireRapids"
 
 
-def test_rows_are_grouped_by_name_and_digest() -> None:
-    found = collect_environment()
-    assert found["machine"] == f"{found['identity']['name']}#{found['identity']['digest']}"
+def test_the_machine_is_its_name_and_digest() -> None:
+    environment = collect_environment()
+    assert environment["machine"] == f"{environment['identity']['name']}#{environment['identity']['digest']}"
 
 
-def test_the_machine_is_called_as_in_rows() -> None:
+def test_name_machine_equals_the_machine_of_the_environment() -> None:
     assert identity.name_machine() == collect_environment()["machine"]
