@@ -28,7 +28,7 @@ class SortKeys(Keys):
 
 def plan(asked):
     for n in asked.keys.lengths:
-        yield asked.cell(CaseConfig(seq_len=n, max_len=n), descending=asked.keys.descending), None
+        yield asked.make_group(CaseConfig(seq_len=n, max_len=n), descending=asked.keys.descending), None
 
 
 def judge(case, row, at):

@@ -58,8 +58,7 @@ def attend_unfused(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, 
     """`attend` in matrix products, for devices without the CPU's kernel."""
     scores = _masked_scores(inputs, options)
     lse = scores.logsumexp(-1)
-    weights = (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
-    return weights.to(inputs.v.dtype) @ inputs.v, lse
+    return _weigh(scores, lse).to(inputs.v.dtype) @ inputs.v, lse
 
 
 def attend_unfused_backward(
@@ -67,10 +66,15 @@ def attend_unfused_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attend_backward` in matrix products."""
     (q, k, v, _), out, lse = saved
-    weights = (_masked_scores(saved.inputs, options) - lse[..., None]).exp()
+    weights = _weigh(_masked_scores(saved.inputs, options), lse)
     delta = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
     grad_score = (weights * ((grad @ v.mT) - delta) * options.scale).to(q.dtype)
     return grad_score @ k, grad_score.mT @ q, weights.to(grad.dtype).mT @ grad
+
+
+def _weigh(scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores - lse), and zeros for a row without keys, whose scores and log-sum-exp are minus infinity."""
+    return (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
 
 
 def _masked_scores(inputs: FusedInputs, options: FusedOptions) -> Tensor:

@@ -31,6 +31,12 @@ def test_runs_are_listed_with_suite_statuses_and_size(tmp_path: Path) -> None:
         list(run_folders.list_runs(tmp_path / "nowhere"))
 
 
+def test_the_latest_run_is_listed_first(tmp_path: Path) -> None:
+    for name, started in (("a", "2026-11-22"), ("b", "2026-11-24"), ("c", "2026-11-23")):
+        runs.write_run(tmp_path / name, runs.speed(), runs.about() | {"started": f"{started}T10:00:00+00:00"})
+    assert [run.folder.name for run in run_folders.list_runs(tmp_path)] == ["b", "c", "a"]
+
+
 def test_only_derived_files_are_removed(tmp_path: Path) -> None:
     folder = _make_run(tmp_path / "a")
     before = {path.name: path.read_bytes() for path in folder.glob("r*.json*")}

@@ -51,7 +51,7 @@ def test_overlapping_intervals_are_not_significantly_different(tmp_path: Path) -
             record.row.relative_error = 0.9 + 0.1 * (record.row.layer or 0)
     panel = panels(tmp_path, records, wide)["front-time-forward-bidirectional"]
     assert "Not significantly different: sliding_window:window=128 from linear." in panel.caption
-    assert "Beaten" not in panel.caption
+    assert "Dominated" not in panel.caption
 
 
 def test_no_front_without_errors(tmp_path: Path) -> None:
