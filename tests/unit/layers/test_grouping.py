@@ -55,9 +55,6 @@ def steps(layer: ea.MultiHeadAttention, x: Tensor) -> Tensor:
     return torch.cat(rows, 1)
 
 
-# -- pooling equal heads is exact ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["mean", "first"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("variant", VARIANTS)
