@@ -20,10 +20,11 @@ GEMM_S = 0.02  # of one product: far longer than a launch, and far shorter than 
 PROBE_ROWS = 256  # rows of the first product, from which the size is derived
 MAX_ROWS = {"cpu": 8192, "cuda": 16384}  # rows of the last one
 SKINNY_SIDE = 64  # the short side of skinny products: a head's width
-BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large:
-BUFFER_CACHES = 2  # times the largest cache at least
-GEMM_REPEATS = 7  # of each of them
+BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, but at least
+BUFFER_CACHES = 2  # times the largest cache
+GEMM_REPEATS = 7  # of each finalist
 MEMORY_REPEATS = 3  # of each call that reads
+CACHE_DIVISORS = (2, 4, 8)  # a cache is read at these parts of its size
 CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
 CACHE_READ_BYTES = 2**30  # total bytes that each call reads from a cache, so that large ones are read fewer times
 N_FINALISTS = 3  # the fastest products, which are timed repeatedly
@@ -211,7 +212,7 @@ def _measure_cache_reads(device: str, lowest_rate: float) -> tuple[CacheLevel, .
     """The caches above the first level, each read at parts of its size. No rate is below that of the next level."""
     caches: list[CacheLevel] = []
     for name, size in sorted(_list_caches(device).items(), key=lambda item: -item[1]):
-        parts = [max(size // divisor, 1) for divisor in (2, 4, 8)]
+        parts = [max(size // divisor, 1) for divisor in CACHE_DIVISORS]
         repeats = {part: min(CACHE_REPEATS, max(MEMORY_REPEATS, CACHE_READ_BYTES // part)) for part in parts}
         best = max(_measure_read(device, part, repeats[part]) for part in parts)
         lowest_rate = max(best.rate, lowest_rate)

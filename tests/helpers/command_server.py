@@ -28,6 +28,7 @@ SHORT_ROOFLINE = {  # constants of instruments/roofline.py
     "GEMM_S": 0.002,
     "GEMM_REPEATS": 1,
     "MEMORY_REPEATS": 1,
+    "CACHE_DIVISORS": (64,),
     "CACHE_REPEATS": 3,
     "BUFFER_BYTES": 2**25,
     "BUFFER_CACHES": 0,
