@@ -67,7 +67,6 @@ NAMED_OTHERWISE = {
     "test_sampling.py": "the sample of tests in a run",
     "test_structure.py": "all of the package",
     "test_structure_checks.py": "the checks of test_structure.py",
-    "testing/test_kit.py": "the conformance tests as a whole",
 }
 
 
