@@ -71,7 +71,7 @@ AGREE = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("spec", "n", "causal"), AGREE)
@@ -165,7 +165,7 @@ def test_the_peer_passes_the_conformance_tests_with_listed_exceptions(spec: str,
         assert outcome.status in ("passed", "not_claimed"), outcome.reason
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize(("spec", "causal"), [(p, c) for p in PACKAGES for c in (False, True)[: 1 + (p in CAUSAL_TOO)]])

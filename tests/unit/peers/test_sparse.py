@@ -180,7 +180,7 @@ def test_pairs_equal_ours(n: int, window: int) -> None:
         assert (peer.pairs_computed(n, n, False) or 0) >= ours.pairs(n, n, False)  # type: ignore[operator]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
 def test_local_attention_passes_all_conformance_tests(check: Check) -> None:
