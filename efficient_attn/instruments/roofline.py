@@ -81,9 +81,10 @@ class Roofline:
 
 
 def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, *, rough: bool = False) -> Roofline:
-    """Measure the rates, for about half a second. threads: those of the measured code, by default torch's.
+    """Measure the rates, in half a second, or up to three where caches are large.
 
-    rough: only torch's square product and memory, in a tenth of the time, and up to 20% off.
+    threads: those of the measured code, by default torch's. rough: only torch's square product and memory, in a tenth
+    of the time, and up to 20% off.
     """
     torch_dtype = getattr(torch, dtype)
     is_half = device == "cpu" and torch_dtype.itemsize < 4  # often computed in float32 there, and slower
