@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import toy_jobs
-from processes import wait_until_gone
+from processes import list_descendants, wait_until_gone
 from toy_jobs import Allocates, Ends, Tells
 
 from efficient_attn.engines.job import Limits, WorkerDied
@@ -90,10 +90,16 @@ def test_only_allocations_beyond_the_limit_fail() -> None:
     assert list(LocalEngine().run(Allocates(64 * mib, 48 * mib))) == [48 * mib]
 
 
-def test_a_hanging_worker_does_not_block_closing_its_messages() -> None:
+@LINUX
+def test_closing_the_messages_of_a_hanging_worker_ends_it() -> None:
+    list(LocalEngine().run(Tells()))  # the server stays
+    others = list_descendants(os.getpid())
     messages = LocalEngine().run(Ends("hang_in_python"))
     assert next(messages) == "begun"
+    workers = list_descendants(os.getpid()) - others
+    assert workers
     messages.close()
+    assert not wait_until_gone(workers)
 
 
 @pytest.mark.sampled(4)
