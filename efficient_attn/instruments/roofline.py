@@ -16,7 +16,7 @@ from .environment import find_available_memory
 from .environment.machine import count_cache_copies, read_cache_sizes
 from .timing import synchronize
 
-GEMM_S = 0.02  # of one product: far longer than a launch, and far shorter than the clock frequency stays constant
+GEMM_S = 0.02  # seconds of one product: longer than a launch, shorter than changes of the clock frequency
 PROBE_ROWS = 256  # rows of the first product, from which the size is derived
 MAX_ROWS = {"cpu": 8192, "cuda": 16384}  # rows of the last one
 SKINNY_SIDE = 64  # the short side of skinny products: a head's width
