@@ -19,7 +19,7 @@ from ..results.sanitize import sanitize_line
 from ..spec import Spec, Union
 from .case_config import Group
 
-PROTOCOL = 4  # increase it when measuring changes so that old and new results should not be compared
+PROTOCOL = 5  # increase it when measuring changes so that old and new results should not be compared
 
 
 @dataclass(frozen=True, kw_only=True)

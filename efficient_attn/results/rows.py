@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from .sanitize import sanitize_line
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -43,7 +43,10 @@ class Row:
     gate_len: the length at which the result was verified against the reference. fill: how much of a batch is not
     padding (full, half, drawn or packed); seq_len is the longest possible row. choices: the implementations that the
     call used, ``half=float32 products=batched``. budget: what the options were fitted to, keys per query, ``128``, or
-    the state of a layer, ``192KiB``. extra: the task's own columns, named ``task.name`` in frames.
+    the state of a layer, ``192KiB``. kernels: torch's fused kernels that a call ran, by name. kept_between_calls_bytes:
+    what one more call leaves allocated after its result is released. process_peak_bytes: growth of resident memory
+    during one call in a new process, a cross-check of the counted peak. extra: the task's own columns, named
+    ``task.name`` in frames.
     """
 
     run_id: str | None = None
@@ -122,6 +125,9 @@ class Row:
     fill: str | None = None
     choices: str | None = None
     budget: str | None = None
+    kernels: str | None = None
+    kept_between_calls_bytes: int | None = None
+    process_peak_bytes: int | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
 
@@ -138,6 +144,7 @@ _RECORD_KEYS = {*COLUMNS, "samples"}
 
 _ADDED_IN_2 = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
 _ADDED_IN_4 = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
+_ADDED_IN_9 = ("kernels", "kept_between_calls_bytes", "process_peak_bytes")
 # for each schema, the values of the columns that it added in a record of the preceding one
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     2: lambda body: {**dict.fromkeys(_ADDED_IN_2), "cache": None if body.get("mode") is None else "warm"},
@@ -147,7 +154,14 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     6: lambda body: {"gate_len": None, "read_from": None, "fill": "full"},
     7: lambda body: {"choices": None},
     8: lambda body: {"budget": None},
+    9: lambda body: dict.fromkeys(_ADDED_IN_9) | {"kernels": _join_kernels(body.get("samples"))},
 }
+
+
+def _join_kernels(samples: Any) -> str | None:
+    """The kernels that a call ran, which records of schemas before 9 have only in their samples."""
+    kernels = samples.get("kernels") if isinstance(samples, dict) else None
+    return " ".join(map(str, kernels)) if isinstance(kernels, list) and kernels else None
 
 
 def _find_part(case_key: str) -> str | None:

@@ -33,7 +33,7 @@ FIXED = (
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
     "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "gate_len read_from fill choices budget extra schema "
+    "gate_len read_from fill choices budget kernels kept_between_calls_bytes process_peak_bytes extra schema "
 )
 
 VALUES = {
@@ -171,6 +171,7 @@ ADDED = {
     6: ("gate_len", "read_from", "fill"),
     7: ("choices",),
     8: ("budget",),
+    9: ("kernels", "kept_between_calls_bytes", "process_peak_bytes"),
 }
 
 
@@ -207,6 +208,12 @@ def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, 
 def test_the_part_of_schema_4_is_read_from_the_key(key: str, part: str | None) -> None:
     record = Record.from_line(line(older(4, case_key=key, variant="full")))
     assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}, fill="full"))
+
+
+@pytest.mark.parametrize(("kernels", "column"), [(["a", "b"], "a b"), ([], None), (None, None)])
+def test_the_kernels_of_schema_8_are_read_from_the_samples(kernels: list[str] | None, column: str | None) -> None:
+    samples = {} if kernels is None else {"kernels": kernels}
+    assert Record.from_line(line(older(8, variant="full", samples=samples))).row.kernels == column
 
 
 def test_an_unknown_column_of_an_older_schema_is_reported_too() -> None:
