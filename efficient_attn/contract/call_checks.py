@@ -87,7 +87,7 @@ def _read_call_facts(
     """The facts that the checks depend on, those that differ most often first."""
     value_facts = None if v is None else (type(v), v.shape, v.dtype, v.device)
     tensor_facts = q.shape, k.shape, value_facts, q.dtype, k.dtype, q.device, k.device, tuple(inputs)
-    mask_facts = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors
+    mask_facts = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors, mask.query_positions is None
     mechanism_facts = attn.traits, attn.known_mask_fields, attn.dims, attn.kv_heads, attn.key_dim
     return *tensor_facts, *mask_facts, attn.backend, attn.dropping, *mechanism_facts
 
@@ -105,12 +105,17 @@ def check_call_features(
         raise UnsupportedError(f"{attn.label}: backend {attn.backend!r} runs on {supported} only, not on {device.type}")
     check_dtype(attn, q.dtype)
     check_dropout(attn, traits, attn.dropping)
-    aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
+    if mask.query_positions is not None and attn.backend != "dense":
+        raise UnsupportedError(f"{attn.label}: the mask field query_positions needs backend='dense'")
+    aligned = shape.n == shape.m and mask.query_positions is None and mask.start(shape.n, shape.m) == 0
     for unsupported, message in (
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
-        (not aligned and not traits.cross, "queries that are not aligned with the keys (N != M or query_start)"),
+        (
+            not aligned and not traits.cross,
+            "queries that are not aligned with the keys (N != M or query_start)",
+        ),
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
         if unsupported:

@@ -8,10 +8,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
+MASK_FIELDS = frozenset(
+    {"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens", "query_positions"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,9 @@ class Mask:
     positions start from 0 in each. Can only be combined with ``causal``. The host reads it in every call, which
     synchronizes a CUDA device unless it is in CPU memory.
 
+    query_positions: ``[N]`` integers, the position of each query, for references (``backend="dense"``) only, which
+    compute single rows of a longer call with it. Cannot be combined with ``query_start`` or ``cu_seqlens``.
+
     A query that sees no key gives zeros. The contents of padded keys and values never matter. Lengths and masks of the
     wrong type raise `UsageError` here, those of the wrong size or range when they are used.
     """
@@ -41,6 +46,7 @@ class Mask:
     query_start: int | None = None
     query_lengths: Tensor | None = None
     cu_seqlens: Tensor | None = None
+    query_positions: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
@@ -60,11 +66,17 @@ class Mask:
             raise UsageError("Mask: key_mask must be a bool tensor of shape [B, M], True where the key is valid")
         if self.cu_seqlens is not None:
             self._check_packed(self.cu_seqlens)
+        positions = self.query_positions
+        if positions is not None:
+            if not (isinstance(positions, Tensor) and positions.dtype in INTEGER_DTYPES and positions.ndim == 1):
+                raise UsageError("Mask: query_positions must be an integer tensor of shape [N]")
+            if self.query_start is not None:
+                raise UsageError("Mask: query_positions cannot be combined with query_start")
 
     def _check_packed(self, ends: Tensor) -> None:
         if not (isinstance(ends, Tensor) and ends.dtype in INTEGER_DTYPES and ends.ndim == 1 and len(ends)):
             raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
-        for name in ("key_lengths", "key_mask", "query_start", "query_lengths"):
+        for name in ("key_lengths", "key_mask", "query_start", "query_lengths", "query_positions"):
             if getattr(self, name) is not None:
                 raise UsageError(f"Mask: cu_seqlens defines the sequences and cannot be combined with {name}")
 
@@ -81,17 +93,46 @@ class Mask:
     @property
     def holds_tensors(self) -> bool:
         """Whether it has tensors, which are checked in every call."""
-        return self.pads_keys or self.query_lengths is not None or self.cu_seqlens is not None
+        tensors = self.query_lengths, self.cu_seqlens, self.query_positions
+        return self.pads_keys or any(x is not None for x in tensors)
 
     def start(self, n: int, m: int) -> int:
-        """The position of the first of n queries over m keys."""
+        """The position of the first of n queries over m keys.
+
+        Raises `UnsupportedError` if `query_positions` are set, which need not be consecutive.
+        """
+        if self.query_positions is not None:
+            raise UnsupportedError("Mask: queries at query_positions are not consecutive, so that they have no start")
         return m - n if self.query_start is None else self.query_start
 
-    def rows(self, span: slice, n: int, m: int) -> Mask:
-        """The mask of the queries in ``span`` of n, over the same m keys. Not for packed sequences."""
-        query_lengths = self.query_lengths
-        query_lengths = None if query_lengths is None else (query_lengths - span.start).clamp(0, span.stop - span.start)
-        return replace(self, query_start=self.start(n, m) + span.start, query_lengths=query_lengths)
+    def positions(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """``[N]``, the position of each of n queries over m keys."""
+        if self.query_positions is not None:
+            return self.query_positions.to(device)
+        return torch.arange(n, device=device) + self.start(n, m)
+
+    def span(self, n: int, m: int) -> tuple[int, int]:
+        """The positions of the first query and after the last one."""
+        if self.query_positions is not None and n:
+            return int(self.query_positions.min()), int(self.query_positions.max()) + 1
+        start = self.start(n, m)
+        return start, start + n
+
+    def rows(self, selection: slice | Tensor, n: int, m: int) -> Mask:
+        """The mask of some of n queries, over the same m keys. Not for packed sequences.
+
+        selection: a slice, or the increasing indices of the queries, for references only.
+        """
+        lengths = self.query_lengths
+        if isinstance(selection, Tensor) and len(selection) == 1:
+            selection = slice(int(selection), int(selection) + 1)  # which all backends support
+        if isinstance(selection, Tensor):
+            lengths = None if lengths is None else (selection.to(lengths.device) < lengths[:, None]).sum(1)
+            positions = self.positions(n, m, device=selection.device)[selection]
+            return replace(self, query_start=None, query_positions=positions, query_lengths=lengths)
+        size = selection.stop - selection.start
+        lengths = None if lengths is None else (lengths - selection.start).clamp(0, size)
+        return replace(self, query_start=self.start(n, m) + selection.start, query_lengths=lengths)
 
     def key_valid(self, m: int) -> Tensor | None:
         """``[B, M]`` bool, True where a key is not padding; None when there is no padding."""
@@ -127,8 +168,7 @@ class Mask:
             sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
             allowed = allowed & (sequence[:, None] == sequence)
         if self.causal:
-            i = torch.arange(n, device=device)[:, None] + self.start(n, m)
-            allowed = allowed & (torch.arange(m, device=device) <= i)
+            allowed = allowed & (torch.arange(m, device=device) <= self.positions(n, m, device=device)[:, None])
         for valid, shape in ((self.key_valid(m), (-1, 1, 1, m)), (self.query_valid(n), (-1, 1, n, 1))):
             if valid is not None:
                 allowed = allowed & valid.to(device).view(shape)
@@ -147,6 +187,8 @@ class Mask:
                     raise UsageError(f"Mask: {name} must lie in [0, {limit}], got {lengths.tolist()}")
         if self.key_mask is not None:
             _check_tensor("key_mask", self.key_mask, (batch, m), device)
+        if self.query_positions is not None:
+            _check_tensor("query_positions", self.query_positions, (n,), device)
         if self.cu_seqlens is not None and (batch != 1 or n != m):
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
 

@@ -12,7 +12,7 @@ from shell import run
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import inputs, jobs, output_comparison, samples, verification
-from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import integrity
@@ -86,7 +86,7 @@ def _repeat_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _disable_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (output_comparison, verification):
-        monkeypatch.setattr(module, "check_same", lambda *_: 0.0)
+        monkeypatch.setattr(module, "check_same", lambda *_, **__: 0.0)
 
 
 DISABLE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {

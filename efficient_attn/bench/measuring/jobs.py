@@ -28,8 +28,8 @@ from ..case_config import Group
 from ..task import Task
 from ..task_registry import find_task
 from . import kernel_choices, scratch
-from .output_comparison import InvalidResult
 from .prepared_case import EVALUATING, MAKING_INPUTS, TIMING, PreparedCase
+from .row_errors import InvalidResult
 from .samples import make_timed
 from .workload import Workload
 

@@ -1,27 +1,24 @@
-"""Compare outputs, steps and gradients with the reference implementation, of long calls on some rows only."""
+"""Compare outputs, steps and gradients with the reference implementation, of long calls on drawn rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from random import Random
 
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.shapes import Sample, Values
-from ...instruments.distance import relative_error
 from .inputs import list_tensors
-from .padded_rows import select_rows
+from .padded_rows import CheckedRows, select_rows, split_queries
+from .row_errors import InvalidResult, compare
 from .workload import Workload, make_leaves
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
-ROWS = 32  # query rows that are compared at each of three positions of a long output
+N_ROWS = 96  # query rows of a comparison, of all heads and the whole batch
 MAX_PAIRS_PER_ROUND = 2**22  # pairs of all heads that the reference may compute in every round
-
-
-class InvalidResult(Exception):
-    """The output differs from the reference output."""
+MAX_PAIRS_PER_CALL = 2**25  # pairs of all heads in one call of the reference, whose scores then take 128 MiB
 
 
 def supports_rows(w: Workload) -> bool:
@@ -37,17 +34,23 @@ def dense_pairs(w: Workload) -> int:
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
+def draw_rows(n: int, rng: Random) -> Tensor:
+    """The increasing indices of `N_ROWS` of n rows: the first, the last, and others that are drawn singly."""
+    inner = rng.sample(range(1, n - 1), min(N_ROWS, n) - 2) if n > 2 else []
+    return torch.tensor(sorted({0, n - 1, *inner}))
+
+
 def check_call(
-    w: Workload, sample: Sample, results: Sequence[Tensor], *, max_pairs: int = MAX_PAIRS_PER_ROUND
+    w: Workload, sample: Sample, results: Sequence[Tensor], rng: Random, *, max_pairs: int = MAX_PAIRS_PER_ROUND
 ) -> float:
-    """The error of a call's output, on rows at its start, middle and end. Raises `InvalidResult`.
+    """The error of a call's output, on rows drawn from ``rng``. Raises `InvalidResult`.
 
     The gradients of queries are compared on the same rows. If single rows cannot be computed, all rows are compared:
     with the reference if it computes at most ``max_pairs`` pairs, else with a new instance on copies of the inputs.
     """
     out = _check_shape(w, results[0].detach())
     if supports_rows(w):
-        return max(_check_rows(w, sample, out, results, rows) for rows in list_rows(w.shape.n))
+        return _check_rows(w, sample, out, results, draw_rows(w.shape.n, rng).to(out.device))
     affordable = dense_pairs(w) <= max_pairs
     q, k, v, inputs = sample if affordable else _copy(sample)
     with torch.no_grad():
@@ -55,25 +58,51 @@ def check_call(
         return check_same(w, out, attn(q, k, v, w.mask, **inputs))
 
 
-def list_rows(n: int) -> list[slice]:
-    """Some rows at the start, in the middle and at the end, without repetition."""
-    middle = max(ROWS, n // 2 - ROWS // 2)
-    end = max(middle + ROWS, n - ROWS)
-    return [slice(start, min(start + ROWS, n)) for start in (0, middle, end) if start < n]
+def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random) -> None:
+    """Compare a whole output with that of a new instance on copies of the inputs, in two parts, cut at a drawn row.
+
+    The instance has no memory of earlier calls, and the cut shifts its tiles. Packed batches, and mechanisms that are
+    compiled for each size, are not cut. Raises `InvalidResult`. For mechanisms whose single rows can be computed.
+    """
+    attn, sample, n = w.case.create(), _copy(sample), w.shape.n
+    parts = [(sample, w.mask)]
+    if n > 1 and w.mask.cu_seqlens is None and not attn.compiles:
+        parts = split_queries(sample, w.mask, draw_cut(n, rng), attn.traits.inputs)
+    with torch.no_grad():
+        outputs = [attn(part.q, part.k, part.v, mask, **part.inputs) for part, mask in parts]
+        check_same(w, out.detach(), torch.cat(outputs, 2), "the output, compared with that of a new instance,")
 
 
-def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], rows: slice) -> float:
-    checked, with_gradient = select_rows(sample, w.mask, rows, w.attn.traits.inputs), len(results) > 1
-    q, k, v, inputs = checked.sample
-    q = q.detach().requires_grad_(with_gradient)
-    with torch.set_grad_enabled(with_gradient):
-        expected = w.oracle(q, k, v, checked.mask, **inputs)
-    error = check_same(w, out[:, :, checked.rows], expected.detach())
-    if with_gradient:
-        upstream = w.upstream(out)[:, :, checked.rows]
-        (gradient,) = torch.autograd.grad(expected, [q], upstream, allow_unused=True, materialize_grads=True)
-        error = max(error, check_same(w, results[1][:, :, checked.rows], gradient, "the queries' gradient"))
-    return error
+def draw_cut(n: int, rng: Random) -> int:
+    """A row after the first of n, odd where possible, so that it is no multiple of any block."""
+    cut = rng.randrange(1, n)
+    return cut if cut % 2 else max(1, cut - 1)
+
+
+def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], rows: Tensor) -> float:
+    """The largest error of the output, and of the gradient of queries if there is one, on these rows."""
+    with_gradient, errors = len(results) > 1, []
+    for part in select_parts(w, sample, rows):
+        q, k, v, inputs = part.sample
+        q = q.detach().requires_grad_(with_gradient)
+        with torch.set_grad_enabled(with_gradient):
+            expected = w.oracle(q, k, v, part.mask, **inputs)
+        errors.append(check_same(w, out[:, :, part.rows], expected.detach()))
+        if with_gradient:
+            upstream = w.upstream(out)[:, :, part.rows]
+            (gradient,) = torch.autograd.grad(expected, [q], upstream, allow_unused=True, materialize_grads=True)
+            label = "the queries' gradient"
+            errors.append(check_same(w, results[1][:, :, part.rows], gradient, label, cancels=True))
+    return max(errors)
+
+
+def select_parts(w: Workload, sample: Sample, rows: Tensor) -> list[CheckedRows]:
+    """The calls of the reference that compute these rows, each of at most `MAX_PAIRS_PER_CALL` pairs."""
+    s = w.shape
+    size = max(1, min(len(rows), MAX_PAIRS_PER_CALL // (s.batch * s.heads * s.m)))
+    if not w.reference_supports_positions:
+        size = 1
+    return [part for some in rows.split(size) for part in select_rows(sample, w.mask, some, w.attn.traits.inputs)]
 
 
 def _copy(sample: Sample) -> Sample:
@@ -106,38 +135,35 @@ def _join(parts: Sequence[Values]) -> Values:
 
 
 def check_gradients(
-    w: Workload, sample: Sample, results: Sequence[Tensor], *, max_pairs: int = MAX_PAIRS_PER_ROUND
+    w: Workload, sample: Sample, results: Sequence[Tensor], rng: Random, *, max_pairs: int = MAX_PAIRS_PER_ROUND
 ) -> float:
     """The error of all gradients of a call. Raises `InvalidResult`.
 
     Up to ``max_pairs`` pairs, they are compared with the reference's. Above that, if single rows can be computed, one
-    more call gets a larger output gradient for some rows, and the change of its gradients is compared with the
+    more call gets a larger output gradient for drawn rows, and the change of its gradients is compared with the
     reference for these rows. Otherwise they are compared with those of a new instance on copies of the inputs.
     """
     if dense_pairs(w) <= max_pairs:
         return _check_all(w, results, w.forward_backward(sample, attn=w.oracle))
     if supports_rows(w):
-        return _check_difference(w, sample, results)
+        return _check_difference(w, sample, results, draw_rows(w.shape.n, rng).to(results[0].device))
     return _check_all(w, results, w.forward_backward(_copy(sample), attn=w.case.create()))
 
 
 def _check_all(w: Workload, results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     names = ("output", *["gradient"] * (len(expected) - 1))
     pairs = zip(names, results, expected, strict=True)
-    return max(check_same(w, a.detach(), b.detach(), f"the {name}") for name, a, b in pairs)
+    return max(check_same(w, a.detach(), b.detach(), f"the {n}", cancels=n == "gradient") for n, a, b in pairs)
 
 
-def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) -> float:
+def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], rows: Tensor) -> float:
     upstream, leaves = w.upstream(results[0]), make_leaves(sample)
-    parts = [select_rows(leaves, w.mask, rows, w.attn.traits.inputs) for rows in list_rows(w.shape.n)]
     added = torch.zeros_like(upstream)
-    for part in parts:
-        added[:, :, part.rows] = upstream[:, :, part.rows]
-    count = sum(part.rows.stop - part.rows.start for part in parts)
-    added *= math.sqrt(w.shape.n / count)  # so that the rows contribute at least as much as all others
+    # a factor, so that the rows contribute at least as much as all others
+    added[:, :, rows] = upstream[:, :, rows] * math.sqrt(w.shape.n / len(rows))
     sources = [*list_tensors(leaves), *w.oracle.parameters()]
     expected = [torch.zeros_like(x) for x in sources]
-    for part in parts:
+    for part in select_parts(w, leaves, rows):
         q, k, v, inputs = part.sample
         out = w.oracle(q, k, v, part.mask, **inputs)
         gradients = torch.autograd.grad(out, sources, added[:, :, part.rows], allow_unused=True, materialize_grads=True)
@@ -145,7 +171,7 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) ->
             total += gradient
     other = w.forward_backward(sample, upstream + added)
     return max(
-        check_same(w, new - old, total, "the contribution of some rows to a gradient")
+        _check_total(w, new - old, total, "the contribution of some rows to a gradient")
         for old, new, total in zip(results[1:], other[1:], expected, strict=True)
     )
 
@@ -161,22 +187,13 @@ def _check_shape(w: Workload, out: Tensor) -> Tensor:
     return out
 
 
-def check_same(w: Workload, out: Tensor, expected: Tensor, label: str = "the output") -> float:
-    """The error of a result. Raises `InvalidResult` for another shape or dtype, values that are not finite, or an error
-    above the tolerance."""
-    if out.shape != expected.shape or out.dtype != expected.dtype:
-        actual = f"{label} is {out.dtype} {list(out.shape)}"
-        raise InvalidResult(f"{actual}, the reference's {expected.dtype} {list(expected.shape)}")
-    if not torch.isfinite(expected).all():
-        raise InvalidResult(f"{label} of the reference implementation has values that are not finite")
-    if not torch.isfinite(out).all():
-        raise InvalidResult(f"{label} has values that are not finite")
-    return check_error(relative_error(out, expected), w.case.group.config.dtype, label)
+def check_same(
+    w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, cancels: bool = False
+) -> float:
+    """The error of a result: see `compare`."""
+    return compare(out, expected, w.case.group.config.dtype, label, cancels=cancels)
 
 
-def check_error(error: float, dtype: str, label: str = "the output") -> float:
-    """The error, if the dtype's tolerance allows it. Raises `InvalidResult` otherwise."""
-    limit = TOLERANCE[dtype]
-    if not error <= limit:  # also true for NaN
-        raise InvalidResult(f"{label} differs from the reference: relative error {error:.2e}, allowed {limit:.0e}")
-    return error
+def _check_total(w: Workload, out: Tensor, expected: Tensor, label: str) -> float:
+    """The error of a difference of results, whose rows may be smaller than the rounding errors of both."""
+    return compare(out.flatten(), expected.flatten(), w.case.group.config.dtype, label)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ...contract.traits import Input
+from ...errors import UnsupportedError
 from ..case import Case
 
 
 class CheckedRows(NamedTuple):
-    """Some query rows of a call, as their range in its output, with all keys that they may depend on."""
+    """Some query rows of a call, as their increasing indices in its output, with all keys that they may depend on."""
 
-    rows: slice
+    rows: Tensor
     sample: Sample
     mask: Mask
 
@@ -34,19 +37,42 @@ def make_mask(case: Case, shape: Shape) -> Mask:
     return Mask(causal=config.causal, key_lengths=lengths, query_lengths=lengths)
 
 
-def select_rows(sample: Sample, mask: Mask, rows: slice, sides: Mapping[str, Input]) -> CheckedRows:
-    """Some rows; of packed sequences, those that belong to the same sequence as the first of them."""
+def select_rows(sample: Sample, mask: Mask, rows: Tensor, sides: Mapping[str, Input]) -> list[CheckedRows]:
+    """Some rows, in one part; those of packed sequences in a part for each sequence."""
+    n, m = sample.q.shape[2], sample.k.shape[2]
     if mask.cu_seqlens is None:
-        selected = _slice_sample(sample, rows, slice(None), sides)
-        return CheckedRows(rows, selected, mask.rows(rows, sample.q.shape[2], sample.k.shape[2]))
-    ends = mask.cu_seqlens.tolist()
-    first, end = max(x for x in ends if x <= rows.start), min(x for x in ends if x > rows.start)
-    rows, keys = slice(rows.start, min(rows.stop, end)), slice(first, end)
-    sequence_mask = Mask(causal=mask.causal, query_start=rows.start - first)
-    return CheckedRows(rows, _slice_sample(sample, rows, keys, sides), sequence_mask)
+        return [CheckedRows(rows, _slice_sample(sample, rows, slice(None), sides), mask.rows(rows, n, m))]
+    parts = []
+    for first, end in pairwise(mask.cu_seqlens.tolist()):
+        own = rows[(rows >= first) & (rows < end)]
+        if len(own):
+            own_mask = Mask(causal=mask.causal).rows(own - first, end - first, end - first)
+            parts.append(CheckedRows(own, _slice_sample(sample, own, slice(first, end), sides), own_mask))
+    return parts
 
 
-def _slice_sample(sample: Sample, queries: slice, keys: slice, sides: Mapping[str, Input]) -> Sample:
+def supports_positions(attn: Attention, sample: Sample) -> bool:
+    """Whether a reference computes rows at ``Mask.query_positions``; those of plug-ins may need consecutive queries."""
+    n = min(2, sample.q.shape[2])  # a few keys, because a packed batch may be longer than the mechanism supports
+    rows = torch.arange(n, device=sample.q.device)
+    mask = Mask(causal=attn.traits.causal, query_positions=rows)
+    try:
+        with torch.no_grad():
+            q, k, v, inputs = _slice_sample(sample, rows, slice(0, n), attn.traits.inputs)
+            attn(q, k, v, mask, **inputs)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _slice_sample(sample: Sample, queries: Tensor | slice, keys: slice, sides: Mapping[str, Input]) -> Sample:
     q, k, v, inputs = sample
     cut = {name: x[:, :, queries if sides[name].side == "query" else keys] for name, x in inputs.items()}
     return Sample(q[:, :, queries], k[:, :, keys], None if v is None else v[:, :, keys], cut)
+
+
+def split_queries(sample: Sample, mask: Mask, cut: int, sides: Mapping[str, Input]) -> list[tuple[Sample, Mask]]:
+    """The queries before and from ``cut`` on, each with all keys. Not for packed sequences."""
+    n, m = sample.q.shape[2], sample.k.shape[2]
+    spans = slice(0, cut), slice(cut, n)
+    return [(_slice_sample(sample, span, slice(None), sides), mask.rows(span, n, m)) for span in spans]

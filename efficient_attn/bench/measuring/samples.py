@@ -18,7 +18,8 @@ from ...instruments.global_state import GlobalStateChanged
 from ...instruments.timing import TimedCall
 from ..case_config import MAX_DECODE_STEPS
 from .inputs import MAX_INPUT_SETS, ChangingInputs, make_inputs
-from .output_comparison import InvalidResult, check_call, check_gradients, check_step
+from .output_comparison import check_call, check_gradients, check_repeated, check_step, supports_rows
+from .row_errors import InvalidResult
 from .verification import as_results, check_plain, verify_case
 from .workload import Workload
 
@@ -63,7 +64,7 @@ class TimedCalls:
         self.graphs = self._capture() if graphed else {}
         self.chosen: Any = None
         self.last: Any = None
-        self.chosen_call, self.gradients_verified = 0, False
+        self.chosen_call, self.wholly_verified = 0, False
 
     def reset(self, calls: int) -> None:
         """Change the inputs, and choose one of the calls, which `verify` verifies."""
@@ -89,17 +90,20 @@ class TimedCalls:
         self.last = bound_calls[(calls - 1) % count]()
 
     def verify(self) -> None:
-        """Verify the result of the chosen call."""
+        """Verify the result of the chosen call on drawn rows, the first time also its whole output and gradients."""
         last = as_results(self.last)[0]
         check_finished(last.detach())
         check_inputs(self.inputs)
         sample = self.samples[self.chosen_call % len(self.samples)]
         results = as_results(self.last if self.chosen is None else self.chosen)
         check_plain(self.workload, results, self.inputs.find_owner, None if self.chosen is None else last)
-        check_call(self.workload, sample, results)
-        if len(results) > 1 and not self.gradients_verified:
-            check_gradients(self.workload, sample, results)
-        self.gradients_verified = True
+        check_call(self.workload, sample, results, self.random)
+        if not self.wholly_verified:
+            if len(results) > 1:
+                check_gradients(self.workload, sample, results, self.random)
+            if supports_rows(self.workload):
+                check_repeated(self.workload, sample, results[0], self.random)
+        self.wholly_verified = True
         self.release()
 
     def release(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import cast
 
 from torch import Tensor
@@ -14,13 +15,13 @@ from ...errors import UnsupportedError
 from .inputs import find_sharing
 from .output_comparison import (
     MAX_PAIRS_PER_ROUND,
-    InvalidResult,
     check_call,
     check_gradients,
     check_same,
     dense_pairs,
     supports_rows,
 )
+from .row_errors import InvalidResult
 from .workload import Workload
 
 GRADIENT_ROWS = 256  # length at which gradients are compared if the reference's would take too long
@@ -34,20 +35,21 @@ def verify_case(w: Workload) -> tuple[float, int]:
 
     Raises `InvalidResult` for a wrong shape or dtype, values that are not finite, or an error above `TOLERANCE`.
     """
+    rng = Random(w.case.group.sampling.seed)
     earlier = make_results(w, w.sample)[0]
     results = make_results(w, w.sample)
     inputs = {"q": w.sample.q, "k": w.sample.k, "v": w.sample.v, **w.sample.inputs}
     check_plain(w, results, lambda x: find_sharing(x, inputs), earlier)
     del earlier
     if supports_rows(w) or dense_pairs(w) <= MAX_WHOLE_PAIRS:
-        error, length = check_call(w, w.sample, results, max_pairs=MAX_WHOLE_PAIRS), w.shape.n
+        error, length = check_call(w, w.sample, results, rng, max_pairs=MAX_WHOLE_PAIRS), w.shape.n
     else:
         small = _shrink(w, _find_length(w, MAX_WHOLE_PAIRS))
         small_results = make_results(small, small.sample)
-        error, length = check_call(small, small.sample, small_results, max_pairs=MAX_WHOLE_PAIRS), small.shape.n
+        error, length = check_call(small, small.sample, small_results, rng, max_pairs=MAX_WHOLE_PAIRS), small.shape.n
     if len(results) > 1:
         whole = supports_rows(w) or dense_pairs(w) <= MAX_PAIRS_PER_ROUND
-        error = max(error, check_gradients(w, w.sample, results) if whole else _check_small_gradients(w))
+        error = max(error, check_gradients(w, w.sample, results, rng) if whole else _check_small_gradients(w, rng))
     if w.case.group.config.mode == "prefill":
         error = max(error, check_same(w, results[0], w.forward(w.sample)))
     return error, length
@@ -85,7 +87,7 @@ def check_plain(
 # -- shorter lengths, if the reference is not affordable at the timed one ----------------------------------------------
 
 
-def _check_small_gradients(w: Workload) -> float:
+def _check_small_gradients(w: Workload, rng: Random) -> float:
     """The gradients' error at a short length, or if the mechanism does not accept it, at a longer one or for one row of
     the batch."""
     n, batch = w.shape.n, w.shape.batch
@@ -101,7 +103,7 @@ def _check_small_gradients(w: Workload) -> float:
             small = _shrink(w, length, rows)
             if dense_pairs(small) <= max_pairs:
                 results = small.forward_backward(small.sample)
-                return check_gradients(small, small.sample, results, max_pairs=max_pairs)
+                return check_gradients(small, small.sample, results, rng, max_pairs=max_pairs)
         except UnsupportedError as error:
             unsupported = error
     raise unsupported or UnsupportedError(f"{w.attn.label}: the reference's gradient is not affordable at any length")

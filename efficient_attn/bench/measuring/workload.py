@@ -18,7 +18,7 @@ from ...instruments.global_state import GlobalStateChanged
 from ...instruments.memory import Footprint, measure_footprint, measure_training_footprint
 from ..case import Case
 from .inputs import draw_inputs, list_tensors
-from .padded_rows import make_mask
+from .padded_rows import make_mask, supports_positions
 
 BACKWARD = 2.5  # the backward pass computes five matrix products, the forward pass two
 
@@ -54,6 +54,11 @@ class Workload:
     def oracle(self) -> Attention:
         """The same mechanism as its dense reference."""
         return self.case.create(backend="dense")
+
+    @cached_property
+    def reference_supports_positions(self) -> bool:
+        """Whether the reference computes rows at ``Mask.query_positions``."""
+        return supports_positions(self.oracle, self.sample)
 
     @property
     def bytes_moved(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...bench.case import Case
-from ...bench.measuring.output_comparison import TOLERANCE, InvalidResult
+from ...bench.measuring.row_errors import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
 from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
 from ...contract.mask import Mask

@@ -104,23 +104,30 @@ def _compute_reference(group: Group) -> ExactReference:
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
     """The error against the mechanism's reference, and the length at which they were compared. Raises `InvalidResult`.
 
-    All rows while the reference computes at most 33 million pairs; above that, rows at the start, in the middle and at
-    the end; for mechanisms that mix queries, all rows of as many first positions as the reference can compute.
+    All rows while the reference computes at most 33 million pairs; above that, drawn rows; for mechanisms that mix
+    queries, all rows of as many first positions as the reference can compute.
     """
-    from ...bench.measuring.output_comparison import check_error, list_rows
+    from random import Random
+
+    import torch
+
+    from ...bench.measuring.output_comparison import draw_rows
+    from ...bench.measuring.padded_rows import supports_positions
+    from ...bench.measuring.row_errors import compare
     from ...bench.measuring.verification import MAX_WHOLE_PAIRS, find_affordable_length
-    from ...instruments.distance import relative_error
+    from ...contract.shapes import Sample
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
     if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:
         n = find_affordable_length(n, heads, MAX_WHOLE_PAIRS)
         q, k, v = q[:, :, :n], k[:, :, :n], v[:, :, :n]
-    all_rows = heads * attn.dense_pairs(n, n) <= MAX_WHOLE_PAIRS
-    out, error = attn(q, k, v, mask), 0.0
-    for rows in [slice(0, n)] if all_rows else list_rows(n):
-        expected = oracle(q[:, :, rows], k, v, mask if all_rows else mask.rows(rows, n, n))
-        error = max(error, check_error(relative_error(out[:, :, rows], expected), case.group.config.dtype))
-    return error, n
+    out, dtype = attn(q, k, v, mask), case.group.config.dtype
+    if heads * attn.dense_pairs(n, n) <= MAX_WHOLE_PAIRS:
+        return compare(out, oracle(q, k, v, mask), dtype), n
+    rows = draw_rows(n, Random(case.group.sampling.seed)).to(q.device)
+    size = len(rows) if supports_positions(oracle, Sample(q, k, v, {})) else 1
+    expected = [oracle(q[:, :, some], k, v, mask.rows(some, n, n)) for some in rows.split(size)]
+    return compare(out[:, :, rows], torch.cat(expected, 2), dtype), n
 
 
 def guess(case: Case, best: Roofline) -> Guess:

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from ...bench.measuring.output_comparison import InvalidResult
+from ...bench.measuring.row_errors import InvalidResult
 from . import checkpoint
 from .checkpoint import Progress
 from .learners import NO_COUNTS, EvaluationCounts, Learner, compute_loss, count_correct

@@ -106,7 +106,7 @@ class LuongLocal(Attention):
     def _compute_centers(self, q: Tensor, mask: Mask, m: int) -> Tensor:
         """p ``[B, H, N]``."""
         n = q.shape[2]
-        positions = torch.arange(n, device=q.device) + mask.start(n, m)
+        positions = mask.positions(n, m, device=q.device)
         if self.form is None or self.u is None:
             return positions.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
         hidden = (group_heads(widen(q), len(self.u)) @ cast_parameter(self.form, q).mT[:, None]).tanh()

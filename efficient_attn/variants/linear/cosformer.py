@@ -33,8 +33,8 @@ class CosFormer(LinearAttention):
 
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        start = mask.start(n, m)
-        self._check_horizon(max(start + n, m if mask.causal else m - min(start, 0)))
+        start, end = mask.span(n, m)
+        self._check_horizon(max(end, m if mask.causal else m - min(start, 0)))
         return super().run(q, k, v, mask, **inputs)
 
     def why_no_starts(self) -> str | None:

@@ -135,10 +135,10 @@ class LinearAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        config, allowed = self._make_config(mask.start(n, m), 0, self.divisor), mask.dense(n, m, device=q.device)
+        config, allowed = self._make_config(0, 0, self.divisor), mask.dense(n, m, device=q.device)
         weights = self.key_weights(k, mask.key_valid(m), **inputs)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        x, _ = config.queries(q, slice(0, n))
+        x, _ = config.phi(config.widen(q), mask.positions(n, m, device=q.device))  # the factor of a query cancels
         y, a = config.keys(k, slice(0, m), None, None)
         products = x @ y.mT
         if weights is not None:

@@ -43,7 +43,7 @@ class Retention(LinearAttention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m, heads = q.shape[2], k.shape[2], q.shape[1]
         gamma = 1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device=q.device))
-        distance = torch.arange(n, device=q.device)[:, None] + mask.start(n, m) - torch.arange(m, device=q.device)
+        distance = mask.positions(n, m, device=q.device)[:, None] - torch.arange(m, device=q.device)
         decay = gamma[:, None, None] ** distance.clamp(min=0) * mask.dense(n, m, device=q.device)
         if self.normalised:
             decay = decay / replace_zero_by_one(decay.sum(-1, keepdim=True)).sqrt()

@@ -225,8 +225,9 @@ class SparseAttention(Attention):
 def attend_pattern(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
     """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
     n, m = q.shape[2], k.shape[2]
-    g = Geometry(n, m, mask.start(n, m), mask.causal)
-    i, j = torch.arange(n, device=q.device)[:, None] + g.start, torch.arange(m, device=q.device)
+    first, end = mask.span(n, m)
+    g = Geometry(end - first, m, first, mask.causal)
+    i, j = mask.positions(n, m, device=q.device)[:, None], torch.arange(m, device=q.device)
     return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
 
 

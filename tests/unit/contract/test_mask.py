@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from efficient_attn.contract.mask import Mask
-from efficient_attn.errors import UsageError
+from efficient_attn.errors import UnsupportedError, UsageError
 
 CPU = torch.device("cpu")
 
@@ -60,6 +60,36 @@ def test_rows_equals_a_slice_of_the_dense_mask(case: tuple[int, int, int, Mask],
     selection = slice(start, data.draw(st.integers(start + 1, n)))
     rows = mask.rows(selection, n, m).dense(selection.stop - selection.start, m)
     assert torch.equal(rows, mask.dense(n, m)[:, :, selection])
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.data())
+def test_rows_by_index_equal_those_of_the_dense_mask(case: tuple[int, int, int, Mask], data: st.DataObject) -> None:
+    batch, n, m, mask = case
+    rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1))))
+    selected = mask.rows(rows, n, m)
+    selected.check(batch, len(rows), m, CPU)
+    assert torch.equal(selected.dense(len(rows), m), mask.dense(n, m)[:, :, rows])
+    start = m - n if mask.query_start is None else mask.query_start
+    assert selected.positions(len(rows), m).tolist() == (rows + start).tolist()
+    assert selected.span(len(rows), m) == (int(rows[0]) + start, int(rows[-1]) + start + 1)
+    assert mask.span(n, m) == (start, start + n)
+
+
+def test_queries_at_positions_have_no_start() -> None:
+    mask = Mask(query_positions=torch.tensor([5, 0, 9]))
+    assert (mask.used, mask.holds_tensors, mask.span(3, 10)) == ({"query_positions"}, True, (0, 10))
+    with pytest.raises(UnsupportedError, match=r"^Mask: queries at query_positions are not consecutive"):
+        mask.start(3, 10)
+    for wrong in (torch.tensor([0.5]), torch.tensor([[1]]), [1, 2]):
+        with pytest.raises(UsageError, match="query_positions must be an integer tensor of shape"):
+            Mask(query_positions=wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="query_positions cannot be combined with query_start"):
+        Mask(query_start=1, query_positions=torch.tensor([0]))
+    with pytest.raises(UsageError, match="cannot be combined with query_positions"):
+        Mask(cu_seqlens=torch.tensor([0, 3]), query_positions=torch.tensor([0]))
+    with pytest.raises(UsageError, match=r"query_positions must have shape \[2\], got \[3\]"):
+        mask.check(1, 2, 10, CPU)
 
 
 @settings(max_examples=150, deadline=None)

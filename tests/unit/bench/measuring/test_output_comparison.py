@@ -1,8 +1,9 @@
-"""Gradients of long calls: contributions of some rows are compared with the reference implementation."""
+"""Outputs and gradients of long calls are compared with the reference implementation on drawn rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import output_comparison
-from efficient_attn.bench.measuring.output_comparison import InvalidResult, check_gradients
+from efficient_attn.bench.measuring.output_comparison import (
+    check_call,
+    check_gradients,
+    check_repeated,
+    draw_cut,
+    draw_rows,
+)
+from efficient_attn.bench.measuring.row_errors import TOLERANCE, InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 
@@ -42,14 +50,14 @@ def test_correct_gradients_pass_with_a_small_error(variant: str, causal: bool, f
     except ea.UnsupportedError:
         pytest.skip("not supported")
     assert output_comparison.dense_pairs(w) > output_comparison.MAX_PAIRS_PER_ROUND
-    assert 0 < check_gradients(w, w.sample, results) < 2e-5
+    assert 0 < check_gradients(w, w.sample, results, Random(1)) < 2e-5
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("seq_len", [LONG, 3000])
 def test_half_precision_errors_are_below_half_the_tolerance(dtype: str, seq_len: int) -> None:
     w = _train("full", seq_len, dtype=dtype)
-    assert check_gradients(w, w.sample, w.forward_backward(w.sample)) < 0.5 * output_comparison.TOLERANCE[dtype]
+    assert check_gradients(w, w.sample, w.forward_backward(w.sample), Random(1)) < 0.5 * TOLERANCE[dtype]
 
 
 class _Twist(torch.autograd.Function):
@@ -124,7 +132,7 @@ def test_wrong_gradients_of_keys_or_values_are_detected(fault: str, of: str, tra
             subject.reset(2)
             subject.run(2)
             subject.verify()
-            subject.run.__self__.gradients_verified = False  # pyright: ignore
+            subject.run.__self__.wholly_verified = False  # pyright: ignore
 
     with pytest.raises(InvalidResult, match="gradient"):
         verify_samples()
@@ -135,8 +143,164 @@ def test_wrong_gradients_of_keys_or_values_are_detected(fault: str, of: str, tra
     verify_samples()
 
 
-def test_compared_rows_are_distinct_at_every_length() -> None:
-    for n in range(1, 300):
-        rows = [i for block in output_comparison.list_rows(n) for i in range(block.start, block.stop)]
-        assert len(rows) == len(set(rows)) == min(n, 96)
-        assert {0, n - 1} <= set(rows) <= set(range(n))
+# -- drawn rows -----------------------------------------------------------------------------------------------------
+
+
+def test_compared_rows_are_drawn_singly_from_all() -> None:
+    for n in (1, 2, 95, 96, 97, 1000):
+        rng, drawn = Random(n), set[int]()
+        for _ in range(60):
+            rows = draw_rows(n, rng).tolist()
+            assert rows == sorted(set(rows))
+            assert len(rows) == min(n, 96)
+            assert {0, n - 1} <= set(rows)
+            drawn |= set(rows)
+        assert len(drawn) >= 0.99 * n
+        assert drawn <= set(range(n))
+    assert draw_rows(5000, Random(1)).tolist() != draw_rows(5000, Random(2)).tolist()
+    gaps = draw_rows(100_000, Random(3)).diff()
+    assert (gaps > 1).sum() >= 94  # single rows, not runs
+
+
+def test_cuts_are_no_multiples_of_a_block() -> None:
+    rng = Random(0)
+    for n in (2, 3, 64, 65, 1000):
+        cuts = {draw_cut(n, rng) for _ in range(300)}
+        assert cuts <= {cut for cut in range(1, n) if cut % 2}
+        assert len(cuts) >= min(n // 2, 50)
+
+
+class Faulty(ea.SoftmaxAttention):
+    """Exact attention whose output is changed by a fault; its reference is right."""
+
+    fault: Callable[[Faulty, Tensor, Tensor], Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, Tensor] = {}
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return type(self).fault(self, q, super().compute(q, k, v, mask))
+
+
+def _compute_seen_rows_only(self: Faulty, q: Tensor, out: Tensor) -> Tensor:
+    n, seen = out.shape[2], torch.zeros(out.shape[2], dtype=torch.bool)
+    for start in (0, n // 2 - 16, n - 32):
+        seen[start : start + 32] = True
+    return out * seen[:, None]
+
+
+def _shift_a_tile(self: Faulty, q: Tensor, out: Tensor) -> Tensor:
+    out = out.clone()
+    if out.shape[2] >= 192:
+        out[:, :, 128:192] = out[:, :, 64:128]
+    return out
+
+
+def _round_one_head(self: Faulty, q: Tensor, out: Tensor) -> Tensor:
+    out = out.clone()
+    out[-1, -1, 40:] = out[-1, -1, 40:].bfloat16().to(out)
+    return out
+
+
+def _swap_single_rows(self: Faulty, q: Tensor, out: Tensor) -> Tensor:
+    """Three rows of a thousand, which drawn rows rarely include, at places of a whole tile."""
+    out = out.clone()
+    out[:, :, 63 : min(out.shape[2], 200) : 64] *= 1.01
+    return out
+
+
+def _remember_a_row(self: Faulty, q: Tensor, out: Tensor) -> Tensor:
+    """The last row is that of the first call of this size."""
+    kept = self.kept.setdefault(str(out.shape), out[:, :, -1:].clone())
+    return torch.cat([out[:, :, :-1], kept], 2)
+
+
+OUTPUT_FAULTS = {  # and whether drawn rows alone suffice, round after round
+    "seen rows only": (_compute_seen_rows_only, True),
+    "shifted tile": (_shift_a_tile, True),
+    "rounded head": (_round_one_head, True),
+    "single rows": (_swap_single_rows, False),
+    "remembered row": (_remember_a_row, False),
+}
+
+
+def _register(name: str, fault: Callable[[Faulty, Tensor, Tensor], Tensor]) -> None:
+    ea.register(name, family="full")(type("Case", (Faulty,), {"fault": fault, "__doc__": Faulty.__doc__}))
+
+
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+@pytest.mark.parametrize("fault", OUTPUT_FAULTS)
+@pytest.mark.parametrize(
+    "axes", [{"causal": True}, {"batch": 2, "heads": 4}, {"seq_len": 2011, "head_dim": 64}], ids=str
+)
+def test_faults_in_some_rows_are_detected(fault: str, mode: str, axes: dict[str, Any]) -> None:
+    plant, rows_suffice = OUTPUT_FAULTS[fault]
+    _register("zz_faulty", plant)
+    w = Workload(tiny_suites.case("zz_faulty", mode, **{"seq_len": 1000} | axes))
+    subject = make_timed(w, seed=7)
+    calls: Any = subject.run.__self__  # pyright: ignore[reportFunctionMemberAccess]
+    calls.wholly_verified = rows_suffice
+
+    def verify_two_rounds() -> None:
+        for _ in range(2):
+            subject.reset(2)
+            subject.run(2)
+            subject.verify()
+            calls.wholly_verified = rows_suffice
+
+    with pytest.raises(InvalidResult, match="differs from the reference"):
+        verify_two_rounds()
+
+
+@pytest.mark.parametrize("fill", ["full", "drawn", "packed"])
+@pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=7", "mqa", "cosformer", "random_blocks"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_whole_outputs_of_correct_mechanisms_are_accepted(variant: str, dtype: str, fill: str) -> None:
+    w = Workload(tiny_suites.case(variant, seq_len=777, dtype=dtype, fill=fill, batch=3, causal=True))
+    out = w.forward(w.sample)
+    for seed in range(4):
+        check_repeated(w, w.sample, out, Random(seed))
+        check_call(w, w.sample, (out,), Random(seed))
+
+
+def test_the_reference_computes_all_drawn_rows_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = ea.SoftmaxAttention.oracle
+
+    def count(self: Any, q: Tensor, *args: Any, **inputs: Any) -> Tensor:
+        sizes.append(q.shape[2])
+        return real(self, q, *args, **inputs)
+
+    monkeypatch.setattr(ea.SoftmaxAttention, "oracle", count)
+    w = Workload(tiny_suites.case("full", seq_len=1000))
+    assert w.reference_supports_positions
+    sizes.clear()
+    out = w.forward(w.sample)
+    check_call(w, w.sample, (out,), Random(0))
+    assert sizes == [96]
+    sizes.clear()
+    monkeypatch.setattr(output_comparison, "MAX_PAIRS_PER_CALL", 40 * 1000 * w.shape.heads)
+    check_call(w, w.sample, (out,), Random(0))
+    assert sizes == [40, 40, 16]
+
+
+def test_a_reference_that_needs_consecutive_queries_computes_row_by_row() -> None:
+    sizes: list[int] = []
+
+    class Consecutive(ea.SoftmaxAttention):
+        """Exact attention whose reference uses the start of its queries."""
+
+        def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            start = mask.start(q.shape[2], k.shape[2])
+            sizes.append(q.shape[2])
+            return super().oracle(q, k, v, ea.Mask(causal=mask.causal, query_start=start), **inputs)
+
+    ea.register("zz_consecutive", family="full")(Consecutive)
+    w = Workload(tiny_suites.case("zz_consecutive", seq_len=500, causal=True))
+    assert check_call(w, w.sample, (w.forward(w.sample),), Random(0)) < 1e-5
+    assert sizes == [1] * 96
+    wrong = w.forward(w.sample)
+    wrong[:, :, 1::2] *= 1.01
+    with pytest.raises(InvalidResult, match="relative error"):
+        check_call(w, w.sample, (wrong,), Random(0))

@@ -14,9 +14,9 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.case_config import CaseConfig
-from efficient_attn.bench.measuring.output_comparison import InvalidResult
-from efficient_attn.bench.measuring.padded_rows import make_mask, select_rows
+from efficient_attn.bench.measuring.padded_rows import make_mask, select_rows, split_queries
 from efficient_attn.bench.measuring.preparation import prepare_case
+from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.cost_estimate import estimate_call
@@ -99,14 +99,38 @@ def test_shorter_calls_are_padded_proportionally(fill: str) -> None:
 
 @pytest.mark.parametrize("fill", ["full", *FILLS])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("block", [slice(0, 5), slice(12, 31), slice(37, 40)])
-def test_selected_rows_equal_those_of_the_whole_output(fill: str, causal: bool, block: slice) -> None:
-    w = Workload(_case(fill, causal=causal, dtype="float64"))
-    rows = select_rows(w.sample, w.mask, block, w.attn.traits.inputs)
-    assert rows.rows.start == block.start
+@pytest.mark.parametrize("rows", [[0], [0, 5, 12, 13, 30, 39], [7, 8, 38]])
+@pytest.mark.parametrize(
+    ("variant", "axes"),
+    [("full", {}), ("linear", {}), ("cosformer", {}), ("mqa", {}), ("strided:stride=5", {}), ("performer", {}),
+     ("retention", {"causal": True}), ("luong_local:window=4", {}), ("random_blocks:block_size=8", {})],
+)  # fmt: skip
+def test_selected_rows_equal_those_of_the_whole_output(
+    fill: str, causal: bool, variant: str, axes: dict[str, Any], rows: list[int]
+) -> None:
+    w = Workload(_case(fill, variant, dtype="float64", **{"causal": causal} | axes))
+    parts = select_rows(w.sample, w.mask, torch.tensor(rows), w.attn.traits.inputs)
+    assert [row for part in parts for row in part.rows.tolist()] == rows
+    assert len(parts) == 1 or fill == "packed"
+    assert w.reference_supports_positions
+    for part in parts:
+        with torch.no_grad():
+            alone = w.oracle(*part.sample[:3], part.mask)
+        torch.testing.assert_close(alone, w.forward(w.sample)[:, :, part.rows])
+
+
+@pytest.mark.parametrize("fill", ["full", *FILLS])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("cut", [1, 13, 39])
+def test_queries_are_split_with_all_keys(fill: str, causal: bool, cut: int) -> None:
+    if fill == "packed":
+        pytest.skip("packed sequences are not split")
+    w = Workload(_case(fill, dtype="float64", causal=causal))
+    parts = split_queries(w.sample, w.mask, cut, w.attn.traits.inputs)
     with torch.no_grad():
-        alone = ea.create("full:backend=dense")(*rows.sample[:3], rows.mask)
-    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.rows])
+        outputs = [w.attn(*sample[:3], mask) for sample, mask in parts]
+    assert [out.shape[2] for out in outputs] == [cut, 40 - cut]
+    torch.testing.assert_close(torch.cat(outputs, 2), w.forward(w.sample))
 
 
 # -- verification --------------------------------------------------------------------------------------------------

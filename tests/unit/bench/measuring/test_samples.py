@@ -14,7 +14,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench.case_config import MAX_DECODE_STEPS
 from efficient_attn.bench.measuring import samples
-from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.bench.measuring.samples import MIN_STEPS, WARMUP_STEPS, TimedSteps, make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload, list_key_inputs
 from efficient_attn.instruments.global_state import GlobalStateChanged

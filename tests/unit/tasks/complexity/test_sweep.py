@@ -11,7 +11,7 @@ import torch
 from flop_clock import FlopClock
 
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.instruments.timing import TooSlow
 from efficient_attn.tasks.complexity.complexity_task import guess

@@ -14,7 +14,7 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.errors import UsageError
 from efficient_attn.registry import info, names
 from efficient_attn.results import durable
