@@ -96,7 +96,7 @@ class Call:
 
     tied = make_deprecated_alias("tied", "shares_qk")
 
-    def queries(self, rows: slice) -> Call:
+    def queries(self, rows: slice | Tensor) -> Call:
         """The same call with only these queries; the mask is unchanged."""
         return self.change(lambda x: x[:, :, rows], "query")
 

@@ -11,6 +11,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
+from ...errors import UnsupportedError
 from ..check import check
 from ..subject import STARTS, Call, Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
@@ -71,6 +72,21 @@ def equals_oracle_anywhere(subject: Subject) -> None:
             padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
             for m in (mask, padded) if subject.traits.padding else (mask,):
                 _check_outputs(subject, call.under(m), graph=start in (0, 40))
+
+
+@check(needs="cross", unless="mixes_queries")
+def single_reference_rows(subject: Subject) -> None:
+    """The reference computes single rows, at query_positions, as in the whole output. It may refuse them."""
+    shape, rows = subject.shape(150), torch.tensor([0, 5, 6, 77, 149])
+    attn = subject.oracle(shape)
+    for mask in subject.masks(shape):
+        call = subject.draw(shape, mask=mask)
+        want = call.run(attn)[:, :, rows]
+        try:
+            got = call.queries(rows).under(mask.rows(rows, 150, 150)).run(attn)
+        except UnsupportedError:
+            return  # it needs consecutive queries: verification computes its rows one by one
+        assert_close(got, want, f"rows {rows.tolist()} of 150 of the reference, {describe(mask)}")
 
 
 @check(skip_reason=no_fast_backend)
@@ -181,6 +197,7 @@ CHECKS = (
     gradients_equal_oracle,
     dtypes,
     equals_oracle_anywhere,
+    single_reference_rows,
     value_width,
     gradcheck,
     large_inputs,
