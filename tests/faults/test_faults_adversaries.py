@@ -97,7 +97,7 @@ DISABLE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
     "integrity": lambda monkeypatch: monkeypatch.setattr(integrity, "_recorded", {}),
-    "finished": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
+    "finished": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda *_: None),
 }
 SAFEGUARDS = {
     "pointer": ["new_inputs"],

@@ -18,7 +18,7 @@ from ...instruments.global_state import GlobalStateChanged
 from ...instruments.timing import TimedCall
 from ..case_config import MAX_DECODE_STEPS
 from .inputs import MAX_INPUT_SETS, ChangingInputs, make_inputs
-from .output_comparison import check_call, check_gradients, check_repeated, check_step, supports_rows
+from .output_comparison import check_call, check_gradients, check_repeated, check_step, draw_rows, supports_rows
 from .row_errors import InvalidResult
 from .verification import as_results, check_plain, verify_case
 from .workload import Workload
@@ -92,7 +92,7 @@ class TimedCalls:
     def verify(self) -> None:
         """Verify the result of the chosen call on drawn rows, the first time also its whole output and gradients."""
         last = as_results(self.last)[0]
-        check_finished(last.detach())
+        check_finished(last.detach(), self.random)
         check_inputs(self.inputs)
         sample = self.samples[self.chosen_call % len(self.samples)]
         results = as_results(self.last if self.chosen is None else self.chosen)
@@ -158,7 +158,7 @@ class TimedSteps:
     def verify(self) -> float:
         """Compare the chosen step with the reference row, and return the error if it is within tolerance."""
         assert self.last is not None
-        check_finished(self.last)
+        check_finished(self.last, self.random)
         check_inputs(self.context)
         check_inputs(self.tokens)
         out, other = (self.last, None) if self.chosen is None else (self.chosen, self.last)
@@ -173,13 +173,14 @@ class TimedSteps:
         self.chosen = self.last = None
 
 
-def check_finished(last: Tensor) -> None:
-    """Raise `InvalidResult` if the last output changes after its call has returned."""
+def check_finished(last: Tensor, rng: random.Random) -> None:
+    """Raise `InvalidResult` if drawn rows of the last output change after its call has returned."""
     if type(last) is not Tensor or not last.numel():
         return  # `check_plain` rejects other types
-    rows = last[:, :, -1].clone()
+    rows = draw_rows(last.shape[2], rng).to(last.device)
+    returned = last[:, :, rows]
     sleep(BACKGROUND_WORK_S)
-    if not torch.equal(rows.nan_to_num(), last[:, :, -1].nan_to_num()):
+    if not torch.equal(returned.nan_to_num(), last[:, :, rows].nan_to_num()):
         raise InvalidResult("the output still changed after the call had returned")
 
 
