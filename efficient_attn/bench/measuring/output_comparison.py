@@ -85,6 +85,7 @@ def draw_cut(n: int, rng: Random) -> int:
 def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], rows: Tensor) -> float:
     """The largest error of the output, and of the gradient of queries if there is one, on these rows."""
     with_gradient, errors = len(results) > 1, []
+    terms = estimate_gradient_terms(w, sample, out) if with_gradient else 0.0
     for part in select_parts(w, sample, rows):
         q, k, v, inputs = part.sample
         q = q.detach().requires_grad_(with_gradient)
@@ -95,7 +96,7 @@ def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tens
             upstream = w.upstream(out)[:, :, part.rows]
             (gradient,) = torch.autograd.grad(expected, [q], upstream, allow_unused=True, materialize_grads=True)
             label = "the queries' gradient"
-            errors.append(check_same(w, results[1][:, :, part.rows], gradient, label, cancels=True))
+            errors.append(check_same(w, results[1][:, :, part.rows], gradient, label, terms=terms))
     return max(errors)
 
 
@@ -147,16 +148,26 @@ def check_gradients(
     reference for these rows. Otherwise they are compared with those of a new instance on copies of the inputs.
     """
     if dense_pairs(w) <= max_pairs:
-        return _check_all(w, results, w.forward_backward(sample, attn=w.oracle))
+        return _check_all(w, sample, results, w.forward_backward(sample, attn=w.oracle))
     if supports_rows(w):
         return _check_difference(w, sample, results, draw_rows(w.shape.n, rng).to(results[0].device))
-    return _check_all(w, results, w.forward_backward(_copy(sample), attn=w.case.create()))
+    return _check_all(w, sample, results, w.forward_backward(_copy(sample), attn=w.case.create()))
 
 
-def _check_all(w: Workload, results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    names = ("output", *["gradient"] * (len(expected) - 1))
-    pairs = zip(names, results, expected, strict=True)
-    return max(check_same(w, a.detach(), b.detach(), f"the {n}", cancels=n == "gradient") for n, a, b in pairs)
+def _check_all(w: Workload, sample: Sample, results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    terms = estimate_gradient_terms(w, sample, results[0])
+    named = zip(results, expected, ("the output", *["the gradient"] * (len(expected) - 1)), strict=True)
+    return max(check_same(w, a.detach(), b.detach(), n, terms=terms if n != "the output" else 0.0) for a, b, n in named)
+
+
+def estimate_gradient_terms(w: Workload, sample: Sample, out: Tensor) -> float:
+    """The norm of the terms whose sum a row of a gradient is: sums of products of all inputs, which may cancel."""
+    q, k, v, upstream = (_mean_norm(x) for x in (sample.q, sample.k, sample.v, w.upstream(out)))
+    return upstream * v * max(q, k) * sample.q.shape[-1] ** -0.5
+
+
+def _mean_norm(x: Tensor | None) -> float:
+    return 1.0 if x is None else float(x[:, :, :N_ROWS].float().norm(dim=-1).mean())
 
 
 def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], rows: Tensor) -> float:
@@ -190,11 +201,9 @@ def _check_shape(w: Workload, out: Tensor) -> Tensor:
     return out
 
 
-def check_same(
-    w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, cancels: bool = False
-) -> float:
+def check_same(w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, terms: float = 0.0) -> float:
     """The error of a result: see `compare`."""
-    return compare(out, expected, w.case.group.config.dtype, label, cancels=cancels)
+    return compare(out, expected, w.case.group.config.dtype, label, terms=terms)
 
 
 def _check_total(w: Workload, out: Tensor, expected: Tensor, label: str) -> float:
