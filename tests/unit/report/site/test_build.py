@@ -103,7 +103,14 @@ def test_claim_pages_state_where_the_figures_are_from(site: Path) -> None:
     (page,) = (site / "c").glob("nystrom-six-steps*.html")
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page.read_text())))
     assert facts["As published"] == "about 6 iterations in all experiments"
-    assert facts["Source check"].startswith('O(N): the abstract. Six iterations: "for all our')
+    assert facts["Place"].startswith('after equation 14: "about 6 iterations')
+    assert facts["Rule"].endswith("replaces the rule of <code>nystrom-six-steps</code>")
+    assert facts["Source check"].startswith('O(n): the abstract. Six iterations: "For all our')
+    (arithmetic,) = (site / "c").glob("mqa-cache*.html")
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(arithmetic.read_text())))
+    assert facts["Not counted"] == "Arithmetic: true by construction, not counted"
+    front = (site / "index.html").read_text()
+    assert front.index("<h3>Claims</h3>") < front.index("<h3>Arithmetic: true by") < front.index("<h3>From memory:")
 
 
 def test_task_pages_list_scores_or_leaderboards(site: Path) -> None:
