@@ -85,6 +85,8 @@ def test_the_index_matches_its_schema_and_the_files(site: Path) -> None:
     assert [run.name for run in index.runs] == ["first", "second"]
     listed = [*index.runs, *index.mechanisms, *index.claims, *index.leaderboards, *index.tasks]
     assert [one.page for one in listed if not (site / one.page).is_file()] == []
+    assert {claim.group for claim in index.claims if claim.counts} == {"published"}
+    assert {claim.group for claim in index.claims} == {"published", "arithmetic", "from memory"}
     for run in index.runs:
         lines = gzip.decompress((site / run.rows).read_bytes()).decode().splitlines()
         assert len(lines) == 1 + run.cases
