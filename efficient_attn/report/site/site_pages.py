@@ -19,7 +19,7 @@ from ...results.sanitize import sanitize_line
 from .. import formatting, page
 from ..claims import claims_text
 from ..claims.ledger import ClaimGroup
-from ..claims.verdicts import VERDICTS, ClaimVerdict, Verdict
+from ..claims.verdicts import VERDICTS, ClaimVerdict
 from ..drawing import figures, length_plots, style
 from ..gather import Frame
 from ..sections import tradeoffs
@@ -125,7 +125,7 @@ class SitePages:
         }
         return self._render_template("front", 0, **variables)
 
-    def _list_verdicts(self, group: ClaimGroup) -> list[tuple[Verdict, list[ClaimVerdict]]]:
+    def _list_verdicts(self, group: ClaimGroup) -> list[tuple[str, list[ClaimVerdict]]]:
         """The claims of a group by verdict."""
         claims = self.data.verdicts.list_group(group)
         by_verdict = [(verdict, [claim for claim in claims if claim.verdict == verdict]) for verdict in VERDICTS]
