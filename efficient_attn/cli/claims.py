@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from .output import print_json
+from .runs import choose_runs
 
 
 def claims(args: Namespace) -> int:
@@ -20,9 +21,10 @@ def claims(args: Namespace) -> int:
     if not args.run:
         raise UsageError("claims: needs at least one run's folder, or --check FILE")
     entries = ledger.load_ledger([Path(file) for file in args.claims])  # reports errors before runs are read
+    runs = choose_runs("claims", args.run)
     from ..report.claims import claims_text, evidence, verdicts
 
-    rows = evidence.read_evidence([Path(run) for run in args.run])
+    rows = evidence.read_evidence(runs)
     columns = [*_list_task_columns(), *rows.task_columns]
     for entry in entries:
         ledger.check_task_columns(entry.claim, columns, entry.file)
@@ -31,7 +33,8 @@ def claims(args: Namespace) -> int:
         return print_json(claims_text.as_json(verdicts_of_claims))
     from . import console
 
-    console.print_table("Claims", claims_text.COLUMNS, claims_text.as_rows(verdicts_of_claims))
+    for title, table_rows in claims_text.list_tables(verdicts_of_claims):
+        console.print_table(title, claims_text.COLUMNS, table_rows)
     print(*claims_text.summarise(verdicts_of_claims), sep="\n")
     return 0
 
@@ -56,9 +59,11 @@ def _check_files(args: Namespace) -> int:
 
 
 def _list_task_columns() -> list[str]:
-    """The columns that tasks add, as frames name them."""
+    """The columns that tasks add, as frames name them, and those computed from them."""
     from ..bench.task_registry import find_task, list_tasks
+    from ..report.claims.row_query import PERPLEXITY_COLUMN
     from ..tasks import TABLE
 
     tasks = {name: find_task(target) for name, target in list_tasks(TABLE).items()}
-    return sorted({c if "." in c else f"{name}.{c}" for name, task in tasks.items() for c in task.columns})
+    columns = {c if "." in c else f"{name}.{c}" for name, task in tasks.items() for c in task.columns}
+    return sorted({*columns, PERPLEXITY_COLUMN})

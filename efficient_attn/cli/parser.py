@@ -197,6 +197,7 @@ def _add_report_options(verb: argparse.ArgumentParser) -> None:
 def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("base", metavar="BASE", help="a run's folder, or a pytest-benchmark JSON file")
     verb.add_argument("new", metavar="NEW", help="the same, measured later")
+    verb.add_argument("more", nargs="*", help=argparse.SUPPRESS)  # what else a pattern matches; only two may be runs
     verb.add_argument(
         "--by",
         choices=("speedup", "latency"),

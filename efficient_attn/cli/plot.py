@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import UsageError
 from . import values
 from .output import print_json, write_file
+from .runs import choose_runs
 
 if TYPE_CHECKING:
     from ..report.paper.export import FileFormat
@@ -72,7 +73,7 @@ def plot(args: Namespace) -> int:
         labels=tuple(args.label),
         filters={name: value for name in FILTERS if (value := getattr(args, name)) is not None},
     )
-    figure = make_figure([Path(run) for run in args.run], request)
+    figure = make_figure(choose_runs("plot", args.run), request)
     write_file(file, figure.data)
     if args.json:
         data = {"file": str(file), "caption": figure.caption, "place": figure.config_text, "shown": figure.labels}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,11 +75,27 @@ def clean(args: Namespace) -> int:
     return 0
 
 
-def choose_runs(verb: str, named: Sequence[str], *patterns: str) -> list[Path]:
-    """The named runs, otherwise those in ``results/`` whose row files match a pattern. Raises `UsageError` for none."""
+def choose_runs(verb: str, named: Sequence[str], *patterns: str, benchmark_files: bool = False) -> list[Path]:
+    """The named runs, otherwise those in ``results/`` whose row files match a pattern.
+
+    A name that is no run, such as a file that ``results/*`` matches, is skipped with one line on stderr. Raises
+    `UsageError` if none is left. benchmark_files: whether JSON files of pytest-benchmark are runs.
+    """
     if named:
-        return [Path(run) for run in named]
+        return _skip_other_paths([Path(run) for run in named], benchmark_files)
     folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
     if not folders:
         raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
     return folders
+
+
+def _skip_other_paths(paths: Sequence[Path], benchmark_files: bool) -> list[Path]:
+    from ..results.sanitize import sanitize_line
+    from ..results.shards import ROWS_FILE, list_shards
+
+    others = [path for path in paths if not (list_shards(path) or (benchmark_files and path.suffix == ".json"))]
+    if len(others) == len(paths):
+        raise UsageError(f"{', '.join(map(str, others))}: no run here (no {ROWS_FILE})")
+    for path in others:
+        print(f"efficient-attn: {sanitize_line(str(path))}: skipped, no run here (no {ROWS_FILE})", file=sys.stderr)
+    return [path for path in paths if path not in others]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from .output import print_files, print_json, to_json_text, write_file
+from .runs import choose_runs
 from .signals import interruptible_by_sigterm, report_stop
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def report(args: Namespace) -> int:
         return _export(args)
     from ..report import write_report
 
-    runs = [Path(r) for r in args.run]
+    runs = choose_runs("report", args.run)
     folder = Path(args.out) if args.out else runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report")
     try:
         files = write_report(runs, folder)
@@ -195,8 +196,9 @@ def _export(args: Namespace) -> int:
 
     if len(args.run) > 1 or args.out:
         raise UsageError("report: --export takes one RUN and writes to the file that it names; leave out --out")
+    (run,) = choose_runs("report", args.run)
     for name, file in args.export:
-        write_file(file, to_json_text(EXPORTS[name](Path(args.run[0]))))
+        write_file(file, to_json_text(EXPORTS[name](run)))
     if args.json:
         return print_json({name: str(file) for name, file in args.export})
     print_files(dict(args.export))
@@ -210,11 +212,12 @@ def compare(args: Namespace) -> int:
     from ..results.compare import compare
     from ..results.exchange import read_run
 
-    if args.out and Path(args.out).resolve() in (Path(args.base).resolve(), Path(args.new).resolve()):
+    base, new = _choose_pair(args)
+    if args.out and Path(args.out).resolve() in (base.resolve(), new.resolve()):
         raise UsageError(f"compare: --out {args.out} is one of the compared files; name another file")
     comparison = compare(
-        read_run(Path(args.base)),
-        read_run(Path(args.new)),
+        read_run(base),
+        read_run(new),
         by=args.by,
         confidence=args.confidence,
         margin=args.margin,
@@ -236,3 +239,13 @@ def compare(args: Namespace) -> int:
     if args.fail_on_regression and comparison.regressed:
         return 1
     return 3 if args.fail_if_blind and comparison.blind else 0
+
+
+def _choose_pair(args: Namespace) -> tuple[Path, Path]:
+    """The two runs to compare: of more than two paths, those that are runs."""
+    if not args.more:
+        return Path(args.base), Path(args.new)
+    runs = choose_runs("compare", [args.base, args.new, *args.more], benchmark_files=True)
+    if len(runs) != 2:
+        raise UsageError(f"compare: takes two runs, BASE and NEW, not {len(runs)}")
+    return runs[0], runs[1]

@@ -154,8 +154,29 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     6: lambda body: {"gate_len": None, "read_from": None, "fill": "full"},
     7: lambda body: {"choices": None},
     8: lambda body: {"budget": None},
-    9: lambda body: dict.fromkeys(_ADDED_IN_9) | {"kernels": _join_kernels(body.get("samples"))},
+    9: lambda body: {
+        **dict.fromkeys(_ADDED_IN_9),
+        "kernels": _join_kernels(body.get("samples")),
+        "extra": _judge_upper_bounds(body.get("extra")),
+    },
 }
+
+
+def _judge_upper_bounds(extra: Any) -> Any:
+    """The columns of a sweep with verdicts on upper bounds: before schema 9 slower growth contradicted a claim.
+
+    Rows do not have the suite's tolerance: an interval that ends above the claimed exponent stays inconclusive.
+    """
+    if not isinstance(extra, dict):
+        return extra
+    changed = {}
+    for quantity in ("time", "memory"):
+        verdict, high, claimed = (extra.get(f"{quantity}_{name}") for name in ("verdict", "high", "claimed"))
+        if verdict == "contradicted: grows more slowly":
+            changed[f"{quantity}_verdict"] = "reproduced: grows more slowly"
+        elif verdict == "inconclusive" and isinstance(high, int | float) and isinstance(claimed, int | float):
+            changed[f"{quantity}_verdict"] = "reproduced" if high <= claimed else verdict
+    return extra | changed
 
 
 def _join_kernels(samples: Any) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from .shards import (
 )
 
 RUN_FILE = "run.json"
+OLDEST_COMPARABLE_PROTOCOL = 4  # earlier ones verified and timed with other code (`bench.case.PROTOCOL`)
 
 
 class StoreError(UsageError):
@@ -142,6 +143,12 @@ def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -
 def read_sessions(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
     return [rename_machine(session) for session in _read_raw_sessions(folder)]
+
+
+def is_older_protocol(session: Mapping[str, Any]) -> bool:
+    """Whether a session of run.json was measured with a protocol whose results are no longer comparable."""
+    protocol = session.get("protocol")
+    return isinstance(protocol, int) and protocol < OLDEST_COMPARABLE_PROTOCOL
 
 
 def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:

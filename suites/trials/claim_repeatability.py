@@ -4,7 +4,8 @@
 
 compares runs of the same suites on the same machine, an hour or more apart. All claims are evaluated on the first runs,
 then on the second ones. Prints how many the second runs decide, for how many of these the first runs give the same
-verdict, and every claim on which they differ. Claims that one of the two did not measure are not counted.
+verdict, and every claim on which they differ. Claims that one of the two did not measure are not counted, nor is what
+the ledger does not count: arithmetic, and figures from memory.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ MEASURED = (*DECIDED, "inconclusive")
 
 
 def evaluate_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
-    """The verdicts on all claims by their ids, from these runs only."""
-    return {verdict.entry.claim.id: verdict for verdict in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
+    """The verdicts on all claims that count by their ids, from these runs only."""
+    verdicts = evaluate_claims(load_ledger([]), read_evidence(runs)).claims
+    return {verdict.entry.claim.id: verdict for verdict in verdicts if verdict.entry.counts}
 
 
 def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict]) -> Counter[str]:

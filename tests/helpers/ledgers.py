@@ -26,7 +26,10 @@ def claim_fields(rule: dict[str, Any], rows: dict[str, Any] | None = None, **kno
 def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> LedgerEntry:
     claim = Claim.model_validate(claim_fields(rule, rows, **known))
     return LedgerEntry(
-        "a", ClaimSource(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)), claim, True
+        "a",
+        ClaimSource(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)),
+        claim,
+        claim.group == "published",
     )
 
 
@@ -57,13 +60,14 @@ date = 2026-01-01
     return path
 
 
-def evidence(*records: Record, started: dt.datetime | None = STARTED) -> Evidence:
+def evidence(*records: Record, started: dt.datetime | None = STARTED, protocol: int | None = None) -> Evidence:
     """The evidence in runs, one for each ``run_id``."""
     rows: list[EvidenceRow] = []
     for run in dict.fromkeys(r.row.run_id for r in records):
         own = [r for r in records if r.row.run_id == run]
         baselines = {id(e.record): e.baseline for e in pair_with_baselines(own).values()}
-        rows += [make_evidence_row(r, baselines.get(id(r)), started) for r in own]
+        session = {"started": started and started.isoformat(), "protocol": protocol}
+        rows += [make_evidence_row(r, baselines.get(id(r)), session) for r in own]
     return Evidence(rows)
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ... import units
 from ...results.sanitize import sanitize_line
-from .ledger import ClaimRule
-from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict
+from .ledger import GROUPS, ClaimGroup, ClaimRule
+from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict, count_verdicts
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
 OLDER_MARK = " *"  # after a verdict; explained in the last line
 
 
-def as_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
-    """Return one table row per claim, in the order of the files."""
-    return [[sanitize_line(text) for text in _make_row(claim_verdict)] for claim_verdict in verdicts.claims]
+GROUP_TITLES: Mapping[ClaimGroup, str] = {
+    "published": "Claims",
+    "arithmetic": "Arithmetic: true by construction, not counted",
+    "from memory": "From memory: figures that could not be looked up, not counted",
+}
+
+
+def list_tables(verdicts: LedgerVerdicts) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the title and the rows of each group's table: a row per claim, in the order of the files."""
+    for group, title in GROUP_TITLES.items():
+        if claim_verdicts := verdicts.list_group(group):
+            yield title, [[sanitize_line(text) for text in _make_row(verdict)] for verdict in claim_verdicts]
 
 
 def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
@@ -27,7 +37,8 @@ def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
     parts += [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
     if claim_verdict.verdict in ("not measured", "out of regime"):
         parts.append(claim.run)
-    claimed = f"{claim.says} (tested as {format_rule(claim.rule)})"
+    origin = claim.where or ("from memory" if claim.from_memory else "")
+    claimed = "; ".join(filter(None, (claim.says, origin, f"tested as {format_rule(claim.rule)}")))
     return f"{claim.id}: {claim.claim}", claim_verdict.entry.source.cite, claimed, measured, "; ".join(parts)
 
 
@@ -61,6 +72,8 @@ def _format_value(rule: ClaimRule, value: float) -> str:
 
 
 def _format_needed(machine_verdict: MachineVerdict) -> str:
+    if machine_verdict.decided_alone:
+        return "decided alone, but not after the correction"
     format_value = units.percent if machine_verdict.decisive.log_scale else units.number
     half_width = format_value(machine_verdict.half_width) if machine_verdict.half_width is not None else "none"
     return f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}"
@@ -68,15 +81,25 @@ def _format_needed(machine_verdict: MachineVerdict) -> str:
 
 def summarise(verdicts: LedgerVerdicts) -> list[str]:
     """Summarize all verdicts in a few sentences."""
-    counted = sum(claim_verdict.entry.counts for claim_verdict in verdicts.claims)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.counts.items() if count)
+    counted = [claim_verdict for claim_verdict in verdicts.claims if claim_verdict.entry.counts]
     older = sum(RULE_IS_NEWER in claim_verdict.notes for claim_verdict in verdicts.claims)
-    return [
-        f"{len(verdicts.claims)} claims ({counted} counted, at most three per mechanism and source): {counts}.",
-        f"Family-wise confidence of all verdicts: {1 - RISK:.0%} "
-        f"(Holm correction over {verdicts.tests} tests with an error).",
-        *([f"* {RULE_IS_NEWER}: {older}."] if older else []),
+    sentences = [
+        f"{len(verdicts.claims)} claims, {len(counted)} counted (at most three per mechanism and source)"
+        f"{_format_counts(counted)}."
     ]
+    others = [(group, verdicts.list_group(group)) for group in GROUPS if group != "published"]
+    sentences += [f"{len(listed)} {group}, not counted{_format_counts(listed)}." for group, listed in others if listed]
+    sentences.append(
+        f"Intervals: 95% of each test alone. Verdicts: family-wise confidence {1 - RISK:.0%} "
+        f"(Holm correction over {verdicts.tests} tests with an error)."
+    )
+    return sentences + [f"* {RULE_IS_NEWER}: {older}."] * bool(older)
+
+
+def _format_counts(claim_verdicts: Sequence[ClaimVerdict]) -> str:
+    """``: 3 reproduced, 1 contradicted``."""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in count_verdicts(claim_verdicts).items())
+    return f": {counts}" if counts else ""
 
 
 def as_json(verdicts: LedgerVerdicts) -> list[dict[str, Any]]:
@@ -88,6 +111,7 @@ def _claim_as_json(claim_verdict: ClaimVerdict) -> dict[str, Any]:
     entry, decisive = claim_verdict.entry, claim_verdict.decisive_machine
     return entry.claim.model_dump(mode="json", exclude_defaults=True) | {
         "source": entry.source.model_dump(mode="json", exclude={"claim"}) | {"file": entry.file},
+        "group": entry.claim.group,
         "counts": entry.counts,
         "verdict": claim_verdict.verdict,
         "measured": _machine_as_json(decisive) if decisive else None,
@@ -109,4 +133,5 @@ def _machine_as_json(machine_verdict: MachineVerdict) -> dict[str, Any]:
         "cases": list(decisive.cases),
         "half_width": machine_verdict.half_width,
         "would_decide": machine_verdict.needed_half_width,
+        "decided_alone": machine_verdict.decided_alone,
     }

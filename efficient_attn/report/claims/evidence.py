@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from ...results import frames, store
@@ -23,8 +24,15 @@ from ...results.exchange import list_round_values, name_group
 from ...results.rows import Record
 from ...results.stats import Mean
 from .ledger import Claim, ClaimRule
-from .measurement import BASIS_ROUNDS, BASIS_SINGLE, Measurement, average_measurements, fit_power
-from .row_query import Query, matches
+from .measurement import (
+    BASIS_ROUNDS,
+    BASIS_SINGLE,
+    MAX_EXPONENT,
+    Measurement,
+    average_measurements,
+    fit_power,
+)
+from .row_query import LOSS_COLUMN, PERPLEXITY_COLUMN, Query, matches
 
 TIME_COLUMNS = ("latency_ms", "speedup", "tokens_per_s", "tflops_per_s", "roofline_share", "bandwidth_share")
 TIME_COLUMNS += ("swap.step_ms",)
@@ -39,12 +47,14 @@ DEPENDENT_COLUMNS = {"seq_len": "budget", "mode": "case", "inputs": "case", "lay
 @dataclass(frozen=True)
 class EvidenceRow:
     """A row of a run. values: its columns, those of tasks, and ``case``, the third part of the case key.
-    baseline: the baseline timed together with it. started: the start of its session, if known."""
+    baseline: the baseline timed together with it. started: the start of its session, if known. older_protocol: whether
+    it was measured with an older protocol; such rows test no claim."""
 
     record: Record
     values: Mapping[str, Any]
     baseline: Record | None
     started: dt.datetime | None
+    older_protocol: bool = False
 
     @property
     def disturbed(self) -> bool:
@@ -64,9 +74,10 @@ class Evidence:
         """The columns of tasks in these rows."""
         return {column for row in self.rows for column in row.values if "." in column}
 
-    def find(self, query: Query, value: str) -> list[EvidenceRow]:
-        """The rows that match a query and have a number in this column."""
-        return [row for row in self.rows if _is_number(row.values.get(value)) and matches(row.values, query)]
+    def find(self, query: Query, value: str, *, older_protocol: bool = False) -> list[EvidenceRow]:
+        """The rows of the present, or of older protocols, that match a query and have a number in this column."""
+        rows = [row for row in self.rows if row.older_protocol is older_protocol]
+        return [row for row in rows if _is_number(row.values.get(value)) and matches(row.values, query)]
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
@@ -74,14 +85,11 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     rows: list[EvidenceRow] = []
     for run in {store.find_rows_path(run).resolve(): run for run in runs}.values():
         records = frames.read_records(run)
-        start_times = {
-            str(session.get("run_id")): _read_time(session.get("started"))
-            for session in store.read_sessions(store.find_rows_path(run).parent)
-        }
+        sessions = {str(s.get("run_id")): s for s in store.read_sessions(store.find_rows_path(run).parent)}
         entries = pair_with_baselines(records)
         baselines = {id(entry.record): entry.baseline for entry in entries.values()}
         rows += [
-            make_evidence_row(r, baselines.get(id(r)), start_times.get(str(r.row.run_id)))
+            make_evidence_row(r, baselines.get(id(r)), sessions.get(str(r.row.run_id), {}))
             for r in records
             if r.row.status == "ok"
         ]
@@ -89,13 +97,18 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
 
 
 def make_evidence_row(
-    record: Record, baseline: Record | None = None, started: dt.datetime | None = None
+    record: Record, baseline: Record | None = None, session: Mapping[str, Any] = MappingProxyType({})
 ) -> EvidenceRow:
-    """A row for claims, with its baseline and the date of its session."""
+    """A row for claims, with its baseline, and the date and protocol of its session."""
     row = record.row
     values = {name: value for name, value in vars(row).items() if name != "extra"}
     values |= {frames.name_column(row, name): value for name, value in row.extra.items()}
-    return EvidenceRow(record, values | {"case": "".join(row.case_key.split("/")[2:3])}, baseline, started)
+    values["case"] = "".join(row.case_key.split("/")[2:3])
+    loss = values.get(LOSS_COLUMN)
+    if _is_number(loss) and row.metric == "nats a token":
+        values[PERPLEXITY_COLUMN] = math.exp(min(loss, MAX_EXPONENT))
+    started, older_protocol = _read_time(session.get("started")), store.is_older_protocol(session)
+    return EvidenceRow(record, values, baseline, started, older_protocol)
 
 
 def _read_time(text: Any) -> dt.datetime | None:
@@ -115,12 +128,14 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class ClaimTests:
-    """The tests of a claim and their rows, by machine. out_of_regime, disturbed: numbers of rows left out."""
+    """The tests of a claim and their rows, by machine. out_of_regime, disturbed, older_protocol: numbers of rows left
+    out."""
 
     tests: Mapping[str, Sequence[Measurement]]
     rows: Mapping[str, Sequence[EvidenceRow]]
     out_of_regime: int
     disturbed: int
+    older_protocol: int
 
 
 def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
@@ -147,7 +162,10 @@ def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
             rows[machine] += [row, *paired_rows]
     tests = {machine: _make_tests(pairs, rule) for machine, pairs in measured_rows.items()}
     tests = {machine: machine_tests for machine, machine_tests in tests.items() if machine_tests}
-    counts = len(matching) - len(in_regime), len(in_regime) - len(undisturbed)
+    older = [
+        row for row in evidence.find(claim.rows, rule.value, older_protocol=True) if matches(row.values, claim.regime)
+    ]
+    counts = len(matching) - len(in_regime), len(in_regime) - len(undisturbed), len(older)
     return ClaimTests(tests, {machine: rows[machine] for machine in tests}, *counts)
 
 

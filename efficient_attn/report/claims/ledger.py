@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,6 +20,8 @@ from ...bench.planning.validation import format_problem
 from ...errors import UsageError, make_unknown_error
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
+ClaimGroup = Literal["published", "arithmetic", "from memory"]
+GROUPS: tuple[ClaimGroup, ...] = get_args(ClaimGroup)
 LEDGER_FOLDER = Path(__file__).parent
 MAX_COUNTED = 3  # counted claims per mechanism and source
 
@@ -74,20 +76,32 @@ class ClaimRule(_LedgerModel):
 class Claim(_LedgerModel):
     """A claim of a source, in our own words, and its test.
 
-    says: the figures as published. rows: the rows that test it. regime: conditions under which it applies. run: the
-    command that measures such rows. date: when the rule was created. hash: of id, date, rows, regime and rule.
+    says: the figures as published. where: table, column and row of the source, or the words of a section.
+    from_memory: the figures could not be looked up. arithmetic: the claim is true by construction. rows: the rows that
+    test it. regime: conditions under which it applies. run: the command that measures such rows. date: when the rule
+    was created. hash: of id, date, rows, regime and rule. replaces: the id of the claim whose rule this one changed.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     mechanism: str
     claim: str
     says: str
+    where: str = ""
+    from_memory: bool = False
+    arithmetic: bool = False
     rows: Query
     regime: Query = {}
     rule: ClaimRule
     run: str
     date: dt.datetime | dt.date
     hash: str = ""
+    replaces: str = ""
+
+    @model_validator(mode="after")
+    def _validate_origin(self) -> Self:
+        if self.where and self.from_memory:
+            raise ValueError("a figure from memory has no place in the source: leave out where or from_memory")
+        return self
 
     @model_validator(mode="after")
     def _validate_columns(self) -> Self:
@@ -98,6 +112,13 @@ class Claim(_LedgerModel):
         if not self.rows:
             raise ValueError("rows must have at least one condition, otherwise every row matches")
         return self
+
+    @property
+    def group(self) -> ClaimGroup:
+        """Claims of another group than ``published`` do not count."""
+        if self.arithmetic:
+            return "arithmetic"
+        return "from memory" if self.from_memory else "published"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -135,7 +156,8 @@ class ClaimSource(_LedgerModel):
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A claim with its source. counts: whether it is one of the first `MAX_COUNTED` of its mechanism and source."""
+    """A claim with its source. counts: whether it is neither arithmetic nor from memory, and one of the first
+    `MAX_COUNTED` such claims of its mechanism and source."""
 
     file: str
     source: ClaimSource
@@ -153,9 +175,11 @@ def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
             raise UsageError(f"{file}: {format_wrong_hash(wrong_claims[0])}")
         numbers = Counter[str]()
         for claim in source.claim:
-            numbers[claim.mechanism] += 1
-            entries.append(LedgerEntry(Path(file).stem, source, claim, numbers[claim.mechanism] <= MAX_COUNTED))
+            numbers[claim.mechanism] += claim.group == "published"
+            counts = claim.group == "published" and numbers[claim.mechanism] <= MAX_COUNTED
+            entries.append(LedgerEntry(Path(file).stem, source, claim, counts))
     _check_unique((entry.claim.id for entry in entries), "the claims")
+    _check_replaced([entry.claim for entry in entries])
     return entries
 
 
@@ -200,6 +224,14 @@ def _check_unique(ids: Iterable[str], source: str) -> None:
     repeated = [name for name, count in Counter(ids).items() if count > 1]
     if repeated:
         raise UsageError(f"{source}: duplicate id {repeated[0]!r}")
+
+
+def _check_replaced(claims: Sequence[Claim]) -> None:
+    """A replaced claim must be gone, so that one of two rules cannot be chosen after the result."""
+    ids = {claim.id for claim in claims}
+    for claim in claims:
+        if claim.replaces in ids:
+            raise UsageError(f"claim {claim.id!r} replaces {claim.replaces!r}, which must be removed")
 
 
 def _list_keys(table: list[int | str]) -> list[str]:

@@ -47,6 +47,7 @@ class Range(BaseModel):
 Condition: TypeAlias = Range | Scalar | list[Scalar]
 Query: TypeAlias = dict[str, Condition]
 
+LOSS_COLUMN, PERPLEXITY_COLUMN = "swap.loss", "swap.perplexity"  # the second is computed from the first
 COLUMN_TYPES = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "extra"}
 SHARE_METRICS = ("accuracy", "total_variation", "missed_mass", "agreement", "attention_share", "sink_mass")
 SHARE_METRICS += ("own_sink_mass",)

@@ -1,4 +1,7 @@
-"""Verdicts on claims, with a family-wise error rate controlled by Holm's method over all tests of all claims."""
+"""Verdicts on claims, with a family-wise error rate controlled by Holm's method over all tests of all claims.
+
+Only verdicts are corrected; intervals are those of each test alone.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from typing import Literal
 
 from ...results.stats import adjust_holm
 from .evidence import ClaimTests, Evidence, gather_tests
-from .ledger import LedgerEntry
+from .ledger import ClaimGroup, LedgerEntry
 from .measurement import BASIS_NO_ERROR, IntervalSide, Measurement
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "out of regime", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "inconclusive", "out of regime", "not measured")
-RISK = 0.05  # family-wise error rate of all verdicts
+RISK = 0.05  # family-wise error rate of all verdicts, and of each interval
 # by the side of a machine's tests on which any interval lies, in order of precedence
 VERDICT_BY_SIDE: Mapping[IntervalSide, Verdict] = {
     "outside": "contradicted",
@@ -27,8 +30,8 @@ RULE_IS_NEWER = "tested on rows older than the rule"
 @dataclass(frozen=True)
 class MachineVerdict:
     """The verdict from the rows of one machine. decisive: the test with the smallest margin to the bounds. low, high:
-    its interval at its adjusted risk. half_width, needed_half_width: half-width of an inconclusive test, and the one
-    that would decide; relative on the log scale."""
+    its own 95% interval. half_width, needed_half_width: of an inconclusive test, the half-width of that interval and
+    the one that would decide; relative on the log scale. decided_alone: inconclusive only because of the correction."""
 
     machine: str
     verdict: Verdict
@@ -38,6 +41,7 @@ class MachineVerdict:
     high: float | None
     half_width: float | None = None
     needed_half_width: float | None = None
+    decided_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,15 @@ class LedgerVerdicts:
     claims: tuple[ClaimVerdict, ...]
     tests: int
 
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """The number of claims by verdict."""
-        counter = Counter(claim_verdict.verdict for claim_verdict in self.claims)
-        return {verdict: counter[verdict] for verdict in VERDICTS}
+    def list_group(self, group: ClaimGroup) -> list[ClaimVerdict]:
+        """The claims of one group, in the order of the files."""
+        return [claim_verdict for claim_verdict in self.claims if claim_verdict.entry.claim.group == group]
+
+
+def count_verdicts(claim_verdicts: Iterable[ClaimVerdict]) -> dict[Verdict, int]:
+    """The number of claims by verdict, without verdicts of no claim."""
+    counter = Counter(claim_verdict.verdict for claim_verdict in claim_verdicts)
+    return {verdict: counter[verdict] for verdict in VERDICTS if counter[verdict]}
 
 
 def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> LedgerVerdicts:
@@ -100,10 +108,13 @@ def _evaluate_machine(entry: LedgerEntry, machine: str, tests: Sequence[tuple[Me
     sides: list[IntervalSide] = [measurement.side(*bounds, risk) for measurement, risk in tests]
     deciding_side, verdict = next(pair for pair in VERDICT_BY_SIDE.items() if pair[0] in sides)
     candidates = [test for test, side in zip(tests, sides, strict=True) if side == deciding_side]
-    decisive, risk = min(candidates, key=lambda test: (test[0].margin(*bounds), test[0].cases))
-    low, high = decisive.interval(risk) or (None, None)
-    widths = decisive.half_widths(*bounds, risk) if verdict == "inconclusive" else (None, None)
-    return MachineVerdict(machine, verdict, len(tests), decisive, low, high, *widths)
+    decisive, _ = min(candidates, key=lambda test: (test[0].margin(*bounds), test[0].cases))
+    low, high = decisive.interval(RISK) or (None, None)
+    if verdict != "inconclusive":
+        return MachineVerdict(machine, verdict, len(tests), decisive, low, high)
+    decided_alone = all(measurement.side(*bounds, RISK) != "open" for measurement, _ in tests)
+    widths = decisive.half_widths(*bounds, RISK)
+    return MachineVerdict(machine, verdict, len(tests), decisive, low, high, *widths, decided_alone)
 
 
 def _make_claim_verdict(
@@ -127,6 +138,8 @@ def _list_notes(entry: LedgerEntry, claim_tests: ClaimTests, machines: Sequence[
         yield "; ".join(f"{v} on {', '.join(names)}" for v, names in names_by_verdict.items() if names)
     if claim_tests.disturbed:
         yield f"{claim_tests.disturbed} disturbed rows left out"
+    if claim_tests.older_protocol:
+        yield f"{claim_tests.older_protocol} rows of older protocols left out"
     created_at = entry.claim.created_at
     rows = [row for machine_rows in claim_tests.rows.values() for row in machine_rows]
     if any(row.started is None or row.started < created_at for row in rows):

@@ -73,6 +73,8 @@ def _make_index(data: SiteData, pages: SitePages) -> site_index.Index:
                 id=claim_verdict.entry.claim.id,
                 mechanism=claim_verdict.entry.claim.mechanism,
                 source=claim_verdict.entry.source.cite,
+                group=claim_verdict.entry.claim.group,
+                counts=claim_verdict.entry.counts,
                 verdict=claim_verdict.verdict,
                 page=pages.link_claim(claim_verdict),
             )

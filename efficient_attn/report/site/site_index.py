@@ -44,11 +44,13 @@ class ListedMechanism(_IndexModel):
 
 
 class ListedClaim(_IndexModel):
-    """A claim in the index."""
+    """A claim in the index. counts: whether it is one of those that count, as in `ledger.LedgerEntry`."""
 
     id: str
     mechanism: str
     source: str
+    group: str
+    counts: bool
     verdict: str
     page: str
 

@@ -18,6 +18,7 @@ from ...results.file_marks import MARK
 from ...results.sanitize import sanitize_line
 from .. import formatting, page
 from ..claims import claims_text
+from ..claims.ledger import ClaimGroup
 from ..claims.verdicts import VERDICTS, ClaimVerdict
 from ..drawing import figures, length_plots, style
 from ..gather import Frame
@@ -109,7 +110,6 @@ class SitePages:
         data, cpus = self.data, self.data.gathered.cpus
         links = {name: mechanism.link for name, mechanism in data.mechanisms.items()}
         script = self._read_template("picker.js")
-        verdicts = data.verdicts.claims
         variables = {
             "picker": picker.make_picker(data.groups, data.curves_by_config, links, cpus),
             "uses": picker.USE_WORDS,
@@ -119,11 +119,17 @@ class SitePages:
             "families": self._group_by_family(),
             "others": [mechanism for mechanism in data.mechanisms.values() if not mechanism.is_listed],
             "comparisons": list(library_comparison.list_library_comparisons(data.groups, cpus)),
-            "verdicts": [(verdict, [v for v in verdicts if v.verdict == verdict]) for verdict in VERDICTS],
+            "claim_groups": [(title, self._list_verdicts(group)) for group, title in claims_text.GROUP_TITLES.items()],
             "script": Markup(script),
             "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         }
         return self._render_template("front", 0, **variables)
+
+    def _list_verdicts(self, group: ClaimGroup) -> list[tuple[str, list[ClaimVerdict]]]:
+        """The claims of a group by verdict."""
+        claims = self.data.verdicts.list_group(group)
+        by_verdict = [(verdict, [claim for claim in claims if claim.verdict == verdict]) for verdict in VERDICTS]
+        return [(verdict, listed) for verdict, listed in by_verdict if listed]
 
     def _draw_front(self) -> figures.Plot | None:
         """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
@@ -171,6 +177,7 @@ class SitePages:
         entry, machines = claim_verdict.entry, claim_verdict.machines
         variables = {
             "rule": claims_text.format_rule(entry.claim.rule),
+            "group_title": claims_text.GROUP_TITLES[entry.claim.group],
             "measured": [(m.machine, m.verdict, claims_text.format_measured(entry.claim.rule, m)) for m in machines],
             "runs": self._find_runs({key for machine in machines for key in machine.decisive.cases}),
             "bibtex": bibliography.make_bibtex(entry.source, entry.file),

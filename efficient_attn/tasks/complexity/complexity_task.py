@@ -37,9 +37,9 @@ UNTIMED_CALLS = 8  # of each size, for calibration and memory
 
 
 class GrowthClaim(BaseModel):
-    """A published claim. time, memory: formulas in N, D, H (the heads that share one width) and C (1, or 2 with a
-    causal mask), up to a constant. parameters: the exact number without biases, for D inputs and outputs, with k for a
-    convolution's width. sequential: sequential steps. source: of the claim."""
+    """A published claim. time, memory: upper bounds, as formulas in N, D, H (the heads that share one width) and C (1,
+    or 2 with a causal mask), up to a constant. parameters: the exact number without biases, for D inputs and outputs,
+    with k for a convolution's width. sequential: sequential steps. source: of the claim."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,9 +62,9 @@ class ComplexityKeys(Keys):
 
     sizes: of the sweep, by default those of ``seq_len``, or of ``head_dim`` times the heads. length, width: if they do
     not vary. training: whether a call is a forward and a backward pass. most_s, most_bytes: limits of a call, at which
-    a sweep ends. octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval lies
-    within it of the claimed one reproduces it, one whose interval lies outside contradicts it, all others are
-    inconclusive. claims: by name or spec.
+    a sweep ends. octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval ends
+    at most this far above the claimed one reproduces it, one whose interval begins above contradicts it, all others
+    are inconclusive. claims: by name or spec.
     """
 
     along: tuple[Along, ...] = ("length", "width")
@@ -215,12 +215,11 @@ def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octave
 
 
 def compute_verdict(measured: Estimate, claimed: float, tolerance: float) -> str:
-    """The verdict on an exponent, by the rule of `ComplexityKeys`. An exact one is its own interval."""
+    """The verdict on an exponent, by the rule of `ComplexityKeys`: the claim is an upper bound, which slower growth
+    satisfies. An exact exponent is its own interval."""
     low, high = (measured.value if end is None else end for end in (measured.low, measured.high))
-    if claimed - tolerance <= low and high <= claimed + tolerance:
-        return "reproduced"
-    if high < claimed - tolerance:
-        return "contradicted: grows more slowly"
+    if high <= claimed + tolerance:
+        return "reproduced: grows more slowly" if high < claimed - tolerance else "reproduced"
     return "contradicted: grows faster" if low > claimed + tolerance else "inconclusive"
 
 

@@ -216,6 +216,25 @@ def test_the_kernels_of_schema_8_are_read_from_the_samples(kernels: list[str] | 
     assert Record.from_line(line(older(8, variant="full", samples=samples))).row.kernels == column
 
 
+@pytest.mark.parametrize(
+    ("verdict", "high", "now"),
+    [
+        ("contradicted: grows more slowly", 1.2, "reproduced: grows more slowly"),
+        ("inconclusive", 1.5, "reproduced"),
+        ("inconclusive", 1.6, "inconclusive"),  # the suite's tolerance is not in the row
+        ("inconclusive: less than 4 octaves", 1.2, "inconclusive: less than 4 octaves"),
+        ("contradicted: grows faster", 2.2, "contradicted: grows faster"),
+    ],
+)
+def test_slower_growth_no_longer_contradicts_claims_of_schema_8(verdict: str, high: float, now: str) -> None:
+    for quantity in ("time", "memory"):
+        columns = {f"{quantity}_verdict": verdict, f"{quantity}_high": high, f"{quantity}_claimed": 1.5}
+        extra = Record.from_line(line(older(8, extra=columns))).row.extra
+        assert extra == columns | {f"{quantity}_verdict": now}
+    kept = body(extra={"time_verdict": verdict, "time_high": high, "time_claimed": 1.5})
+    assert Record.from_line(line(kept)).row.extra["time_verdict"] == verdict
+
+
 def test_an_unknown_column_of_an_older_schema_is_reported_too() -> None:
     with pytest.raises(ValueError, match="unknown column colour"):
         Record.from_line(line(older(1, colour="red")))

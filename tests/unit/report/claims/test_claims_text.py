@@ -8,7 +8,7 @@ from typing import Any
 from compare_runs import record
 from ledgers import entry, evidence, pair
 
-from efficient_attn.report.claims.claims_text import as_json, as_rows, summarise
+from efficient_attn.report.claims.claims_text import as_json, list_tables, summarise
 from efficient_attn.report.claims.verdicts import LedgerVerdicts, evaluate_claims
 
 
@@ -16,44 +16,94 @@ def _evaluate(rule: dict[str, Any], *records: Any, **known: Any) -> LedgerVerdic
     return evaluate_claims([entry(rule, **known)], evidence(*records))
 
 
+def _list_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
+    return [row for _, rows in list_tables(verdicts) for row in rows]
+
+
 def test_rows_contain_the_claim_the_measurement_and_the_verdict() -> None:
-    ((claim, source, claimed, measured, verdict),) = as_rows(_evaluate({"value": "speedup", "at_least": 4}, *pair(5.0)))
+    ((claim, source, claimed, measured, verdict),) = _list_rows(
+        _evaluate({"value": "speedup", "at_least": 4}, *pair(5.0))
+    )
     assert (claim, source, verdict) == ("a-claim: It is fast.", "A 2026", "reproduced")
-    assert claimed == "2x (tested as speedup at least 4.00x)"
+    assert claimed == "2x; tested as speedup at least 4.00x"
     assert measured.startswith("5.0")
     assert "x (" in measured
 
 
 def test_unmeasured_claims_name_the_command_that_measures_them() -> None:
-    ((*_, measured, verdict),) = as_rows(_evaluate({"value": "speedup", "at_least": 4}))
+    ((*_, measured, verdict),) = _list_rows(_evaluate({"value": "speedup", "at_least": 4}))
     assert (measured, verdict) == ("\u2013", "not measured; efficient-attn run quickstart")
 
 
 def test_inconclusive_claims_name_the_interval_that_would_decide() -> None:
-    ((*_, verdict),) = as_rows(_evaluate({"value": "speedup", "at_least": 5.01}, *pair(5.0, spread=0.3)))
+    ((*_, verdict),) = _list_rows(_evaluate({"value": "speedup", "at_least": 5.01}, *pair(5.0, spread=0.3)))
     assert verdict.startswith("inconclusive; half-width ")
     assert "%, needed to decide: " in verdict
+
+
+def test_claims_that_only_the_correction_leaves_open_are_marked() -> None:
+    unclear = [entry({"value": "speedup", "at_least": 5.01}, id=f"n{i}") for i in range(400)]
+    found = evaluate_claims([entry({"value": "speedup", "at_least": 4.5}), *unclear], evidence(*pair(5.0, spread=0.1)))
+    verdicts = [row[-1] for row in _list_rows(found)]
+    assert verdicts[0] == "inconclusive; decided alone, but not after the correction"
+    assert verdicts[1].startswith("inconclusive; half-width ")
+    assert [data["measured"]["decided_alone"] for data in as_json(found)[:2]] == [True, False]
 
 
 def test_rules_are_stated_in_their_units() -> None:
     growth = {"value": "peak_memory_bytes", "over": "seq_len", "between": [0.8, 1.2]}
     rows = [record("linear", n, peak_memory_bytes=n * 1024) for n in (64, 128)]
-    ((_, _, claimed, measured, _),) = as_rows(_evaluate(growth, *rows))
-    assert claimed == "2x (tested as exponent of peak_memory_bytes over seq_len from 0.80 to 1.20)"
+    ((_, _, claimed, measured, _),) = _list_rows(_evaluate(growth, *rows))
+    assert claimed == "2x; tested as exponent of peak_memory_bytes over seq_len from 0.80 to 1.20"
     assert measured == "1.00"
-    ((_, _, claimed, measured, _),) = as_rows(_evaluate({"value": "peak_memory_bytes", "at_most": 2048}, *rows))
-    assert (claimed, measured) == ("2x (tested as peak_memory_bytes at most 2.00 KiB)", "128 KiB, worst of 2 tests")
+    ((_, _, claimed, measured, _),) = _list_rows(_evaluate({"value": "peak_memory_bytes", "at_most": 2048}, *rows))
+    assert (claimed, measured) == ("2x; tested as peak_memory_bytes at most 2.00 KiB", "128 KiB, worst of 2 tests")
 
 
 def test_control_characters_are_removed() -> None:
     found = _evaluate({"value": "speedup", "at_least": 4}, claim="\x1b[31mred")
-    assert "\x1b" not in "".join(as_rows(found)[0])
+    assert "\x1b" not in "".join(_list_rows(found)[0])
+
+
+def test_claims_show_the_place_of_their_figures() -> None:
+    rule = {"value": "speedup", "at_least": 4}
+    ((_, _, placed, *_),) = _list_rows(_evaluate(rule, where="Table 2, column 4K, row A"))
+    ((_, _, remembered, *_),) = _list_rows(_evaluate(rule, from_memory=True))
+    assert placed == "2x; Table 2, column 4K, row A; tested as speedup at least 4.00x"
+    assert remembered == "2x; from memory; tested as speedup at least 4.00x"
 
 
 def test_the_summary_counts_verdicts() -> None:
     first, second = summarise(_evaluate({"value": "speedup", "at_least": 4}, *pair(5.0)))
-    assert first == "1 claims (1 counted, at most three per mechanism and source): 1 reproduced."
-    assert second == "Family-wise confidence of all verdicts: 95% (Holm correction over 1 tests with an error)."
+    assert first == "1 claims, 1 counted (at most three per mechanism and source): 1 reproduced."
+    assert second == (
+        "Intervals: 95% of each test alone. "
+        "Verdicts: family-wise confidence 95% (Holm correction over 1 tests with an error)."
+    )
+
+
+def test_arithmetic_and_claims_from_memory_are_listed_and_counted_apart() -> None:
+    rule = {"value": "speedup", "at_least": 4}
+    entries = [
+        entry(rule),
+        entry(rule, id="sum", arithmetic=True),
+        entry(rule, id="law", arithmetic=True, from_memory=True),
+        entry(rule, id="recalled", from_memory=True),
+    ]
+    found = evaluate_claims(entries, evidence(*pair(5.0)))
+    assert [
+        (title.partition(":")[0], [row[0].partition(":")[0] for row in rows]) for title, rows in list_tables(found)
+    ] == [
+        ("Claims", ["a-claim"]),
+        ("Arithmetic", ["sum", "law"]),
+        ("From memory", ["recalled"]),
+    ]
+    assert summarise(found)[:3] == [
+        "4 claims, 1 counted (at most three per mechanism and source): 1 reproduced.",
+        "2 arithmetic, not counted: 2 reproduced.",
+        "1 from memory, not counted: 1 reproduced.",
+    ]
+    assert [data["group"] for data in as_json(found)] == ["published", "arithmetic", "arithmetic", "from memory"]
 
 
 def test_json_contains_the_claim_and_every_machine() -> None:

@@ -41,6 +41,52 @@ def test_every_source_states_where_its_figures_are_from() -> None:
     assert {name for name, text in found.items() if not re.fullmatch(r"[^\n]{20,300}\.", text)} == set()
 
 
+def test_every_figure_has_a_place_in_its_source_or_is_from_memory() -> None:
+    assert {entry.claim.id for entry in SHIPPED if bool(entry.claim.where) == entry.claim.from_memory} == set()
+    counted = [entry.claim for entry in SHIPPED if entry.counts]
+    assert all(claim.where and not claim.arithmetic for claim in counted)
+
+
+def test_thresholds_are_the_exact_quotients_of_published_figures() -> None:
+    noted = re.compile(r"^rule .*?(?:at_least|at_most) = ([0-9.]+) \} # ([0-9.]+) / ([0-9.]+)$", re.MULTILINE)
+    found = [match for path in LEDGER_FOLDER.glob("*.toml") for match in noted.findall(path.read_text())]
+    assert len(found) >= 15
+    assert {(text, float(above) / float(below)) for text, above, below in found} == {
+        (text, float(text)) for text, *_ in found
+    }
+
+
+def test_changed_rules_replace_older_ones_that_are_gone(tmp_path: Path) -> None:
+    replaced = {entry.claim.replaces for entry in SHIPPED} - {""}
+    assert len(replaced) >= 60
+    assert not replaced & {entry.claim.id for entry in SHIPPED}
+    changed = write(tmp_path / "b.toml", more='replaces = "a-claim"').read_text().replace("a-claim", "b-claim", 1)
+    (tmp_path / "b.toml").write_text(changed)
+    right = read_source(tmp_path / "b.toml").claim[0].expected_hash
+    (tmp_path / "b.toml").write_text(re.sub('hash = ".*"', f'hash = "{right}"', changed))
+    assert load_ledger([tmp_path / "b.toml"])[0].claim.replaces == "a-claim"
+    with pytest.raises(UsageError, match="claim 'b-claim' replaces 'a-claim', which must be removed"):
+        load_ledger([write(tmp_path / "a.toml"), tmp_path / "b.toml"])
+
+
+def test_only_published_claims_count(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.toml").read_text()
+    head, claim = text.split("[[claim]]")
+    flags = ["arithmetic = true", "from_memory = true", "", "", "", ""]
+    blocks = [claim.replace("a-claim", f"c{i}") + flag + "\n" for i, flag in enumerate(flags)]
+    (tmp_path / "a.toml").write_text(head + "".join(f"[[claim]]{block}" for block in blocks))
+    hashes = [one.expected_hash for one in read_source(tmp_path / "a.toml").claim]
+    blocks = [re.sub('hash = ".*"', f'hash = "{right}"', block) for block, right in zip(blocks, hashes, strict=True)]
+    (tmp_path / "a.toml").write_text(head + "".join(f"[[claim]]{block}" for block in blocks))
+    assert [entry.counts for entry in load_ledger([tmp_path / "a.toml"])] == [False, False, True, True, True, False]
+
+
+def test_a_figure_from_memory_has_no_place() -> None:
+    fields = claim_fields({"value": "speedup", "at_least": 2}, where="Table 2", from_memory=True)
+    with pytest.raises(ValidationError, match="leave out where or from_memory"):
+        Claim.model_validate(fields)
+
+
 @pytest.mark.parametrize("command", sorted({entry.claim.run for entry in SHIPPED}))
 def test_the_commands_of_claims_are_valid(command: str) -> None:
     program, *words = shlex.split(command)

@@ -85,6 +85,8 @@ def test_the_index_matches_its_schema_and_the_files(site: Path) -> None:
     assert [run.name for run in index.runs] == ["first", "second"]
     listed = [*index.runs, *index.mechanisms, *index.claims, *index.leaderboards, *index.tasks]
     assert [one.page for one in listed if not (site / one.page).is_file()] == []
+    assert {claim.group for claim in index.claims if claim.counts} == {"published"}
+    assert {claim.group for claim in index.claims} == {"published", "arithmetic", "from memory"}
     for run in index.runs:
         lines = gzip.decompress((site / run.rows).read_bytes()).decode().splitlines()
         assert len(lines) == 1 + run.cases
@@ -103,7 +105,14 @@ def test_claim_pages_state_where_the_figures_are_from(site: Path) -> None:
     (page,) = (site / "c").glob("nystrom-six-steps*.html")
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page.read_text())))
     assert facts["As published"] == "about 6 iterations in all experiments"
-    assert facts["Source check"].startswith('O(N): the abstract. Six iterations: "for all our')
+    assert facts["Place"].startswith('after equation 14: "about 6 iterations')
+    assert facts["Rule"].endswith("replaces the rule of <code>nystrom-six-steps</code>")
+    assert facts["Source check"].startswith('O(n): the abstract. Six iterations: "For all our')
+    (arithmetic,) = (site / "c").glob("mqa-cache*.html")
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(arithmetic.read_text())))
+    assert facts["Not counted"] == "Arithmetic: true by construction, not counted"
+    front = (site / "index.html").read_text()
+    assert front.index("<h3>Claims</h3>") < front.index("<h3>Arithmetic: true by") < front.index("<h3>From memory:")
 
 
 def test_task_pages_list_scores_or_leaderboards(site: Path) -> None:
