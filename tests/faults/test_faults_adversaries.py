@@ -11,7 +11,7 @@ from adversary_detection import ADVERSARIES, LONG, SHORT, make_suite
 from shell import run
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring import inputs, jobs, output_comparison, samples, verification
+from efficient_attn.bench.measuring import inputs, output_comparison, round_job, samples, verification
 from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
@@ -69,7 +69,7 @@ def test_the_honest_counterpart_is_measured(name: str, length: int, rows: pd.Dat
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    assert jobs.MeasureRounds  # its import records the functions that must not be replaced
+    assert round_job.MeasureRounds  # its import records the functions that must not be replaced
     with tiny_suites.isolated_registry():
         ea.load_plugin(str(ADVERSARIES))
         yield
