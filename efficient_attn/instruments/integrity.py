@@ -77,13 +77,14 @@ class Snapshot:
     """
 
     def __init__(self, namespaces: Iterable[RecordedNamespace]) -> None:
+        namespaces = list(namespaces)
         recorded = [n for n in namespaces if n.values]
         keys = [(*n.values, next(iter(n.values))) for n in recorded]  # twice, as one key alone gives no tuple
         self.getters, self.names = [itemgetter(*k) for k in keys], [n.names for n in recorded]
         self.values = tuple(n.values[key] for n, ks in zip(recorded, keys, strict=True) for key in ks)
         codes = {function: code for n in recorded for function, code in n.codes.items()}
         self.functions, self.codes = tuple(codes), tuple(codes.values())
-        self.inherited = [(n.inherited, n.names.keys()) for n in recorded if n.inherited]
+        self.inherited = [(n.inherited, n.names.keys()) for n in namespaces if n.inherited]
 
     def is_intact(self) -> bool:
         """Whether nothing was replaced."""
@@ -111,8 +112,9 @@ def record_integrity() -> None:
     if not new_modules:
         return
     for module in new_modules:
-        for owner in (module, *_list_classes(module)):
-            _record(owner, _list_members(owner))
+        _record(module, _list_members(module))
+        for cls in _list_classes(module):
+            _record(cls, _list_members(cls), _list_inherited(cls))
     _record_torch(_collect_names(code for n in _recorded.values() for code in n.codes.values()))
     _snapshot = Snapshot(_recorded.values())
 
@@ -163,6 +165,12 @@ def _list_members(owner: Any) -> dict[str, Any]:
         if (callable(x) and getattr(x, "__module__", None) not in UNRECORDED_MODULES)
         or (name.isupper() and isinstance(x, CONSTANTS))
     }
+
+
+def _list_inherited(cls: type) -> frozenset[str]:
+    """The methods of a class's bases that it does not define: defining one later would replace them."""
+    names = {name for base in cls.__mro__[1:-1] for name in _list_members(base)}
+    return frozenset(names - vars(cls).keys())
 
 
 def _collect_names(codes: Iterable[CodeType]) -> set[str]:
