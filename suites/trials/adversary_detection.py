@@ -5,8 +5,8 @@
 Runs every mechanism of the plug-ins adversaries*.py and its counterpart TIMES times (20 by default) through the command
 line, with different seeds, and prints how often each was found and how often its counterpart was not accepted.
 
-Most are found if a row is `invalid`. Four are not wrong: `contents` is found if it is not faster than its counterpart,
-and those that hide memory if the row shows it.
+Most are found if a row is `invalid`. Others are correct: `contents` is found if it is not faster than its counterpart,
+`two_cores` too (on a machine whose other processors are busy), and those that hide memory if their row shows it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PLUGINS = tuple(sorted(Path(__file__).parent.glob("adversaries*.py")))
 SHORT, LONG = 64, 1100
 HEADS, HEAD_DIM = 2, 8
 DECODED = "hidden_cache"  # the one that decodes
-MAX_GAIN = 1.1  # speedup over its honest counterpart of a mechanism that gains nothing
+MAX_GAIN = 1.25  # speedup over its honest counterpart of a mechanism that gains nothing, as `PARALLEL_RATIO`
 SCORES_BYTES = 8 * HEADS * LONG**2  # of float64
 MIB = 2**20
 SUITE = """
 title      = "Adversarial mechanisms and their honest counterparts"
 baseline   = "full"
-rounds     = 8
-max_rounds = 8
+rounds     = {rounds}
+max_rounds = {rounds}
 processes  = 2
 budget_s   = 5
 plugins    = [{plugins}]
@@ -60,7 +60,7 @@ def list_names() -> list[str]:
     return [name for name in names if not name.startswith("honest_")]
 
 
-def make_suite(names: Sequence[str]) -> str:
+def make_suite(names: Sequence[str], rounds: int = 8) -> str:
     """A suite of these mechanisms, their counterparts and exact attention, at a short and a long length."""
 
     def list_variants(selected: Sequence[str]) -> str:
@@ -69,6 +69,7 @@ def make_suite(names: Sequence[str]) -> str:
 
     return SUITE.format(
         plugins=", ".join(f'"{plugin}"' for plugin in PLUGINS),
+        rounds=rounds,
         heads=HEADS,
         head_dim=HEAD_DIM,
         short=SHORT,
@@ -79,9 +80,9 @@ def make_suite(names: Sequence[str]) -> str:
 
 
 def gains_nothing(name: str, rows: pd.DataFrame) -> bool:
-    """Whether a mechanism is not faster than its counterpart, at any length."""
-    own, honest = (rows[rows.variant == f"zz_{kind}{name}"].set_index("seq_len").latency_ms for kind in ("", "honest_"))
-    return bool((honest / own < MAX_GAIN).all())
+    """Whether a mechanism is not faster than its counterpart at the long length."""
+    long = rows[rows.seq_len == LONG].set_index("variant").latency_ms
+    return bool(long[f"zz_honest_{name}"] / long[f"zz_{name}"] < MAX_GAIN)
 
 
 def shows_resident_peak(name: str, rows: pd.DataFrame) -> bool:
@@ -104,6 +105,7 @@ def shows_state(name: str, rows: pd.DataFrame) -> bool:
 
 SHOWN: dict[str, Callable[[str, pd.DataFrame], bool]] = {
     "contents": gains_nothing,
+    "two_cores": gains_nothing,
     "numpy_workspace": shows_resident_peak,
     "retained_buffers": shows_kept_bytes,
     "hidden_cache": shows_state,
@@ -151,7 +153,9 @@ def main(times: int) -> None:
     print(f"{'mechanism':20} {'found':>8} {'false alarms':>14}")
     for name in sorted(names):
         print(f"{name:20} {f'{found[name]}/{times}':>8} {f'{rejected[name]}/{times}':>14}")
-    print(f"found: {found.total()} of {len(names) * times}; false alarms: {rejected.total()}; baseline: {dict(baseline)}")
+    print(
+        f"found: {found.total()} of {len(names) * times}; false alarms: {rejected.total()}; baseline: {dict(baseline)}"
+    )
 
 
 if __name__ == "__main__":
