@@ -107,8 +107,8 @@ _snapshot = Snapshot(())
 def record_integrity() -> None:
     """Record the modules and classes that exist now and were not recorded before."""
     global _snapshot
-    own = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]
-    new_modules = [module for module in own if id(module) not in _recorded and _list_members(module)]
+    modules = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]
+    new_modules = [module for module in modules if id(module) not in _recorded and _list_members(module)]
     if not new_modules:
         return
     for module in new_modules:

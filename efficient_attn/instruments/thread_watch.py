@@ -79,10 +79,10 @@ class ThreadWatch:
         """The processor seconds of every thread but this one, by its identifier in the system."""
         if not TASKS.is_dir():
             return {}
-        own, seconds = threading.get_native_id(), {}
+        main, seconds = threading.get_native_id(), {}
         counted = None if self.single_thread else {thread.native_id for thread in threading.enumerate()}
         for thread in map(int, os.listdir(TASKS)):
-            if thread != own and (counted is None or thread in counted):
+            if thread != main and (counted is None or thread in counted):
                 with suppress(OSError):  # it has ended
                     seconds[thread] = time.clock_gettime((~thread << 3) | 6)  # the kernel's number of its clock
         return seconds

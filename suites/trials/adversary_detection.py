@@ -148,7 +148,7 @@ def main(times: int) -> None:
             found.update(name for name in names if is_found(name, rows))
             rejected.update(name for name in names if not is_accepted(name, rows))
             baseline.update(rows[rows.variant == "full"].status)
-            for row in rows[(rows.status != "ok") & rows.variant.str.contains("honest|full")].itertuples():
+            for _, row in rows[(rows.status != "ok") & rows.variant.str.contains("honest|full")].iterrows():
                 print(f"seed {seed}: {row.variant} {row.seq_len} is {row.status}: {row.reason}", flush=True)
     print(f"{'mechanism':20} {'found':>8} {'false alarms':>14}")
     for name in sorted(names):

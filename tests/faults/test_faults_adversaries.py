@@ -89,7 +89,7 @@ def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.Dat
 def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -> None:
     rows = run_rows[run_rows.variant == f"zz_honest_{name}"]
     assert sorted(rows.seq_len) == [LONG] if name == DECODED else [SHORT, LONG]
-    for row in rows.itertuples():
+    for _, row in rows.iterrows():
         assert (row.status, str(row.reason)) == ("ok", "<NA>")
         assert row.latency_ms > 0
         assert row.gate_len == row.seq_len

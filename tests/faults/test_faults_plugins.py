@@ -70,6 +70,7 @@ def _run(folder: Path, statements: Sequence[str], names: Sequence[str]) -> pd.Da
     return ea.load(folder / "out").set_index("variant")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_replacement_at_import_is_undone_and_named(statement: str, tmp_path: Path) -> None:
     rows = _run(tmp_path, [statement, "pass"], ["zz_first", "zz_second"])
@@ -111,6 +112,7 @@ if __name__ == "__main__":
 REPLACE = "F.scaled_dot_product_attention = slow"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("replaces_in_workers", [False, True])
 def test_replacements_in_a_script(replaces_in_workers: bool, tmp_path: Path) -> None:
     (tmp_path / "plugins.toml").write_text(SUITE.format(plugins="", variants='{ name = "full" }, { name = "linear" }'))

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.instruments import timing
-from efficient_attn.instruments.global_state import GlobalStateChanged
 from efficient_attn.instruments.timing import (
     MAX_RETRIES,
     MAX_SAMPLES_PER_ROUND,
@@ -262,7 +261,7 @@ def test_waiting_is_ignored_with_several_threads(clock: Clock) -> None:
 
 def test_an_error_after_a_sample_ends_the_case(clock: Clock) -> None:
     def fail(name: str) -> None:
-        raise GlobalStateChanged(f"{name} meddled")
+        raise timing.GlobalStateChanged(f"{name} meddled")
 
     first, second = _time_two_rounds(clock.subject(0.1, "a"), after_sample=fail)
     assert str(first.errors["a"]) == "a meddled"
