@@ -175,7 +175,8 @@ def _list_inherited(cls: type) -> frozenset[str]:
 
 def _collect_names(codes: Iterable[CodeType]) -> set[str]:
     """All names that code and the functions within it refer to."""
-    pending, names = list(codes), set(OPERATORS)
+    pending = list(codes)
+    names: set[str] = set(OPERATORS)
     while pending:
         code = pending.pop()
         names.update(code.co_names)
