@@ -79,28 +79,33 @@ def make_suite(names: Sequence[str], rounds: int = 8) -> str:
     )
 
 
+def _is_true(value: object) -> bool:
+    """Whether a comparison is true; one with a value that was not measured is not."""
+    return value is not pd.NA and bool(value)
+
+
 def gains_nothing(name: str, rows: pd.DataFrame) -> bool:
     """Whether a mechanism is not faster than its counterpart at the long length."""
     long = rows[rows.seq_len == LONG].set_index("variant").latency_ms
-    return bool(long[f"zz_honest_{name}"] / long[f"zz_{name}"] < MAX_GAIN)
+    return _is_true(long[f"zz_honest_{name}"] / long[f"zz_{name}"] < MAX_GAIN)
 
 
 def shows_resident_peak(name: str, rows: pd.DataFrame) -> bool:
     """Whether the resident peak of the longest call exceeds the counted one by most of the hidden array."""
     row = rows[(rows.variant == f"zz_{name}") & (rows.seq_len == LONG)].iloc[0]
-    return bool(row.process_peak_bytes > 1.2 * row.peak_memory_bytes + 16 * MIB)
+    return _is_true(row.process_peak_bytes > 1.2 * row.peak_memory_bytes + 16 * MIB)
 
 
 def shows_kept_bytes(name: str, rows: pd.DataFrame) -> bool:
     """Whether the buffer that is kept between the longest calls is counted."""
     row = rows[(rows.variant == f"zz_{name}") & (rows.seq_len == LONG)].iloc[0]
-    return bool(row.kept_between_calls_bytes >= SCORES_BYTES)
+    return _is_true(row.kept_between_calls_bytes >= SCORES_BYTES)
 
 
 def shows_state(name: str, rows: pd.DataFrame) -> bool:
     """Whether all keys and values are counted as decode state."""
     row = rows[rows.variant == f"zz_{name}"].iloc[0]
-    return bool(row.state_bytes >= 2 * HEADS * LONG * HEAD_DIM * 4)
+    return _is_true(row.state_bytes >= 2 * HEADS * LONG * HEAD_DIM * 4)
 
 
 SHOWN: dict[str, Callable[[str, pd.DataFrame], bool]] = {
@@ -118,7 +123,7 @@ def is_found(name: str, rows: pd.DataFrame) -> bool:
     if (own.status == "invalid").any():
         return True
     shown = SHOWN.get(name)
-    return shown is not None and not own.empty and bool(shown(name, rows.fillna({"process_peak_bytes": 0})))
+    return shown is not None and not own.empty and shown(name, rows)
 
 
 def is_accepted(name: str, rows: pd.DataFrame) -> bool:
