@@ -87,14 +87,14 @@ def _freeze_garbage_collector() -> None:
     gc.freeze()
 
 
+INTEGRITY_TESTS = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.py")
+
+
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Shorten rounds, except in the tests of their length."""
-    if request.node.path.name != "test_timing.py":
+    """Shorten rounds, except in the tests of their length, and where it would be detected."""
+    if request.node.path.name not in ("test_timing.py", *INTEGRITY_TESTS):
         monkeypatch.setattr(timing, "MIN_ROUND_S", 0.01)
-
-
-INTEGRITY_TESTS = ("test_integrity.py", "test_global_state.py", "test_faults_adversaries.py")
 
 
 @pytest.fixture(autouse=True)

@@ -121,9 +121,9 @@ def _run(args: Namespace) -> int:
 def load_guarded_plugin(plugin: str) -> None:
     """Import a plug-in, after `bench.run`, whose import records the measuring functions."""
     from ..bench import run  # noqa: F401
-    from ..registry import load_plugin
+    from ..engines.worker import load_watched_plugin
 
-    load_plugin(plugin)
+    load_watched_plugin(plugin)
 
 
 def _make_plan(loaded: LoadedSuite, args: Namespace) -> list[Case]:

@@ -14,10 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
+from ..instruments import integrity
 from ..registry import plugins
 from ..results.rows import Status
 from .job import EngineTimes, Job, StageBoard, WorkerDied
-from .worker import WorkerFinished, WorkerReady, run_worker
+from .worker import WorkerFinished, WorkerImports, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
@@ -70,7 +71,8 @@ class LocalEngine:
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        process = context.Process(target=run_worker, args=(job, sender, fields, plugins(), str(trace)), daemon=True)
+        imports = WorkerImports(self.preload, plugins(), integrity.list_blame())
+        process = context.Process(target=run_worker, args=(job, sender, fields, imports, str(trace)), daemon=True)
         process.start()
         sender.close()
         self.times.starts += 1

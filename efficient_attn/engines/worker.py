@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import gc
+import importlib
 import multiprocessing as mp
 import os
 import signal
@@ -17,7 +18,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
+from ..instruments import integrity
 from ..instruments.allocator import retain_freed_pages
+from ..instruments.global_state import GlobalState
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -37,19 +41,52 @@ class WorkerFinished:
     error: str | None = None
 
 
-def run_worker(job: Job, connection: Connection, fields: Any, plugins: tuple[str, ...], trace: str) -> None:
-    """The main function of a worker process: load the plug-ins, and run the job."""
+@dataclass(frozen=True)
+class WorkerImports:
+    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blame: why the
+    results of mechanisms are invalid, from the import of their plug-ins in the parent process."""
+
+    modules: tuple[str, ...]
+    plugins: tuple[str, ...]
+    blame: dict[str, str]
+
+    def load(self) -> None:
+        """Import all. Raises `UsageError` if functions were replaced before plug-ins are imported."""
+        for module in self.modules:
+            importlib.import_module(module)
+        integrity.record_integrity()
+        if reason := integrity.describe_replacement():
+            raise UsageError(f"the program's main module cannot be measured: {reason}")
+        for mechanism, reason in self.blame.items():
+            integrity.blame([mechanism], reason)
+        for plugin in self.plugins:
+            load_watched_plugin(plugin)
+
+
+def run_worker(job: Job, connection: Connection, fields: Any, imports: WorkerImports, trace: str) -> None:
+    """The main function of a worker process: import what is needed, and run the job."""
     _prepare_process(trace)
     connection.send(WorkerReady())
     start = time.perf_counter()
     error = None
     try:
-        for plugin in plugins:
-            load_plugin(plugin)
+        imports.load()
         job.run(StageBoard(fields), connection.send)
     except Exception as exception:  # of the job itself; exceptions of a case are sent as its result
         error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
     connection.send(WorkerFinished(time.perf_counter() - start, error))
+
+
+def load_watched_plugin(plugin: str) -> None:
+    """Import a plug-in. If that replaces recorded functions or changes settings, it is undone, and the results of the
+    plug-in's mechanisms are invalid. Raises `UsageError` if it has none."""
+    before = GlobalState.capture()
+    names = load_plugin(plugin)
+    if reason := before.describe_change(random=False):
+        before.restore()
+        if not names:
+            raise UsageError(f"--plugin {plugin}: when it was imported, {reason}")
+        integrity.blame(names, f"when its plug-in was imported, {reason}")
 
 
 def _prepare_process(trace: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.modules.module as hooks
 from torch import Tensor
 
 from . import integrity
@@ -48,6 +50,44 @@ def _set_niceness(value: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, value)
 
 
+SDP_KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled_dot_product_attention
+_HOOKS = (
+    *(hooks._global_forward_hooks, hooks._global_forward_pre_hooks),
+    *(hooks._global_backward_hooks, hooks._global_backward_pre_hooks),
+)
+
+
+def _remove_hooks(count: int) -> None:
+    """Remove the newest hooks of all modules, until so many are left."""
+    for registered in reversed(_HOOKS):
+        while registered and sum(map(len, _HOOKS)) > count:
+            registered.popitem()
+
+
+def _leave_function_modes(depth: int) -> None:
+    while torch._C._len_torch_function_stack() > depth:
+        torch._C._pop_torch_function_stack()
+
+
+def _list_torch_switches() -> Iterator[GlobalSetting]:
+    """Switches that make torch's own functions faster or slower, for all mechanisms."""
+    for kernel in SDP_KERNELS:
+        read, write = getattr(torch._C, f"_get_{kernel}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{kernel}")
+        yield GlobalSetting(read, write, _describe_switch(f"the {kernel} kernel of scaled_dot_product_attention"))
+    if hasattr(torch._C, "_set_sdp_priority_order"):  # not in older versions
+        priority = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
+        yield GlobalSetting(*priority, _describe_change("the order of scaled_dot_product_attention's kernels"))
+    fast_path = torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
+    yield GlobalSetting(*fast_path, _describe_switch("the fast path of torch's encoder layers"))
+    yield GlobalSetting(torch.is_anomaly_enabled, torch.set_anomaly_enabled, _describe_switch("anomaly detection"))
+    autocast = lambda: torch.is_autocast_enabled("cpu"), lambda value: torch.set_autocast_enabled("cpu", value)
+    yield GlobalSetting(*autocast, _describe_switch("autocast"))
+    modes = torch._C._len_torch_function_stack, _leave_function_modes
+    yield GlobalSetting(*modes, _describe_change("the number of active torch function modes"))
+    module_hooks = lambda: sum(map(len, _HOOKS)), _remove_hooks
+    yield GlobalSetting(*module_hooks, _describe_change("the number of hooks of all modules"))
+
+
 def _list_settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting(torch.get_num_threads, torch.set_num_threads, _describe_change("the number of threads"))
     yield GlobalSetting(torch.get_default_dtype, torch.set_default_dtype, _describe_change("the default dtype"))
@@ -66,6 +106,9 @@ def _list_settings() -> Iterator[GlobalSetting]:
     if hasattr(os, "getpriority"):
         niceness = lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness
         yield GlobalSetting(*niceness, _describe_change("the process's niceness"))
+    yield GlobalSetting(sys.getprofile, sys.setprofile, _describe_change("the profiling function"))
+    yield GlobalSetting(sys.gettrace, sys.settrace, _describe_change("the tracing function"))
+    yield from _list_torch_switches()
 
 
 SETTINGS = tuple(_list_settings())
@@ -91,15 +134,19 @@ class GlobalState:
         torch.set_rng_state(self.random)
         integrity.restore()
 
-    def describe_change(self) -> str | None:
-        """A description of the first change since then; None without changes."""
-        if reason := integrity.describe_replacement():
+    def describe_change(self, *, random: bool = True, replacements: bool = True) -> str | None:
+        """A description of the first change since then; None without changes.
+
+        random: whether random numbers count, which constructors may draw. replacements: whether functions are compared,
+        which takes longer than the rest.
+        """
+        if replacements and (reason := integrity.describe_replacement()):
             return reason
         current = GlobalState.capture()
         for setting, a, b in zip(SETTINGS, self.values, current.values, strict=True):
             if a != b:
                 return setting.describe(a, b)
-        if not torch.equal(current.random, self.random):
+        if random and not torch.equal(current.random, self.random):
             return "it used torch's global random number generator, so that results depend on earlier calls"
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter, process_time  # bound here, before any plug-in could replace them
 from typing import NamedTuple
@@ -132,19 +133,21 @@ def run_rounds(
     device: str,
     single_thread: bool = False,
     before_sample: Callable[[str], None] = lambda name: None,
-    after_sample: Callable[[], None] = lambda: None,
+    after_clock: Callable[[str], None] = lambda name: None,
+    after_sample: Callable[[str], None] = lambda name: None,
 ) -> Iterator[RoundSamples]:
     """Warm up every subject and measure the rounds, each in a new random order from the seed.
 
     rounds: the number in which each subject takes part. single_thread: whether one CPU thread is measured; wall time
     beyond its processor time then means that another program ran, and such samples are counted and repeated.
-    before_sample: called with the name of the subject. after_sample: called after every sample. A subject that raises
-    an exception, or for which ``after_sample`` does, is dropped and the others continue.
+    before_sample, after_clock, after_sample: called with the name of the subject, before every sample and warm-up, when
+    its clock has stopped, and after its verification. A subject that raises an exception, or for which ``after_sample``
+    does, is dropped and the others continue.
     """
     order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
-    sampler = _Sampler(device, single_thread, after_sample)
+    sampler = _Sampler(device, single_thread, after_clock, after_sample)
     with garbage_collection_disabled():
-        errors = _warm_up(subjects, plans, device, before_sample)
+        errors = sampler.warm_up(subjects, plans, before_sample)
         for round_index in range(max(rounds.values(), default=0)):
             result = RoundSamples(errors=errors)
             dropped |= errors.keys()
@@ -162,26 +165,30 @@ def run_rounds(
             yield result
 
 
-def _warm_up(
-    subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], device: str, before_sample: Callable[[str], None]
-) -> dict[str, Exception]:
-    errors: dict[str, Exception] = {}
-    for name, subject in subjects.items():
-        if plans[name].cost.warm_up_s:
-            before_sample(name)
-            try:
-                _time_sample(subject, plans[name].cost.calls, device)
-            except Exception as error:
-                errors[name] = error
-    return errors
-
-
 class _Sampler(NamedTuple):
     """How samples are taken: see `run_rounds`."""
 
     device: str
     single_thread: bool
-    after_sample: Callable[[], None]
+    after_clock: Callable[[str], None]
+    after_sample: Callable[[str], None]
+
+    def warm_up(
+        self, subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], before_sample: Callable[[str], None]
+    ) -> dict[str, Exception]:
+        """Take a sample of each subject that needs it, without a result. Returns exceptions by subject."""
+        errors: dict[str, Exception] = {}
+        for name, subject in subjects.items():
+            if plans[name].cost.warm_up_s:
+                before_sample(name)
+                try:
+                    _time_sample(subject, plans[name].cost.calls, self.device)
+                    self.after_clock(name)
+                    self.after_sample(name)
+                except Exception as error:
+                    errors[name] = error
+                    self._end_failed_turn(name)
+        return errors
 
     def add_sample(self, result: RoundSamples, name: str, subject: TimedCall, plan: RoundPlan, *, verify: bool) -> None:
         """Take one sample, and repeat it up to `MAX_RETRIES` times in a round if it was disturbed.
@@ -195,12 +202,13 @@ class _Sampler(NamedTuple):
         while True:
             try:
                 elapsed = _time_sample(subject, plan.cost.calls, self.device)
+                self.after_clock(name)
                 if verify:
                     subject.verify()
                     verify = False
                 else:
                     subject.release()
-                self.after_sample()
+                self.after_sample(name)
                 if self.single_thread and _is_parallel(elapsed, plan.cost.calls):
                     if n_parallel == MAX_PARALLEL_REPEATS:
                         processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
@@ -209,6 +217,7 @@ class _Sampler(NamedTuple):
                     continue
             except Exception as error:
                 result.errors[name] = error
+                self._end_failed_turn(name)
                 return
             samples.append(elapsed.wall * 1e3)
             if not self.single_thread or elapsed.wall <= DISTURBED_RATIO * elapsed.cpu:
@@ -216,6 +225,11 @@ class _Sampler(NamedTuple):
             result.disturbed[name] = result.disturbed.get(name, 0) + 1
             if result.disturbed[name] > MAX_RETRIES:
                 return
+
+    def _end_failed_turn(self, name: str) -> None:
+        """Undo what a subject changed before it failed, so that it is not attributed to the next one."""
+        with suppress(GlobalStateChanged):  # it has failed already
+            self.after_sample(name)
 
 
 class Elapsed(NamedTuple):

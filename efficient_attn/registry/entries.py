@@ -37,7 +37,7 @@ def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
     def add_entry(cls: A) -> A:
         target = f"{cls.__module__}:{cls.__qualname__}"
         existing = _collect_entries().get(name)
-        if existing and existing.target != target:
+        if existing and (existing.target != target or existing in CATALOGUE):
             raise UsageError(f"register: the name {name!r} is already used by {existing.target}")
         if not name.replace("_", "").isalnum() or not name[0].isalpha():
             raise UsageError(f"register: a name is letters, digits and underscores, not {name!r}")

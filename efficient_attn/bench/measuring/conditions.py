@@ -8,11 +8,18 @@ from typing import TypeAlias
 
 from ...engines.local import LocalEngine
 from ...instruments.roofline import Roofline
+from ...variants import CATALOGUE
 from .kernel_choices import Choices
 
 Setting: TypeAlias = tuple[str, str, int | None]  # device, dtype and threads
 
-PRELOAD = ("efficient_attn.bench.measuring.jobs",)  # imported once, by the fork server
+# imported once, by the fork server: what workers measure, so that plug-ins cannot replace it before it is recorded, and
+# what they measure with
+PRELOAD = (
+    *dict.fromkeys(entry.target.partition(":")[0] for entry in CATALOGUE),
+    "efficient_attn.bench.measuring.preparation",
+    "efficient_attn.bench.measuring.round_job",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

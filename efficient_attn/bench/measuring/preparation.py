@@ -76,6 +76,7 @@ def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, pea
     if peak_memory:
         row.peak_memory_bytes, row.retained_bytes, row.reason = footprint.peak, footprint.retained, footprint.reason
         row.output_bytes, row.saved_bytes, row.workspace_bytes = footprint.output, footprint.saved, footprint.workspace
+    row.kernels = " ".join(footprint.kernels) or None
     return {"kernels": list(footprint.kernels)}
 
 

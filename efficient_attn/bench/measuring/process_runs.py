@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import secrets
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...engines.job import WorkerDied
+from ...instruments.kernel_trace import select_attention
 from ...instruments.roofline import compute_roofline_share
 from ...instruments.timing import SAMPLES_PER_ROUND, RoundPlan
 from ...results.rows import Record, Row
@@ -16,9 +20,10 @@ from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
 from .failures import make_failure, make_worker_failure
-from .jobs import MeasureRounds, ProcessRunEnd, RoundResult
 from .plausibility import explain_implausible
+from .round_job import MeasureRounds, ProcessRunEnd, ProcessRunSpoiled, RoundResult
 
+SALT_BYTES = 8
 MAX_EXTRA_RUNS = 2  # additional process runs, to replace disturbed ones
 
 
@@ -70,7 +75,11 @@ class ProcessRuns:
     def __init__(self, group: Group, timed_cases: dict[str, TimedCase], conditions: Conditions) -> None:
         self.group, self.timed_cases, self.conditions = group, timed_cases, conditions
         self.records: dict[str, Record] = {}
-        self.seed = zlib.crc32(repr(group).encode())
+        # differs between sessions too: a mechanism that stores results by contents on disk never finds one
+        self.seed = zlib.crc32(repr(group).encode() + secrets.token_bytes(SALT_BYTES))
+        self.seeds = itertools.count(
+            self.seed
+        )  # one for each worker: a repeated process run gets other contents as well
         self.rounds_per_run = math.ceil(group.sampling.rounds / group.sampling.processes)
         self.min_runs = math.ceil(group.sampling.rounds / self.rounds_per_run)
         self.max_runs = max(self.min_runs, group.sampling.max_rounds // self.rounds_per_run)
@@ -106,15 +115,28 @@ class ProcessRuns:
         return next((timed for timed in self.timed_cases.values() if timed.case.is_baseline), None)
 
     def _run_process(self, rounds_by_key: dict[str, int], number: int) -> None:
-        """One process run. If its worker dies, the case that crashes it fails and the others run again."""
+        """One process run. If its worker dies, or a case disturbs all others, that case fails and the others run
+        again."""
         while rounds_by_key:
+            keys = list(rounds_by_key)
             try:
-                self._add_results(list(self._submit(rounds_by_key, number)), list(rounds_by_key), number)
-                return
+                messages = list(self._submit(rounds_by_key, number))
             except WorkerDied as death:
                 key = self._find_crashing_case(rounds_by_key, death, number)
                 self.records[key] = make_worker_failure(self.timed_cases.pop(key).case, death, self.conditions)
                 del rounds_by_key[key]
+                continue
+            spoiled = next((message for message in messages if isinstance(message, ProcessRunSpoiled)), None)
+            if spoiled is None:
+                self._add_results(messages, keys, number)
+                return
+            for key in keys if spoiled.case is None else [keys[spoiled.case]]:
+                self._reject(key, spoiled.reason)
+                del rounds_by_key[key]
+
+    def _reject(self, key: str, reason: str) -> None:
+        """End a case as invalid."""
+        self.records[key] = make_failure(self.timed_cases.pop(key).case, "invalid", reason)
 
     def _submit(self, rounds_by_key: dict[str, int], number: int) -> Any:
         members, conditions = [self.timed_cases[key] for key in rounds_by_key], self.conditions
@@ -123,7 +145,7 @@ class ProcessRuns:
             cases=tuple(timed.case for timed in members),
             sampling_plans=tuple(timed.sampling_plan for timed in members),
             rounds=tuple(rounds_by_key.values()),
-            seed=self.seed + number,
+            seed=next(self.seeds),
             timeout_s=tuple(timed.until_timeout_s for timed in members),
             memory_bytes=_add_memory(conditions.memory_bytes, len(members), conditions.available_bytes),
             energy=number == 0,
@@ -156,8 +178,19 @@ class ProcessRuns:
                 for index, joules in message.energy_j.items():
                     if timed := self.timed_cases.get(keys[index]):
                         timed.row.energy_j = joules
+                self._compare_kernels({keys[index]: kernels for index, kernels in message.kernels.items()}, number)
             else:
                 self._add_round(message, keys, number)
+
+    def _compare_kernels(self, counted: Mapping[str, list[str]], number: int) -> None:
+        """Reject cases that ran other kernels of attention in this process run than in preparation. Speedups over a
+        baseline among them do not exist."""
+        for key, kernels in counted.items():
+            if timed := self.timed_cases.get(key):
+                prepared = select_attention(timed.samples.get("kernels", kernels))
+                if kernels != prepared:
+                    lists = f"{' '.join(kernels) or 'none'}, in preparation {' '.join(prepared) or 'none'}"
+                    self._reject(key, f"its kernels changed: in process run {number + 1} it ran {lists}")
 
     def _add_round(self, message: RoundResult, keys: list[str], number: int) -> None:
         for index, (status, reason) in message.failed.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.modules import module
 
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
@@ -27,6 +29,28 @@ CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "denormals": (lambda: torch.set_flush_denormal(True), "turned the flushing of denormal numbers on"),
     "oneDNN": (lambda: torch._C._set_mkldnn_enabled(False), "turned oneDNN's kernels off"),
     "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), "changed the processors"),
+    "profiling": (lambda: sys.setprofile(lambda *event: None), "changed the profiling function"),
+    "flash kernel": (
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+        "turned the flash kernel of scaled_dot_product_attention off",
+    ),
+    "math kernel": (lambda: torch.backends.cuda.enable_math_sdp(False), "turned the math kernel of"),
+    "efficient kernel": (
+        lambda: torch.backends.cuda.enable_mem_efficient_sdp(False),
+        "turned the mem_efficient kernel",
+    ),
+    "kernel order": (lambda: torch._C._set_sdp_priority_order([2, 1, 0, 3, 4]), "changed the order of scaled_dot_prod"),
+    "fast path": (lambda: torch.backends.mha.set_fastpath_enabled(False), "turned the fast path of torch's encoder"),
+    "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), "turned anomaly detection on"),
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), "turned autocast on"),
+    "device": (
+        lambda: torch.set_default_device("cpu"),
+        "changed the number of active torch function modes from 0 to 1",
+    ),
+    "hooks": (
+        lambda: module.register_module_forward_pre_hook(lambda *call: None),
+        "changed the number of hooks of all modules from 0 to 1",
+    ),
     "clock": (lambda: setattr(time, "perf_counter", time.monotonic), "replaced time.perf_counter by its own"),
     "random": (lambda: torch.rand(1), "used torch's global random number generator"),
 }
@@ -73,3 +97,14 @@ def test_code_without_side_effects_passes() -> None:
     q = torch.zeros(3)
     with watch_global_state((q,)), torch.no_grad():
         torch.rand(2, generator=torch.Generator().manual_seed(0)) @ (q[:2] + 1)
+
+
+def test_random_numbers_and_replacements_may_be_left_out() -> None:
+    before = GlobalState.capture()
+    torch.rand(1)
+    assert before.describe_change(random=False) is None
+    time.perf_counter = time.monotonic
+    assert before.describe_change(random=False, replacements=False) is None
+    assert "time.perf_counter" in (before.describe_change(random=False) or "")
+    before.restore()
+    assert before.describe_change() is None

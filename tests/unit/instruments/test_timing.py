@@ -260,11 +260,11 @@ def test_waiting_is_ignored_with_several_threads(clock: Clock) -> None:
 
 
 def test_an_error_after_a_sample_ends_the_case(clock: Clock) -> None:
-    def fail() -> None:
-        raise ValueError("meddled")
+    def fail(name: str) -> None:
+        raise timing.GlobalStateChanged(f"{name} meddled")
 
     first, second = _time_two_rounds(clock.subject(0.1, "a"), after_sample=fail)
-    assert str(first.errors["a"]) == "meddled"
+    assert str(first.errors["a"]) == "a meddled"
     assert second.samples == {}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import group_cases
-from efficient_attn.bench.measuring import jobs
+from efficient_attn.bench.measuring import round_job
 from efficient_attn.kernels.native import building
 from efficient_attn.registry import class_of
 
@@ -89,14 +89,14 @@ def test_a_case_that_fails_while_timed_does_not_affect_others(monkeypatch: pytes
         return out
 
     name = tiny_suites.register_modified("zz_later", twist)
-    original = jobs.run_rounds
+    original = round_job.run_rounds
 
     def take_rounds(*args: Any, **options: Any) -> Any:
         nonlocal timing
         timing = True
         return original(*args, **options)
 
-    monkeypatch.setattr(jobs, "run_rounds", take_rounds)
+    monkeypatch.setattr(round_job, "run_rounds", take_rounds)
     full, failed, linear = measure_variants("full", name, "linear")
     assert (failed.row.status, failed.row.reason) == ("error", "RuntimeError: on a later call")
     assert failed.row.latency_ms is None

@@ -1,0 +1,171 @@
+"""The worker job that measures rounds of prepared cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from ...engines.job import StageBoard
+from ...engines.worker import limit_memory
+from ...instruments.disturbance import DisturbanceWatch
+from ...instruments.energy import find_meter, measure_joules_per_call
+from ...instruments.environment.gpu import read_sensors
+from ...instruments.global_state import GlobalStateChanged
+from ...instruments.timing import RoundPlan, RoundSamples, TimedCall, run_rounds
+from ...results.rows import Status
+from ..case import Case
+from ..case_config import Group
+from ..task import Task
+from ..task_registry import find_task
+from . import kernel_choices
+from .jobs import classify_error, set_threads
+from .kernel_counts import KernelCounts
+from .prepared_case import MAKING_INPUTS, TIMING
+from .samples import make_timed
+from .turn_guard import TurnGuard, check_plugin, make_guarded
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One round of a process run, by the case's index in the job: samples in milliseconds, the number of disturbed
+    samples, and the status and reason of failures."""
+
+    samples: Mapping[int, list[float]]
+    disturbed: Mapping[int, int]
+    failed: Mapping[int, tuple[Status, str]]
+
+
+@dataclass(frozen=True)
+class ProcessRunEnd:
+    """The end of a process run: reasons why its times may be disturbed, the observed disturbance, and the kernels of
+    attention that an untimed call of each case ran."""
+
+    disturbance: str | None
+    observations: dict[str, Any]
+    graph_breaks: Mapping[int, int]
+    energy_j: Mapping[int, float | None]
+    kernels: Mapping[int, list[str]]
+
+
+@dataclass(frozen=True)
+class ProcessRunSpoiled:
+    """The end of a process run in which threads disturbed all cases, with the case that started them and the reason;
+    None for threads from before all cases, which every worker will have."""
+
+    case: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRounds:
+    """Measure some rounds of prepared cases together. Sends a `RoundResult` for each round, then `ProcessRunEnd` or
+    `ProcessRunSpoiled`."""
+
+    group: Group
+    cases: tuple[Case, ...]
+    sampling_plans: tuple[RoundPlan, ...]
+    rounds: tuple[int, ...]
+    seed: int
+    timeout_s: tuple[float, ...]
+    memory_bytes: int | None
+    energy: bool  # also measured, if the device has a counter
+    choices: kernel_choices.Choices = field(default_factory=dict)
+
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Measure rounds of all cases, interleaved, and send each round when it is finished."""
+        threads, device = set_threads(self.group), self.group.config.device
+        kernel_choices.apply_choices(self.choices)
+        task = find_task(self.group.target)
+        limit_memory(self.memory_bytes)
+        guard = TurnGuard(self.cases, single_thread=threads == 1 and device == "cpu")
+        workloads, failed = self._make_workloads(task, board, guard)
+        send(RoundResult({}, {}, failed))
+        subjects = {i: make_timed(workload, seed=self.seed) for i, workload in workloads.items()}
+        kernels = KernelCounts(self.cases, self.sampling_plans, self.rounds)
+        watch = DisturbanceWatch()
+        for samples in self._run_rounds(subjects, board, guard, kernels):
+            if culprit := guard.find_culprit():
+                send(ProcessRunSpoiled(*culprit))
+                return
+            failed = _classify(samples.errors)
+            for index in failed:
+                del workloads[index]
+            send(RoundResult(_by_index(samples.samples), _by_index(samples.disturbed), failed))
+        disturbance = watch.read_interval()
+        send(RoundResult({}, {}, _classify(kernels.count_calls(workloads, subjects, guard))))
+        observations = asdict(disturbance)
+        if device == "cuda":
+            observations["gpu"] = {n: str(v) for n, v in read_sensors().items()}
+        # a thread that waits for a GPU is not disturbed
+        reasons = disturbance.describe(threads if device == "cpu" else None)
+        graph_breaks = {i: workload.graph_breaks for i, workload in workloads.items()}
+        energy_j = self._measure_energy({i: subjects[i] for i in workloads})
+        send(ProcessRunEnd(reasons, observations, graph_breaks, energy_j, kernels.counted))
+
+    def _make_workloads(
+        self, task: Task, board: StageBoard, guard: TurnGuard
+    ) -> tuple[dict[int, Workload], dict[int, tuple[Status, str]]]:
+        """The workloads, after their slow first calls, and the failures, by the case's index."""
+        assert task.work is not None  # only timed cases are prepared
+        workloads: dict[int, Workload] = {}
+        failed: dict[int, tuple[Status, str]] = {}
+        for index, case in enumerate(self.cases):
+            board.set_stage(index, MAKING_INPUTS, self.timeout_s[index])
+            try:
+                check_plugin(case)
+                workloads[index] = make_guarded(
+                    case, partial(_make_warm, task.work, replace(case, keys_model=task.keys))
+                )
+            except GlobalStateChanged as error:
+                failed[index] = classify_error(error)
+            guard.attribute_threads(index)
+        return workloads, failed
+
+    def _run_rounds(
+        self, subjects: Mapping[int, TimedCall], board: StageBoard, guard: TurnGuard, kernels: KernelCounts
+    ) -> Iterator[RoundSamples]:
+        def before_sample(name: str) -> None:
+            board.set_stage(int(name), TIMING, self.timeout_s[int(name)])
+            kernels.before_sample(int(name))
+
+        def after_clock(name: str) -> None:
+            guard.after_clock(int(name))
+            kernels.after_clock(int(name))
+
+        guard.start()
+        return run_rounds(
+            {str(i): subject for i, subject in subjects.items()},
+            {str(i): plan for i, plan in enumerate(self.sampling_plans)},
+            {str(i): count for i, count in enumerate(self.rounds) if i in subjects},
+            seed=self.seed,
+            device=self.group.config.device,
+            single_thread=guard.single_thread,
+            before_sample=before_sample,
+            after_clock=after_clock,
+            after_sample=lambda name: guard.after_sample(int(name)),
+        )
+
+    def _measure_energy(self, subjects: Mapping[int, TimedCall]) -> dict[int, float | None]:
+        device = self.group.config.device
+        read = find_meter(device) if self.energy else None
+        if read is None:
+            return {}
+        calls = {i: self.sampling_plans[i].cost.calls for i in subjects}
+        return {i: measure_joules_per_call(timed, calls[i], read, device=device) for i, timed in subjects.items()}
+
+
+def _make_warm(make: Callable[[Case], Workload], case: Case) -> Workload:
+    workload = make(case)
+    workload.warm()
+    return workload
+
+
+def _classify(errors: Mapping[Any, Exception]) -> dict[int, tuple[Status, str]]:
+    return {int(name): classify_error(error) for name, error in errors.items()}
+
+
+def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(name): value for name, value in by_name.items()}
