@@ -89,7 +89,7 @@ class Workload:
         """The allocations and kernels of a call after a first one with other inputs. step: the call, when decoding.
         first_call: the first one; it releases its result."""
         device = self.case.group.config.device
-        first_call = first_call or partial(self.make_call, *self._draw_others(1)) if step is None else first_call
+        first_call = first_call or partial(self.make_call, *self.draw_others(1)) if step is None else first_call
         if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
             self.make_upstream()
@@ -105,10 +105,10 @@ class Workload:
     def measure_growth(self, calls: int) -> int:
         """The least number of bytes that any of some calls, each with other inputs, leaves allocated after its result
         is released."""
-        samples = iter(self._draw_others(calls))
+        samples = iter(self.draw_others(calls))
         return measure_growth(lambda: self.make_call(next(samples)), calls, device=self.case.group.config.device)
 
-    def _draw_others(self, count: int) -> list[Sample]:
+    def draw_others(self, count: int) -> list[Sample]:
         """Further inputs, each with other contents."""
         seed = self.case.group.sampling.seed + 1
         return make_inputs(self.case, self.attn, self.shape, self.sample, seed=seed, sets=count).change(count)
