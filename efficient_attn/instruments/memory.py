@@ -29,10 +29,11 @@ Steps = Callable[[Mark], None]
 class Footprint:
     """Bytes above what existed before the first call; None with the reason if the device cannot count.
 
-    peak: the maximum during the second call, including what the first one kept. retained: still allocated when the
+    peak: the maximum during the second call, including what the first one left. retained: still allocated when the
     second call ends, above what existed before it. output: the storage of its result; views of inputs have none. saved:
-    kept between forward and backward, without the output. workspace: the rest of the peak. kept: still allocated after
-    the results of both calls are released and garbage is collected. growth: the part of it that the second call added.
+    kept between forward and backward, without the output. workspace: the rest of the peak. lasting: still allocated
+    after the results of both calls are released and garbage is collected. growth: the part of it that the second call
+    added.
     kernels: the fused kernels that ran, by torch's names.
     """
 
@@ -41,7 +42,7 @@ class Footprint:
     output: int | None = None
     saved: int | None = None
     workspace: int | None = None
-    kept: int | None = None
+    lasting: int | None = None
     growth: int | None = None
     kernels: tuple[str, ...] = ()
     reason: str | None = None
@@ -71,10 +72,10 @@ def measure_footprint(
 
     if device not in COUNTED_DEVICES:
         return _make_unknown_footprint(device)
-    peak, (before, after_call, released, kept), kernels = _trace_steps(steps, device)
+    peak, (before, after_call, released, lasting), kernels = _trace_steps(steps, device)
     output = after_call - released
     footprint = Footprint(peak=peak, retained=after_call - before, output=output, workspace=peak - output)
-    return replace(footprint, kept=kept, growth=kept - before, kernels=kernels)
+    return replace(footprint, lasting=lasting, growth=lasting - before, kernels=kernels)
 
 
 def measure_training_footprint(
@@ -110,11 +111,11 @@ def measure_training_footprint(
 
     if device not in COUNTED_DEVICES:
         return _make_unknown_footprint(device)
-    peak, (before, after_forward, after_step, with_gradients, kept), kernels = _trace_steps(steps, device)
+    peak, (before, after_forward, after_step, with_gradients, lasting), kernels = _trace_steps(steps, device)
     output = after_step - with_gradients
     saved = after_forward - before - output
     footprint = Footprint(peak=peak, retained=with_gradients - before, output=output, saved=saved, kernels=kernels)
-    return replace(footprint, workspace=peak - output - saved, kept=kept, growth=kept - before)
+    return replace(footprint, workspace=peak - output - saved, lasting=lasting, growth=lasting - before)
 
 
 def measure_growth(call: Callable[[], Any], calls: int, *, device: str) -> int:

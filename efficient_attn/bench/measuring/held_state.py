@@ -38,11 +38,11 @@ def measure_held_state(attn: Attention, absorb: Callable[[], Any], *, device: st
     the process, because memory that earlier calls have left may be reused.
     """
     checksum = checksum_buffers if device == "cpu" else dict[int, int]  # other memory cannot be read
-    known = checksum(find_buffers(attn))
+    before = checksum(find_buffers(attn))
     state, allocated = measure_allocated(absorb, device=device) if device in COUNTED_DEVICES else (absorb(), 0)
     in_state, in_mechanism = find_buffers(state), find_buffers(attn)
     current = checksum(in_mechanism)
-    new = {at: size for at, size in in_mechanism.items() if current.get(at) != known.get(at)}
+    new = {at: size for at, size in in_mechanism.items() if current.get(at) != before.get(at)}
     total = sum((in_state | new).values())
     if allocated - total >= max(MIN_OUTSIDE_SHARE * allocated, MIN_OUTSIDE_BYTES):
         total = allocated

@@ -46,8 +46,8 @@ def prepare_case(
     """Verify a case, count its memory and calibrate it.
 
     report_stage: called with each stage and its time limit in seconds. peak_memory: whether rows have the bytes of a
-    call. memory_budget: for the longest context, when decoding. process_memory: whether memory is also measured in a new
-    process.
+    call. memory_budget: for the longest context, when decoding. process_memory: whether memory is also measured in a
+    new process.
     """
     config, budget_s = case.group.config, case.group.sampling.budget_s
     report_stage(MAKING_INPUTS)
@@ -97,10 +97,10 @@ def _count_memory(
     if peak_memory:
         row.peak_memory_bytes, row.retained_bytes = footprint.peak, footprint.retained
         row.output_bytes, row.saved_bytes, row.workspace_bytes = footprint.output, footprint.saved, footprint.workspace
-        row.kept_between_calls_bytes = footprint.kept
+        row.kept_between_calls_bytes = footprint.lasting
         add_reason(row, footprint.reason)
-        if is_much_more(footprint.peak, (footprint.peak or 0) - (footprint.kept or 0)):
-            add_reason(row, f"it keeps {units.size(footprint.kept)} between calls, which its peak includes")
+        if is_much_more(footprint.peak, (footprint.peak or 0) - (footprint.lasting or 0)):
+            add_reason(row, f"it keeps {units.size(footprint.lasting)} between calls, which its peak includes")
         _check_growth(workload, footprint)
     return {"kernels": list(footprint.kernels)}
 

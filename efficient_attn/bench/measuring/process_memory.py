@@ -92,14 +92,14 @@ def measure_process_memory(case: Case, row: Row, conditions: Conditions) -> None
     if not isinstance(outcome, ResidentGrowth):
         add_reason(row, f"its memory in a new process is not known: {outcome}")
         return
-    decoding = row.mode == "decode"
-    counted, row.process_peak_bytes = (
-        (row.state_bytes, outcome.held) if decoding else (row.peak_memory_bytes, outcome.peak)
-    )
+    if row.mode == "decode":
+        row.process_peak_bytes, counted, owner = outcome.held, row.state_bytes, "its decode state has"
+    else:
+        row.process_peak_bytes, counted, owner = outcome.peak, row.peak_memory_bytes, "its counted peak is"
     if is_much_more(row.process_peak_bytes, counted):
-        grown, known = units.size(row.process_peak_bytes), units.size(counted)
-        what = "its decode state has" if decoding else "its counted peak is"
-        add_reason(row, f"a new process grew by {grown}, {what} {known}: it allocates memory that is not counted")
+        growth = units.size(row.process_peak_bytes)
+        comparison = f"a new process grew by {growth}, {owner} {units.size(counted)}"
+        add_reason(row, f"{comparison}: it allocates memory that is not counted")
 
 
 def is_much_more(measured: int | None, counted: int | None) -> bool:

@@ -109,7 +109,7 @@ def test_replaced_memory_is_not_retained() -> None:
 
     footprint = measure_footprint(replacing, device="cpu")
     # the new one exists before the old one is released
-    assert (footprint.peak, footprint.retained, footprint.kept, footprint.growth) == (16 * MIB, 0, 8 * MIB, 0)
+    assert (footprint.peak, footprint.retained, footprint.lasting, footprint.growth) == (16 * MIB, 0, 8 * MIB, 0)
 
 
 def test_garbage_collection_is_disabled_while_measuring() -> None:
@@ -121,7 +121,7 @@ def test_garbage_collection_is_disabled_while_measuring() -> None:
         Loop()
 
     footprint = measure_footprint(leaving_a_cycle, device="cpu")
-    assert (footprint.retained, footprint.kept, footprint.growth) == (4 * MIB, 0, 0)  # collected at the end
+    assert (footprint.retained, footprint.lasting, footprint.growth) == (4 * MIB, 0, 0)  # collected at the end
     assert gc.isenabled()
 
 

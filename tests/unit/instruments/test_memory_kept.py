@@ -49,20 +49,20 @@ def _make_buffering(size: int) -> Callable[[], Tensor]:
 def test_a_buffer_of_the_first_call_is_kept_and_part_of_the_peak() -> None:
     footprint = measure_footprint(_make_buffering(32), device="cpu")
     assert (footprint.peak, footprint.output, footprint.workspace) == (33 * MIB, MIB, 32 * MIB)
-    assert (footprint.retained, footprint.kept, footprint.growth) == (MIB, 32 * MIB, 0)
+    assert (footprint.retained, footprint.lasting, footprint.growth) == (MIB, 32 * MIB, 0)
 
 
 def test_memory_that_existed_before_the_first_call_is_not_kept() -> None:
     buffering = _make_buffering(32)
     buffering()
     footprint = measure_footprint(buffering, device="cpu")
-    assert (footprint.peak, footprint.kept) == (MIB, 0)
+    assert (footprint.peak, footprint.lasting) == (MIB, 0)
 
 
 def test_a_growing_cache_is_kept_and_grows() -> None:
     cache: list[Tensor] = []
     footprint = measure_footprint(lambda: cache.append(_mib(2)), device="cpu")
-    assert (footprint.kept, footprint.growth) == (4 * MIB, 2 * MIB)
+    assert (footprint.lasting, footprint.growth) == (4 * MIB, 2 * MIB)
     assert measure_growth(lambda: cache.append(_mib(2)), 3, device="cpu") == 2 * MIB
     assert measure_growth(lambda: _mib(2), 3, device="cpu") == 0
 
@@ -84,20 +84,22 @@ def test_a_training_step_that_keeps_its_output_grows() -> None:
 
     footprint = measure_training_footprint(keeping, backward, device="cpu")
     output = 2 * 512 * 64 * 4
-    assert (footprint.kept, footprint.growth) == (2 * output, output)
-    assert measure_training_footprint(forward, backward, device="cpu").kept == 0
+    assert (footprint.lasting, footprint.growth) == (2 * output, output)
+    assert measure_training_footprint(forward, backward, device="cpu").lasting == 0
 
 
 def test_another_first_call_is_not_measured() -> None:
     footprint = measure_footprint(lambda: _mib(2), device="cpu", first_call=lambda: _mib(64))
-    assert (footprint.peak, footprint.kept) == (2 * MIB, 0)
+    assert (footprint.peak, footprint.lasting) == (2 * MIB, 0)
     seen: list[str] = []
     forward, backward = _make_step(64)
     measure_training_footprint(forward, backward, device="cpu", first_call=lambda: seen.append("first"))
     assert seen == ["first"]
 
 
-@pytest.mark.parametrize("make", [lambda: _mib(3), lambda: np.ones(3 * MIB, dtype=np.uint8), lambda: bytearray(3 * MIB)])
+@pytest.mark.parametrize(
+    "make", [lambda: _mib(3), lambda: np.ones(3 * MIB, dtype=np.uint8), lambda: bytearray(3 * MIB)]
+)
 def test_allocations_are_found_wherever_they_are_kept(make: Callable[[], Any]) -> None:
     hidden: list[Any] = []
 

@@ -73,7 +73,10 @@ def test_a_counter_that_is_not_reset_raises(monkeypatch: pytest.MonkeyPatch, tmp
     status = tmp_path / "status"
     monkeypatch.setattr(resident_memory, "_CLEAR_REFS", tmp_path / "clear_refs")
     monkeypatch.setattr(resident_memory, "_STATUS", status)
-    for text, reason in (("VmHWM:\t 9000 kB\nVmRSS:\t 5000 kB\n", "does not reset VmHWM"), ("VmRSS:\t 5 kB\n", "no VmHWM")):
+    for text, reason in (
+        ("VmHWM:\t 9000 kB\nVmRSS:\t 5000 kB\n", "does not reset VmHWM"),
+        ("VmRSS:\t 5 kB\n", "no VmHWM"),
+    ):
         status.write_text(text)
         with pytest.raises(OSError, match=reason):
             resident_memory.measure_resident_growth(lambda: pytest.fail("called"))

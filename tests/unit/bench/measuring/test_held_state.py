@@ -176,5 +176,3 @@ def test_a_hidden_state_has_no_longest_context() -> None:
     full, hidden = (record.row for record in measure_cases(cases))
     assert full.longest_context == 10**6 // (2 * 2 * 8 * 4)
     assert (hidden.memory_budget_bytes, hidden.longest_context) == (None, None)
-
-
