@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -44,7 +44,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     cross_checked = _choose_cross_checked([config for config, _, counts_memory in planned if counts_memory])
     for config, kv_heads, counts_memory in planned:
         decode = config.mode == "decode"
-        keys: dict[str, object] = {
+        keys: dict[str, Any] = {
             "memory_budget": request.keys.memory_budget if decode else None,
             "peak_memory": counts_memory and not decode,
         }

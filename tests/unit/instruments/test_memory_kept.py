@@ -28,10 +28,11 @@ def _mib(size: int) -> Tensor:
 
 
 def _make_step(n: int) -> tuple[Callable[[], Tensor], Callable[[Tensor], Any]]:
-    leaves, upstream = [torch.randn(1, 2, n, 64, requires_grad=True) for _ in range(3)], torch.ones(1, 2, n, 64)
+    q, k, v = (torch.randn(1, 2, n, 64, requires_grad=True) for _ in range(3))
+    upstream = torch.ones(1, 2, n, 64)
     return (
-        lambda: F.scaled_dot_product_attention(*leaves),
-        lambda out: torch.autograd.grad(out, leaves, upstream),
+        lambda: F.scaled_dot_product_attention(q, k, v),
+        lambda out: torch.autograd.grad(out, (q, k, v), upstream),
     )
 
 

@@ -46,7 +46,7 @@ def test_memory_budget_applies_to_decode_and_can_be_overridden() -> None:
         tiny_suites.plan(SEVERAL, keys={"memory_budget": 5})
 
 
-def _list_cross_checked(text: str, **overrides: Any) -> list[tuple[str, str, int, int, bool]]:
+def _list_cross_checked(text: str, **overrides: Any) -> list[tuple[str | None, str, int, int, bool]]:
     configs = [c.group.config for c in tiny_suites.plan(text, **overrides) if c.keys.process_memory]
     return list(dict.fromkeys((c.mode, c.dtype, c.seq_len, c.batch, c.causal) for c in configs))
 
