@@ -33,7 +33,7 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
 
 
 def _show_times(rows: Any, title: str, mark: str) -> None:
-    """Times, speedups and memory at the longest length, without empty columns."""
+    """Times, speedups and memory at the longest length, without empty columns, and the rows' reasons."""
     longest = rows[rows.seq_len == rows.seq_len.max()]
     table = [
         [
@@ -45,10 +45,13 @@ def _show_times(rows: Any, title: str, mark: str) -> None:
         ]
         for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True)
     ]
-    columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
+    columns = ["variant", "time", "speedup (95%)", "peak memory (with output)", "state"]
     filled = [i for i in range(len(columns)) if any(texts[i] != units.EMPTY for texts in table)]
     table = [[texts[i] for i in filled] for texts in table]
     print_table(f"{title}, length {rows.seq_len.max()}{mark}", [columns[i] for i in filled], table, right=columns[1:])
+    for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True):
+        if units.is_present(r.reason):
+            print(f"{name}: {r.reason}")
 
 
 def _show_fidelity(rows: Any, mark: str) -> None:

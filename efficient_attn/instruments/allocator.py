@@ -8,6 +8,7 @@ import sys
 
 # glibc's numbers for mallopt, and their values: no mmap, and nothing returned to the system
 MALLOPT_OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
+DEFAULT_OPTIONS = {"M_MMAP_MAX": (-4, 65536), "M_TRIM_THRESHOLD": (-1, 2**17), "M_MMAP_THRESHOLD": (-3, 2**17)}
 MALLOC_VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 ALLOCATOR_VARIABLES = ("LD_PRELOAD", "GLIBC_TUNABLES", *MALLOC_VARIABLES)
 
@@ -31,3 +32,13 @@ def retain_freed_pages() -> None:
         library = ctypes.CDLL(None)
         for option, value in MALLOPT_OPTIONS.values():
             library.mallopt(option, value)
+
+
+def return_freed_pages() -> None:
+    """Undo `retain_freed_pages`, and have glibc return what is free: from now on, large blocks are new pages, which
+    are returned when they are freed."""
+    if "left alone" not in describe_settings():
+        library = ctypes.CDLL(None)
+        for option, value in DEFAULT_OPTIONS.values():
+            library.mallopt(option, value)
+        library.malloc_trim(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from .garbage import garbage_collection_disabled
 
 MARK_EVENT = "efficient_attn::mark"
 FUSED_KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
+NUMPY_DOMAIN = 389047  # of numpy's arrays in tracemalloc, `numpy.lib.tracemalloc_domain`
+LARGE_OBJECT_BYTES = 2**14
 COUNTED_DEVICES = ("cpu", "cuda")  # devices whose allocator has counters
 
 Mark = Callable[[], None]
@@ -23,11 +27,14 @@ Steps = Callable[[Mark], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes above what existed before the call; None with the reason if the device cannot count.
+    """Bytes above what existed before the first call; None with the reason if the device cannot count.
 
-    peak: the maximum. retained: still allocated after the call. output: the storage of its result; views of inputs have
-    none. saved: kept between forward and backward, without the output. workspace: the rest of the peak. kernels: the
-    fused kernels that ran, by torch's names.
+    peak: the maximum during the second call, including what the first one left. retained: still allocated when the
+    second call ends, above what existed before it. output: the storage of its result; views of inputs have none. saved:
+    kept between forward and backward, without the output. workspace: the rest of the peak. lasting: still allocated
+    after the results of both calls are released and garbage is collected. growth: the part of it that the second call
+    added.
+    kernels: the fused kernels that ran, by torch's names.
     """
 
     peak: int | None = None
@@ -35,43 +42,61 @@ class Footprint:
     output: int | None = None
     saved: int | None = None
     workspace: int | None = None
+    lasting: int | None = None
+    growth: int | None = None
     kernels: tuple[str, ...] = ()
     reason: str | None = None
 
 
-def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
-    """The memory of one warm call, after an uncounted first call.
+def measure_footprint(
+    call: Callable[[], Any], *, device: str, first_call: Callable[[], object] | None = None
+) -> Footprint:
+    """The memory of a call after a first one. Each call should get new inputs, so that no result can be reused.
 
     On the CPU, the allocations and releases that torch reports are summed in order. Resident memory would include pages
-    that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used.
+    that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used. first_call: the
+    first call, if it differs; it must not keep its result.
     """
 
     def steps(mark: Mark) -> None:
-        call()
+        mark()
+        (first_call or call)()
+        gc.collect()
         mark()
         result = call()
         mark()
-        del result  # the bytes of the output are the difference of the last two marks
+        del result  # the bytes of the output are the difference of these two marks
+        mark()
+        gc.collect()
         mark()
 
     if device not in COUNTED_DEVICES:
         return _make_unknown_footprint(device)
-    peak, (retained, after_release), kernels = _trace_steps(steps, device)
-    output = retained - after_release
-    return Footprint(peak=peak, retained=retained, output=output, workspace=peak - output, kernels=kernels)
+    peak, (before, after_call, released, lasting), kernels = _trace_steps(steps, device)
+    output = after_call - released
+    footprint = Footprint(peak=peak, retained=after_call - before, output=output, workspace=peak - output)
+    return replace(footprint, lasting=lasting, growth=lasting - before, kernels=kernels)
 
 
 def measure_training_footprint(
-    forward: Callable[[], Tensor], backward: Callable[[Tensor], Any], *, device: str
+    forward: Callable[[], Tensor],
+    backward: Callable[[Tensor], Any],
+    *,
+    device: str,
+    first_call: Callable[[], object] | None = None,
 ) -> Footprint:
-    """The memory of one warm training step, ``backward(forward())``, which returns the gradients, after an uncounted
-    step.
+    """The memory of a training step, ``backward(forward())``, which returns the gradients, after a first step.
 
     retained are the gradients; they are part of the workspace, because they are allocated after the saved tensors.
     """
 
     def steps(mark: Mark) -> None:
-        backward(forward())
+        mark()
+        if first_call is None:
+            backward(forward())
+        else:
+            first_call()
+        gc.collect()
         mark()
         out = forward()
         mark()
@@ -81,14 +106,53 @@ def measure_training_footprint(
         del out
         mark()
         del gradients
+        gc.collect()
+        mark()
 
     if device not in COUNTED_DEVICES:
         return _make_unknown_footprint(device)
-    peak, (after_forward, after_step, retained), kernels = _trace_steps(steps, device)
-    output = after_step - retained
-    saved = after_forward - output
-    footprint = Footprint(peak=peak, retained=retained, output=output, saved=saved, kernels=kernels)
-    return replace(footprint, workspace=peak - output - saved)
+    peak, (before, after_forward, after_step, with_gradients, lasting), kernels = _trace_steps(steps, device)
+    output = after_step - with_gradients
+    saved = after_forward - before - output
+    footprint = Footprint(peak=peak, retained=with_gradients - before, output=output, saved=saved, kernels=kernels)
+    return replace(footprint, workspace=peak - output - saved, lasting=lasting, growth=lasting - before)
+
+
+def measure_growth(call: Callable[[], Any], calls: int, *, device: str) -> int:
+    """The least number of bytes that any of some calls leaves allocated after its result is released."""
+
+    def steps(mark: Mark) -> None:
+        mark()
+        for _ in range(calls):
+            call()
+            gc.collect()
+            mark()
+
+    _, allocated, _ = _trace_steps(steps, device)
+    return min(after - before for before, after in pairwise([0, *allocated]))
+
+
+def measure_allocated(make: Callable[[], Any], *, device: str) -> tuple[Any, int]:
+    """The result of a call, and the bytes that it allocated and that are still allocated when it has returned, wherever
+    they are referenced: tensors, numpy arrays and large Python objects."""
+    results: list[Any] = []
+    traces: list[Any] = []
+
+    def steps(mark: Mark) -> None:
+        mark()
+        tracemalloc.start()  # after the profiler, which imports modules when it is first used
+        results.append(make())
+        gc.collect()
+        traces.extend(tracemalloc.take_snapshot().traces)
+        mark()
+
+    try:
+        _, (allocated,), _ = _trace_steps(steps, device)
+    finally:
+        tracemalloc.stop()
+    # not small objects, of which imports in a first call allocate many
+    others = sum(t.size for t in traces if t.domain == NUMPY_DOMAIN or t.size >= LARGE_OBJECT_BYTES)
+    return results[0], allocated + others
 
 
 def verify_memory_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
@@ -112,10 +176,10 @@ def _make_unknown_footprint(device: str) -> Footprint:
 
 
 def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
-    """Run steps that set marks. Returns the peak after the first mark, the bytes allocated at the others relative to
-    it, and the kernels that ran.
+    """Run steps that set marks. Returns the peak after the second mark and the bytes allocated at all but the first,
+    both relative to the first, and the kernels that ran.
 
-    The warm-up runs in the same trace, so that the sizes of tensors that the measured call releases are known.
+    The first call runs in the same trace, so that the sizes of tensors that the measured call releases are known.
     """
     counters = _MemoryCounters()
     with (
@@ -135,12 +199,12 @@ def _record_mark() -> None:
 
 
 def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
-    """The peak, and the bytes allocated at each mark after the first, from a trace on the CPU."""
+    """The peak after the second mark, and the bytes allocated at each mark after the first, from a trace on the CPU."""
     ordered = sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns())
-    start = next(i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
-    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # a mark has 0 bytes
-    at_marks = [total for total, e in zip(allocated, ordered[start:], strict=True) if e.name() == MARK_EVENT]
-    return max(allocated), at_marks[1:]
+    allocated = list(accumulate(e.nbytes() for e in ordered))  # a mark has 0 bytes
+    start, second, *others = (i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
+    at_marks = [allocated[i] - allocated[start] for i in (second, *others)]
+    return max(allocated[second:]) - allocated[start], at_marks
 
 
 class _MemoryCounters:
@@ -153,10 +217,11 @@ class _MemoryCounters:
     def mark(self) -> None:
         torch.cuda.synchronize()
         if self.before is None:
-            torch.cuda.reset_peak_memory_stats()
             self.before = torch.cuda.memory_allocated()
-        else:
-            self.allocated.append(torch.cuda.memory_allocated() - self.before)
+            return
+        if not self.allocated:
+            torch.cuda.reset_peak_memory_stats()
+        self.allocated.append(torch.cuda.memory_allocated() - self.before)
 
     @property
     def peak(self) -> int:

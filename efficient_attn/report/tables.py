@@ -54,9 +54,18 @@ class ReportTable:
 # columns that tables of costs use
 COST_COLUMNS = [
     *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
-    *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes", "seq_len", "kv_len", "causal"),
+    *(
+        "speedup_high",
+        "tokens_per_s",
+        "peak_memory_bytes",
+        "workspace_bytes",
+        "state_bytes",
+        "seq_len",
+        "kv_len",
+        "causal",
+    ),
     *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
-    *("memory_budget_bytes", "longest_context", "variant", "gate_len", *approximation_errors.ERROR_COLUMNS),
+    *("memory_budget_bytes", "longest_context", "variant", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS),
 ]
 ERROR_HEADING, BACKEND_HEADING = "Error", "Backend"
 ERROR_EXPLANATION = (
@@ -102,7 +111,11 @@ def make_cost_table(
         cells += [show(row, arrays_by_label[label]) for show in columns.values()]
         body.append([*cells, *_show_pairs(row, queries), _show_backend(row["backend_used"], backends_by_label[label])])
     head = ("Variant", f"Speedup over {setting.baseline}", *columns, *PAIRS_HEADINGS, BACKEND_HEADING)
-    notes = (describe_error_source(row_values), describe_verification_lengths(row_values))
+    notes = (
+        describe_error_source(row_values),
+        describe_verification_lengths(row_values),
+        *(f"{row['label']}: {row['reason']}." for row in row_values if units.is_present(row["reason"])),
+    )
     note = join_sentences(note, *notes, _list_absent_variants(piece.rows, top))
     return drop_empty_columns(ReportTable(caption, head, body, note=note, wrapped=(BACKEND_HEADING,), mode=piece.mode))
 

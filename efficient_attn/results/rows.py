@@ -44,8 +44,9 @@ class Row:
     padding (full, half, drawn or packed); seq_len is the longest possible row. choices: the implementations that the
     call used, ``half=float32 products=batched``. budget: what the options were fitted to, keys per query, ``128``, or
     the state of a layer, ``192KiB``. kernels: torch's fused kernels that a call ran, by name. kept_between_calls_bytes:
-    what one more call leaves allocated after its result is released. process_peak_bytes: growth of resident memory
-    during one call in a new process, a cross-check of the counted peak. extra: the task's own columns, named
+    what two calls leave allocated after their results are released; part of the peak. process_peak_bytes: growth of
+    resident memory during one call in a new process, a cross-check of the counted peak; when decoding, what a context
+    and a step leave resident. extra: the task's own columns, named
     ``task.name`` in frames.
     """
 

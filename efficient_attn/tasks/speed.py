@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from ..bench.case_config import MAX_DECODE_STEPS, CaseConfig, Group
 from ..bench.planning.request import TaskRequest
@@ -29,16 +29,34 @@ AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", 
 class SpeedKeys(Keys):
     """memory_budget: a size such as ``16GB``, for which decode rows report the longest context whose state fits.
 
-    peak_memory: whether a call's bytes are counted, which ``measure`` sets.
+    peak_memory: whether a call's bytes are counted, which ``measure`` sets. process_memory: whether memory is also
+    measured in a new process, which the plan sets at one of the longest configurations.
     """
 
     memory_budget: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] | None = None
     peak_memory: bool = False
+    process_memory: bool = Field(default=False, exclude=True)
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each mode and combination of the axes."""
+    planned = list(_list_configs(request))
+    cross_checked = _choose_cross_checked([config for config, _, counts_memory in planned if counts_memory])
+    for config, kv_heads, counts_memory in planned:
+        decode = config.mode == "decode"
+        keys: dict[str, Any] = {
+            "memory_budget": request.keys.memory_budget if decode else None,
+            "peak_memory": counts_memory and not decode,
+        }
+        if config in cross_checked:
+            keys["process_memory"] = True
+        yield request.make_group(config, **keys), kv_heads
+
+
+def _list_configs(request: TaskRequest) -> Iterator[tuple[CaseConfig, int | None, bool]]:
+    """Every configuration with its number of key-value heads, and whether its memory is counted."""
     longest = max(request.grid["seq_len"])
+    counts_peak = request.keys.peak_memory or "peak_memory" in request.words
     for mode, point in product(
         (word for word in request.words if word in MODES), request.grid.combine(*AXES, "seq_len")
     ):
@@ -50,16 +68,24 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         if is_stepwise and not point["causal"] and len(request.grid["causal"]) > 1:
             continue  # decoding is always causal
         point["causal"], kv_heads = point["causal"] or is_stepwise, point.pop("kv_heads")
-        decode, counts_memory = mode == "decode", mode in ("forward", "forward_backward")
+        decode = mode == "decode"
         config = CaseConfig(mode=mode, max_len=longest + (MAX_DECODE_STEPS if decode else 0), **point)
-        yield (
-            request.make_group(
-                config,
-                memory_budget=request.keys.memory_budget if decode else None,
-                peak_memory=counts_memory and (request.keys.peak_memory or "peak_memory" in request.words),
-            ),
-            kv_heads,
-        )
+        yield config, kv_heads, decode or (counts_peak and mode in ("forward", "forward_backward"))
+
+
+def _choose_cross_checked(configs: list[CaseConfig]) -> set[CaseConfig]:
+    """For each mode and dtype on the CPU, the configuration whose memory is also measured in a new process: the longest
+    one, because differences of short ones are too small to be seen."""
+    chosen: dict[tuple[str | None, str], CaseConfig] = {}
+    for config in configs:
+        key = config.mode, config.dtype
+        if config.device == "cpu" and (key not in chosen or _find_size(config) > _find_size(chosen[key])):
+            chosen[key] = config
+    return set(chosen.values())
+
+
+def _find_size(config: CaseConfig) -> tuple[int, int]:
+    return config.seq_len, config.batch * config.heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | PreparedCase:
@@ -67,7 +93,14 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | P
     from ..bench.measuring.preparation import prepare_case
 
     keys = case.keys
-    return prepare_case(case, row, report_stage, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
+    return prepare_case(
+        case,
+        row,
+        report_stage,
+        peak_memory=keys.peak_memory,
+        memory_budget=keys.memory_budget,
+        process_memory=keys.process_memory,
+    )
 
 
 def make_workload(case: Case) -> Workload:

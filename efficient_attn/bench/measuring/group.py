@@ -14,6 +14,7 @@ from .conditions import Conditions
 from .failures import make_failure, make_worker_failure
 from .jobs import PrepareCases
 from .prepared_case import PreparedCase
+from .process_memory import measure_process_memory
 from .process_runs import ProcessRuns, TimedCase
 
 
@@ -36,6 +37,9 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
         while n_yielded < len(cases) and (record := records.get(cases[n_yielded].key)):
             n_yielded += 1
             yield record
+    for case in cases:
+        if case.key in prepared and prepared[case.key][0].measures_process:
+            measure_process_memory(case, prepared[case.key][0].row, conditions)
     if prepared:
         records |= _time_cases([case for case in cases if case.key in prepared], prepared, conditions)
     yield from (records[case.key] for case in cases[n_yielded:])

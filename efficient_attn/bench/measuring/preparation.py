@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ... import units
 from ...contract.capacity import longest_context
-from ...contract.decode_state import state_bytes
 from ...errors import UsageError
 from ...instruments.global_state import watch_global_state
+from ...instruments.memory import Footprint
 from ...instruments.timing import calibrate, time_first_call
 from ...kernels.autotuning import autotuner
 from ...results.rows import Row, finite_or_none
 from ..case import Case
+from .output_comparison import InvalidResult
 from .prepared_case import (
     CALIBRATING,
     COMPILING,
@@ -23,9 +25,13 @@ from .prepared_case import (
     MAKING_INPUTS,
     VERIFYING,
     PreparedCase,
+    add_reason,
 )
+from .process_memory import is_much_more
 from .samples import TimedSteps, make_timed, verify_workload
 from .workload import BACKWARD, Workload
+
+CALLS_TO_GROW, MIN_GROWTH_SHARE = 4, 0.1  # calls that may not all leave this share of their output allocated
 
 
 def prepare_case(
@@ -35,11 +41,13 @@ def prepare_case(
     *,
     peak_memory: bool = False,
     memory_budget: int | None = None,
+    process_memory: bool = False,
 ) -> PreparedCase:
     """Verify a case, count its memory and calibrate it.
 
     report_stage: called with each stage and its time limit in seconds. peak_memory: whether rows have the bytes of a
-    call. memory_budget: for the longest context, when decoding.
+    call. memory_budget: for the longest context, when decoding. process_memory: whether memory is also measured in a
+    new process.
     """
     config, budget_s = case.group.config, case.group.sampling.budget_s
     report_stage(MAKING_INPUTS)
@@ -49,9 +57,23 @@ def prepare_case(
         report_stage(COMPILING if compiles else FIRST_CALL, None if compiles else budget_s)
         workload.warm()
         report_stage(FIRST_CALL, budget_s)
+        if config.mode == "decode":
+            row.state_bytes = workload.held_state.total
+            add_reason(row, workload.held_state.reason)
+            report_stage(FIRST_CALL, budget_s)
         steps = TimedSteps(workload, case.group.sampling.seed) if config.mode == "decode" else None
         subject = make_timed(workload, seed=case.group.sampling.seed)
-        time_first_call(subject, budget_s=budget_s, device=config.device)
+
+        def make_first_call() -> None:
+            time_first_call(subject, budget_s=budget_s, device=config.device)
+            subject.release()
+            if steps is not None:
+                steps.reset(1)
+            report_stage(COUNTING_MEMORY)
+            autotuner.clear_choices()  # those of a context
+
+        samples = _count_memory(workload, row, steps, make_first_call, peak_memory=peak_memory)
+        row.choices = autotuner.list_choices() or None
         report_stage(VERIFYING)
         error, row.gate_len = verify_workload(workload, steps)
         row.oracle_error = finite_or_none(error)
@@ -61,23 +83,35 @@ def prepare_case(
         _count_work(workload, row)
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
-        report_stage(COUNTING_MEMORY)
-        autotuner.clear_choices()  # those of verification, perhaps at another length
-        samples = _count_memory(workload, row, steps, peak_memory=peak_memory)
-        row.choices = autotuner.list_choices() or None
         report_stage(CALIBRATING)
         cost = calibrate(subject, budget_s=budget_s, device=config.device)
-    return PreparedCase(row, cost, samples | {"bytes_moved": row.bytes_moved})
+    return PreparedCase(row, cost, samples | {"bytes_moved": row.bytes_moved}, process_memory)
 
 
-def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, peak_memory: bool) -> dict[str, Any]:
-    """Profile one call: returns the kernels that ran; the row gets the bytes if the suite requests them."""
-    footprint = workload.footprint(steps and steps.next_token)
+def _count_memory(
+    workload: Workload, row: Row, steps: TimedSteps | None, first_call: Callable[[], None], *, peak_memory: bool
+) -> dict[str, Any]:
+    """Profile a call after the first one: returns the kernels that ran; the row gets the bytes if the suite requests
+    them. Raises `InvalidResult` if each further call leaves more memory allocated."""
+    footprint = workload.footprint(steps and steps.next_token, first_call=first_call)
     if peak_memory:
-        row.peak_memory_bytes, row.retained_bytes, row.reason = footprint.peak, footprint.retained, footprint.reason
+        row.peak_memory_bytes, row.retained_bytes = footprint.peak, footprint.retained
         row.output_bytes, row.saved_bytes, row.workspace_bytes = footprint.output, footprint.saved, footprint.workspace
+        row.kept_between_calls_bytes = footprint.lasting
+        add_reason(row, footprint.reason)
+        if is_much_more(footprint.peak, (footprint.peak or 0) - (footprint.lasting or 0)):
+            add_reason(row, f"it keeps {units.size(footprint.lasting)} between calls, which its peak includes")
+        _check_growth(workload, footprint)
     row.kernels = " ".join(footprint.kernels) or None
     return {"kernels": list(footprint.kernels)}
+
+
+def _check_growth(workload: Workload, footprint: Footprint) -> None:
+    """Raise `InvalidResult` if calls with other inputs keep allocating memory that they do not release."""
+    least = max(1, MIN_GROWTH_SHARE * (footprint.output or 0))
+    if (footprint.growth or 0) >= least and (growth := workload.measure_growth(CALLS_TO_GROW)) >= least:
+        size = units.size(growth)
+        raise InvalidResult(f"its memory grows: each of {CALLS_TO_GROW} calls with other inputs kept {size} or more")
 
 
 def _count_work(workload: Workload, row: Row) -> None:
@@ -96,16 +130,17 @@ def _count_work(workload: Workload, row: Row) -> None:
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
     if decoding:
         row.steps = 1
-        row.state_bytes = state_bytes(workload.after_context(s.m))
-    elif row.mode == "forward":
+    elif row.mode == "forward" and row.output_bytes is None:
         row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
 
 
 def _count_capacity(workload: Workload, row: Row, budget: int) -> None:
     """The longest context within the memory budget, or the reason why it is not known."""
     dtype = workload.sample.q.dtype
+    if workload.held_state.reason:
+        return  # its size does not follow from the state's tensors
     try:
         row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
         row.memory_budget_bytes = budget
     except UsageError as error:  # a state that the first step allocates cannot be counted in advance
-        row.reason = str(error)
+        add_reason(row, str(error))

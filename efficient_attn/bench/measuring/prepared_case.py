@@ -23,8 +23,15 @@ MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, T
 
 @dataclass
 class PreparedCase:
-    """A verified case: its row so far, and the cost of a sample, from which rounds are planned."""
+    """A verified case: its row so far, and the cost of a sample, from which rounds are planned. measures_process:
+    whether its memory is also measured in a new process."""
 
     row: Row
     cost: SampleCost
     samples: dict[str, Any] = field(default_factory=dict)
+    measures_process: bool = False
+
+
+def add_reason(row: Row, reason: str | None) -> None:
+    """Add a sentence to the row's reason, if there is one."""
+    row.reason = "; ".join(filter(None, (row.reason, reason))) or None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ...errors import UnsupportedError
 from ...instruments.global_state import GlobalStateChanged
-from ...instruments.memory import Footprint, measure_footprint, measure_training_footprint
+from ...instruments.memory import Footprint, measure_footprint, measure_growth, measure_training_footprint
 from ..case import Case
-from .inputs import draw_inputs, list_tensors
+from .held_state import HeldState, measure_held_state
+from .inputs import draw_inputs, list_tensors, make_inputs
 from .padded_rows import make_mask, supports_positions
 
 BACKWARD = 2.5  # the backward pass computes five matrix products, the forward pass two
@@ -33,6 +33,7 @@ class Workload:
         self.graph_breaks = 0
         self.mask = make_mask(case, self.shape)
         self.sample = draw_inputs(case, self.attn, self.shape)
+        self._gradient: Tensor | None = None
 
     def warm(self) -> None:
         """Make the slow call in which the mechanism is compiled, if the case requests it or it compiles itself."""
@@ -60,12 +61,18 @@ class Workload:
         """Whether the reference computes rows at ``Mask.query_positions``."""
         return supports_positions(self.oracle, self.sample)
 
+    @cached_property
+    def held_state(self) -> HeldState:
+        """The size of the decode state after the context. Read it before any other step."""
+        device = self.case.group.config.device
+        return measure_held_state(self.attn, lambda: self.after_context(self.shape.m), device=device)
+
     @property
     def bytes_moved(self) -> int:
         """The least number of bytes that any implementation has to read and write: inputs and results once, without
         padding; for a decode step, the visible keys and values, or the state if it is smaller."""
         if self.case.group.config.mode == "decode":
-            return min(state_bytes(self.after_context(self.shape.m)), self._visible_bytes)
+            return min(self.held_state.total, self._visible_bytes)
         s, size = self.shape, self.sample.q.element_size()
         once = sum(x.numel() for x in self.sampled_inputs) + s.batch * s.heads * s.n * s.value_dim
         needed = once * sum(self.case.row_lengths) // (self.case.shape.batch * self.case.shape.n)
@@ -81,17 +88,35 @@ class Workload:
         position = sum(x.numel() // m for x in keys if x is not None) * self.sample.q.element_size()
         return math.ceil(visible_keys * position)
 
-    def footprint(self, step: Callable[[], object] | None = None) -> Footprint:
-        """The allocations and kernels of one call. step: the call, when decoding."""
+    def footprint(
+        self, step: Callable[[], object] | None = None, *, first_call: Callable[[], object] | None = None
+    ) -> Footprint:
+        """The allocations and kernels of a call after a first one with other inputs. step: the call, when decoding.
+        first_call: the first one; it releases its result."""
         device = self.case.group.config.device
+        first_call = first_call or partial(self.make_call, *self.draw_others(1)) if step is None else first_call
         if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
+            self.make_upstream()
             return measure_training_footprint(
                 lambda: self._forward(leaves),
                 lambda out: self._backward(leaves, out, self.upstream(out)),
                 device=device,
+                first_call=first_call,
             )
-        return measure_footprint(step or (lambda: self.make_call(self.sample)), device=device)
+        call = step or partial(self.make_call, self.sample)
+        return measure_footprint(call, device=device, first_call=first_call)
+
+    def measure_growth(self, calls: int) -> int:
+        """The least number of bytes that any of some calls, each with other inputs, leaves allocated after its result
+        is released."""
+        samples = iter(self.draw_others(calls))
+        return measure_growth(lambda: self.make_call(next(samples)), calls, device=self.case.group.config.device)
+
+    def draw_others(self, count: int) -> list[Sample]:
+        """Further inputs, each with other contents."""
+        seed = self.case.group.sampling.seed + 1
+        return make_inputs(self.case, self.attn, self.shape, self.sample, seed=seed, sets=count).change(count)
 
     def clamped_rows(self) -> int | None:
         """The number of rows whose weights nearly cancel in a sample; None if unknown."""
@@ -134,12 +159,18 @@ class Workload:
         sources = [*list_tensors(leaves), *(attn or self.attn).parameters()]
         return torch.autograd.grad(out, sources, upstream, allow_unused=True, materialize_grads=True)
 
+    def make_upstream(self) -> None:
+        """Make the gradient of outputs of the expected size now, so that its memory is not a call's."""
+        s = self.shape
+        self.upstream(self.sample.q.new_empty(s.batch, s.heads, s.n, s.value_dim))
+
     def upstream(self, out: Tensor) -> Tensor:
         """The fixed gradient of an output."""
-        if not hasattr(self, "_gradient"):
+        gradient = self._gradient
+        if gradient is None or (gradient.shape, gradient.dtype) != (out.shape, out.dtype):
             generator = torch.Generator().manual_seed(self.case.group.sampling.seed)
-            self._gradient = torch.randn(out.shape, generator=generator).to(out)
-        return self._gradient
+            gradient = self._gradient = torch.randn(out.shape, generator=generator).to(out)
+        return gradient
 
     def prefill(self, sample: Sample) -> Tensor:
         """The output of one `step` with the whole prompt and a new state."""

@@ -24,7 +24,8 @@ INTRO = (
     "before; 'none up to 4K' slower even at 4K; 'unclear' if intervals contain 1. Lengths after 'about' are "
     "interpolated between measured lengths, in logarithms: where the speedup and the ends of its interval cross 1. "
     "The relative error is the norm of the mechanism's difference from exact attention over the norm of exact "
-    "attention. Memory is the peak of a call over the baseline's; the state is what decoding stores between steps."
+    "attention. Memory is the peak of a call, its output included, over the baseline's; the state is what decoding "
+    "stores between steps."
 )
 
 

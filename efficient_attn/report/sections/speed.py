@@ -17,7 +17,8 @@ from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns,
 INTRO = (
     "Times are medians over rounds in which all variants of a group are interleaved; brackets are 95% intervals. "
     "Exponents describe the growth with length N, fitted over all measured lengths by least squares on logarithms: 1 "
-    "is linear, 2 quadratic; 'unclear': the interval is wider than 0.5."
+    "is linear, 2 quadratic; 'unclear': the interval is wider than 0.5. Peak memory includes the output, "
+    "but not the inputs; the workspace is the peak without the output and without what is saved for the backward pass."
 )
 PREFILL_EXPLANATION = "Prefill processes a whole prompt in one call and creates a decode state."
 TIME_PLOT = length_plots.LengthPlot(
@@ -86,6 +87,7 @@ def _make_table(setting: select.SettingRows, piece: select.Slice, top: Frame) ->
         "Faster from": tables.show_crossover,
         "Time exponent": lambda _, arrays: tables.show_growth(arrays, "latency_ms"),
         "Peak memory": lambda row, _: tables.show_value(row["peak_memory_bytes"], "bytes"),
+        "Workspace": lambda row, _: tables.show_value(row["workspace_bytes"], "bytes"),
         "Memory exponent": lambda _, arrays: tables.show_growth(arrays, "peak_memory_bytes"),
     }
     slice_text = formatting.format_slice(piece.mode, piece.causal)

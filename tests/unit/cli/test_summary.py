@@ -45,6 +45,21 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
     assert lines["linear"] == ["linear", "2.00", "ms", "2.00x", "(1.90\u20132.10)", "2.00", "MiB"]
 
 
+def test_reasons_of_successful_rows_are_printed(capsys: Capture) -> None:
+    reason = "it keeps 64.0 MiB between calls, which its peak includes"
+    rows = [
+        _timed("full", 128, 4.0, peak_memory_bytes=2**20),
+        _timed("linear", 128, 2.0, peak_memory_bytes=2**26, reason=reason),
+        _timed("mqa", 128, 2.0, reason="failed", status="invalid"),
+    ]
+    summary.show_results(_rows(*rows))
+    text = _printed(capsys)
+    assert "peak memory (with output)" in text
+    assert text.endswith(f"\nlinear: {reason}\n")
+    assert "full: " not in text
+    assert "failed" not in text
+
+
 def test_results_of_one_variant_show_what_differs(capsys: Capture) -> None:
     rows = [
         _timed("full", 128, 4.0, batch=batch, kv_heads=heads, threads=1) for batch, heads in ((1, 8), (1, 2), (4, 2))

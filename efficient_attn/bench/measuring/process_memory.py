@@ -1,0 +1,109 @@
+"""A cross-check of counted memory: the growth of resident memory in a new process, whatever allocates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ... import units
+from ...engines.job import StageBoard, WorkerDied
+from ...engines.worker import limit_memory
+from ...errors import UnsupportedError
+from ...instruments.resident_memory import ResidentGrowth, measure_resident_growth
+from ...results.rows import Row
+from ..case import Case
+from .conditions import Conditions
+from .kernel_choices import Choices, apply_choices
+from .prepared_case import COUNTING_MEMORY, add_reason
+from .workload import Workload
+
+WARM_UP_LENGTH = 256
+MIN_EXCESS_SHARE, MIN_EXCESS_BYTES = 0.2, 16 * 2**20  # beyond which differences are reported
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureProcessMemory:
+    """Sends the `ResidentGrowth` of a case's first call, after a call with a short length, or the reason why it is not
+    known. When decoding, the call absorbs the context and makes one step."""
+
+    case: Case
+    timeout_s: float
+    memory_bytes: int | None
+    choices: Choices = field(default_factory=dict)
+
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        """Make the two calls."""
+        board.set_stage(0, COUNTING_MEMORY, self.timeout_s)
+        if threads := self.case.group.config.threads:
+            torch.set_num_threads(threads)
+        apply_choices(self.choices)
+        limit_memory(self.memory_bytes)
+        try:
+            _warm_up(self.case)
+            workload = Workload(self.case)
+            if self.case.group.config.mode == "forward_backward":
+                workload.make_upstream()
+            send(measure_resident_growth(lambda: _make_call(workload)))
+        except OSError as error:
+            send(str(error))
+
+
+def _warm_up(case: Case) -> None:
+    """Load what a first call loads, with a short call, or else one of the case's length."""
+    n, config = min(case.shape.n, WARM_UP_LENGTH), case.group.config
+    compiles = config.compiled or case.create().compiles
+    for length in [case.shape.n] if compiles else [n, case.shape.n]:
+        try:
+            workload = Workload(case, replace(case.shape, n=length, m=length))
+            workload.warm()
+            _make_call(workload)
+        except UnsupportedError:  # of lengths that are no multiple of a block
+            continue
+        return
+
+
+def _make_call(workload: Workload) -> Any:
+    if workload.case.group.config.mode != "decode":
+        return workload.make_call(workload.sample)
+    q, k, v, inputs = workload.sample
+    newest = {name: x[:, :, -1:] for name, x in inputs.items()}
+    state = workload.after_context(workload.shape.m + 1)
+    with torch.no_grad():
+        return workload.attn.step(q[:, :, -1:], k[:, :, -1:], None if v is None else v[:, :, -1:], state, **newest)
+
+
+def measure_process_memory(case: Case, row: Row, conditions: Conditions) -> None:
+    """Fill the row's resident memory, and report in its reason when it is much more than was counted."""
+    if conditions.engine.method == "inline":
+        return  # this process has made larger calls
+    job = MeasureProcessMemory(
+        case=case,
+        timeout_s=conditions.timeout_s,
+        memory_bytes=conditions.memory_bytes,
+        choices=conditions.choices,
+    )
+    try:
+        (outcome,) = conditions.engine.run(job)
+    except WorkerDied as death:
+        outcome = death.reason
+    if not isinstance(outcome, ResidentGrowth):
+        add_reason(row, f"its memory in a new process is not known: {outcome}")
+        return
+    if row.mode == "decode":
+        row.process_peak_bytes, counted, owner = outcome.held, row.state_bytes, "its decode state has"
+    else:
+        row.process_peak_bytes, counted, owner = outcome.peak, row.peak_memory_bytes, "its counted peak is"
+    if is_much_more(row.process_peak_bytes, counted):
+        growth = units.size(row.process_peak_bytes)
+        comparison = f"a new process grew by {growth}, {owner} {units.size(counted)}"
+        add_reason(row, f"{comparison}: it allocates memory that is not counted")
+
+
+def is_much_more(measured: int | None, counted: int | None) -> bool:
+    """Whether memory exceeds what was counted by so much that a row says so."""
+    if measured is None or counted is None:
+        return False
+    return measured - counted > max(MIN_EXCESS_SHARE * counted, MIN_EXCESS_BYTES)
