@@ -20,7 +20,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action=values.OnceAction,
         required=True,
         metavar="N",
-        help="tokens: 16384 or 16K",
+        help="tokens: 16384, 16K or 1M",
     )
     verb.add_argument(
         "--mode",
@@ -94,6 +94,10 @@ def recommend(args: Namespace) -> int:
     if recommendation.choices:
         rows = recommendation_text.as_rows(recommendation)
         console.print_table("", recommendation_text.COLUMNS, rows, right=recommendation_text.RIGHT)
+    if recommendation.not_verified:
+        title = f"not verified at {requirements.seq_len:,}: of unknown quality, so not ranked"
+        rows = recommendation_text.list_unverified_rows(recommendation)
+        console.print_table(title, recommendation_text.COLUMNS, rows, right=recommendation_text.RIGHT)
     print(*recommendation_text.list_notes(recommendation), sep="\n")
     if not recommendation.choices:
         print("To measure what is missing:", *recommendation_text.list_commands(requirements), sep="\n  ")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import units
+from ..report.formatting import format_count, format_inputs
 from .console import print_table
 
 
@@ -23,11 +24,12 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     models = [name.rpartition(":")[0] for name in rows_of["retrieval"].inputs]
     for inputs, group in rows_of["retrieval"].groupby(models, sort=False):
         _show_retrieval(group, f"{inputs}{mark}")
-    swap_keys = ["inputs", "seq_len", rows_of["swap"]["layer"].notna()]
-    for (inputs, length, single), group in rows_of["swap"].groupby(swap_keys, sort=False):
-        _show_swap(group, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
-    if len(rows_of["fidelity"]):
-        _show_fidelity(rows_of["fidelity"], mark)
+    swap_keys = ["inputs", "seq_len", "causal", rows_of["swap"]["layer"].notna()]
+    for (inputs, length, causal, single), group in rows_of["swap"].groupby(swap_keys, sort=False):
+        model = format_inputs(inputs, causal, length)
+        _show_swap(group, f"{'one layer of ' if single else ''}{model}{_describe_segments(group)}{mark}")
+    for (inputs, causal, length), group in rows_of["fidelity"].groupby(["inputs", "causal", "seq_len"], sort=False):
+        _show_fidelity(group, format_inputs(inputs, causal, length), mark)
     if overrides:
         print(f"overridden suite, not its standard settings: {', '.join(overrides)}")
 
@@ -51,10 +53,11 @@ def _show_times(rows: Any, title: str, mark: str) -> None:
     print_table(f"{title}, length {rows.seq_len.max()}{mark}", [columns[i] for i in filled], table, right=columns[1:])
 
 
-def _show_fidelity(rows: Any, mark: str) -> None:
-    """Approximation errors, averaged over layers."""
+def _show_fidelity(rows: Any, conditions: str, mark: str) -> None:
+    """Approximation errors, averaged over layers. conditions: model, length and direction."""
     columns = {"relative_error": "relative error", "cosine_similarity": "cosine", "missed_mass": "missed mass"}
-    title = f"fidelity on {rows.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
+    layers = format_count(rows["layer"].nunique(), "layer")
+    title = f"fidelity: {conditions}, mean over {layers} (predicting zero has error 1){mark}"
     _print_means(title, rows, columns)
 
 
@@ -93,6 +96,12 @@ SWAP_COLUMNS = {
     "swap.embedding_cosine": "cosine",
     "speedup": "speedup of a pass",
 }
+
+
+def _describe_segments(rows: Any) -> str:
+    """The number of text segments that a mean is over, if it is known."""
+    count = int(rows["swap.segment"].nunique()) if "swap.segment" in rows else 0
+    return f", mean over {format_count(count, 'text segment')}" if count else ""
 
 
 def _show_swap(rows: Any, title: str) -> None:
