@@ -96,9 +96,8 @@ def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
 def list_not_applicable(rows: Frame, task: str) -> dict[str, str]:
     """The reason by spec, of mechanisms that a task refused because they have to be trained."""
     refused = rows[(rows["task"] == task) & (rows["status"] == "unsupported")]
-    return {
-        canonicalise_spec(name): str(reason) for name, reason in zip(refused["variant"], refused["reason"], strict=True)
-    }
+    pairs = zip(refused["variant"].tolist(), refused["reason"].tolist(), strict=True)
+    return {canonicalise_spec(name): str(reason) for name, reason in pairs}
 
 
 def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, str]) -> str:

@@ -58,8 +58,9 @@ class QualityConditions:
 
     def verifies(self, length: int, causal: bool | None) -> bool:
         """Whether figures count for calls of this length and direction."""
-        known = self.length is not None and self.causal is not None
-        return known and self.causal == causal and self.length >= MIN_LENGTH_SHARE * length
+        if self.length is None or self.causal is None or self.causal != causal:
+            return False
+        return self.length >= MIN_LENGTH_SHARE * length
 
 
 @dataclass(frozen=True)

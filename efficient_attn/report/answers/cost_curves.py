@@ -47,8 +47,8 @@ class RowReference:
 @dataclass(frozen=True)
 class CostPoint:
     """All measurements of one mechanism at a length. standard_error: of log time relative to other mechanisms at that
-    length, without the drift of the machine, which they share. memory: peak bytes of a call; counted_memory: the counted
-    peak, where the larger resident peak of the process replaces it."""
+    length, without the drift of the machine, which they share. memory: peak bytes of a call; counted_memory: the
+    counted peak, where the larger resident peak of the process replaces it."""
 
     length: int
     speedup: Estimate | None

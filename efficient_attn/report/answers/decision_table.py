@@ -24,9 +24,9 @@ class Decision:
 
     speedups: by length. crossover: None if no speedup has an interval. error: relative, None if unknown, 0 for exact
     attention; error_text: its description; error_on: the conditions of its measurement; error_interval: over layers;
-    null_error: the error of predicting the mean of v. memory_ratio: peak memory over the baseline's at ``memory_length``, the longest length at
-    which both were measured. state_bytes: size of the decoding state after ``state_length`` positions, None if measured
-    at other shapes only; state_share: the same over the baseline's.
+    null_error: the error of predicting the mean of v. memory_ratio: peak memory over the baseline's at
+    ``memory_length``, the longest length at which both were measured. state_bytes: size of the decoding state after
+    ``state_length`` positions, None if measured at other shapes only; state_share: the same over the baseline's.
     """
 
     label: str

@@ -77,7 +77,7 @@ class QualityFigure:
         return "; ".join(filter(None, (f"{self.text} ({self.on}{measured_spec})", self.format_uncertainty())))
 
 
-# -- from rows -----------------------------------------------------------------------------------------------------------
+# -- from rows --------------------------------------------------------------------------------------------------------
 
 
 def list_error_sets(

@@ -57,9 +57,9 @@ class UnverifiedMechanism:
 class Recommendation:
     """A ranking at one configuration. config: None if no matching configuration was timed. left_out: the reason by
     mechanism. not_verified: mechanisms of unknown quality, fastest first; they satisfy no bound on quality.
-    quality_notes: under which conditions quality was compared. machines: those with timings at matching configurations. timed_count, measured_count: number of
-    mechanisms with a time at this length, and with one measured at exactly this length, whatever their quality.
-    local_machine: this machine's name, if given."""
+    quality_notes: under which conditions quality was compared. machines: those with timings at matching configurations.
+    timed_count, measured_count: number of mechanisms with a time at this length, and with one measured at exactly this
+    length, whatever their quality. local_machine: this machine's name, if given."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None

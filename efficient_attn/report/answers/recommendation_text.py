@@ -42,38 +42,25 @@ def as_rows(recommendation: Recommendation) -> list[list[str]]:
 def _make_row(choice: RankedMechanism, rank_mark: str) -> tuple[str, ...]:
     figures = [figure.describe(choice.label) for figure in choice.quality if figure.metric != "error"]
     quality = "; ".join(dict.fromkeys((choice.error_text, *figures)))
-    return (
-        f"{choice.rank}{rank_mark}",
-        choice.label,
-        *_make_cost_cells(choice.cost),
-        quality,
-        _describe_basis(choice.cost),
-    )
+    return f"{choice.rank}{rank_mark}", choice.label, *_make_cost_cells(choice.cost, quality)
 
 
-def _make_cost_cells(cost: CostAtLength) -> tuple[str, ...]:
+def _make_cost_cells(cost: CostAtLength, quality: str) -> tuple[str, ...]:
+    """The cells from ``speedup`` to ``basis``."""
     return (
         _format_estimate(cost.speedup, units.ratio),
         _format_estimate(cost.latency, units.duration),
         (units.size(cost.memory.value) if cost.memory else units.EMPTY) + (" resident" if cost.counted_memory else ""),
         units.size(cost.state.value) if cost.state else units.EMPTY,
+        quality,
+        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
     )
-
-
-def _describe_basis(cost: CostAtLength) -> str:
-    return f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured"
 
 
 def list_unverified_rows(recommendation: Recommendation) -> list[list[str]]:
     """Return one row of ``COLUMNS`` per mechanism of unknown quality, without a rank, fastest first."""
     rows = (
-        (
-            UNVERIFIED_MARK,
-            entry.label,
-            *_make_cost_cells(entry.cost),
-            _describe_unverified(entry),
-            _describe_basis(entry.cost),
-        )
+        (UNVERIFIED_MARK, entry.label, *_make_cost_cells(entry.cost, _describe_unverified(entry)))
         for entry in recommendation.not_verified
     )
     return [[sanitize_line(text) for text in row] for row in rows]
@@ -103,8 +90,8 @@ def _list_config_notes(recommendation: Recommendation) -> Iterator[str]:
         yield f"No matching configuration was timed{note}."
         return
     if not recommendation.choices:
-        known = " is known to satisfy" if recommendation.not_verified else " satisfies"
-        yield f"No measured mechanism{known} the requirements."
+        satisfies = "is known to satisfy" if recommendation.not_verified else "satisfies"
+        yield f"No measured mechanism {satisfies} the requirements."
     yield f"Measured configuration: {_format_config(config)}."
     if recommendation.local_machine not in (None, config["machine"]) and not requirements.machine:
         yield (

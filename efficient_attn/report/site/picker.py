@@ -33,8 +33,9 @@ APPROXIMATELY = "\u2248 "  # before an interpolated time
 
 @dataclass(frozen=True)
 class PickerCase:
-    """A mechanism in an answer. error: None if it is not verified at the answer's length. half_width: half the 95% interval of log time relative to the others, None if unknown.
-    source_lengths: the lengths between which it is interpolated."""
+    """A mechanism in an answer. error: None if it is not verified at the answer's length. half_width: half the 95%
+    interval of log time relative to the others, None if unknown. source_lengths: the lengths between which it is
+    interpolated."""
 
     label: str
     variant: str
@@ -77,8 +78,9 @@ def make_picker(
 ) -> dict[str, Any]:
     """Return the best answer to each question; strings are stored once, in ``texts``.
 
-    curves_by_config: from `cost_curves.split_by_config`. errors: from `approximation_errors.list_errors`. links: pages by mechanism. In the result, ``spread`` is the
-    additional half-width of the log ratio of two times from different lengths.
+    curves_by_config: from `cost_curves.split_by_config`. errors: from `approximation_errors.list_errors`. links: pages
+    by mechanism. In the result, ``spread`` is the additional half-width of the log ratio of two times from different
+    lengths.
     """
     answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
     for group in groups:
