@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import units
-from ..report.formatting import format_count, format_inputs
+from ..report.comparable_quality import QualityConditions
 from .console import print_table
+
+
+FIDELITY_KEYS = ["inputs", "causal", "seq_len"]  # what a table of approximation errors has in common
 
 
 def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
@@ -25,11 +28,13 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     for inputs, group in rows_of["retrieval"].groupby(models, sort=False):
         _show_retrieval(group, f"{inputs}{mark}")
     swap_keys = ["inputs", "seq_len", "causal", rows_of["swap"]["layer"].notna()]
-    for (inputs, length, causal, single), group in rows_of["swap"].groupby(swap_keys, sort=False):
-        model = format_inputs(inputs, causal, length)
-        _show_swap(group, f"{'one layer of ' if single else ''}{model}{_describe_segments(group)}{mark}")
-    for (inputs, causal, length), group in rows_of["fidelity"].groupby(["inputs", "causal", "seq_len"], sort=False):
-        _show_fidelity(group, format_inputs(inputs, causal, length), mark)
+    for (inputs, length, causal, single), group in rows_of["swap"].groupby(swap_keys, sort=False, dropna=False):
+        segments = tuple(group["swap.segment"].dropna().unique()) if "swap.segment" in group else ()
+        conditions = QualityConditions(inputs, length, causal, segments, "text segment").describe()
+        _show_swap(group, f"{'one layer of ' if single else ''}{conditions}{mark}")
+    for (inputs, causal, length), group in rows_of["fidelity"].groupby(FIDELITY_KEYS, sort=False, dropna=False):
+        layers = tuple(group["layer"].dropna().unique())
+        _show_fidelity(group, QualityConditions(inputs, length, causal, layers).describe(), mark)
     if overrides:
         print(f"overridden suite, not its standard settings: {', '.join(overrides)}")
 
@@ -54,10 +59,9 @@ def _show_times(rows: Any, title: str, mark: str) -> None:
 
 
 def _show_fidelity(rows: Any, conditions: str, mark: str) -> None:
-    """Approximation errors, averaged over layers. conditions: model, length and direction."""
+    """Approximation errors, averaged over layers. conditions: model, length, direction and layers."""
     columns = {"relative_error": "relative error", "cosine_similarity": "cosine", "missed_mass": "missed mass"}
-    layers = format_count(rows["layer"].nunique(), "layer")
-    title = f"fidelity: {conditions}, mean over {layers} (predicting zero has error 1){mark}"
+    title = f"fidelity: {conditions} (predicting zero has error 1){mark}"
     _print_means(title, rows, columns)
 
 
@@ -96,12 +100,6 @@ SWAP_COLUMNS = {
     "swap.embedding_cosine": "cosine",
     "speedup": "speedup of a pass",
 }
-
-
-def _describe_segments(rows: Any) -> str:
-    """The number of text segments that a mean is over, if it is known."""
-    count = int(rows["swap.segment"].nunique()) if "swap.segment" in rows else 0
-    return f", mean over {format_count(count, 'text segment')}" if count else ""
 
 
 def _show_swap(rows: Any, title: str) -> None:
