@@ -10,7 +10,6 @@ from .. import units
 from ..report.comparable_quality import QualityConditions
 from .console import print_table
 
-
 FIDELITY_KEYS = ["inputs", "causal", "seq_len"]  # what a table of approximation errors has in common
 
 

@@ -20,6 +20,7 @@ ERROR_COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on"
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
 # exact attention of models with shared key-value heads, which other models have to be trained for
 SHARED_KV_MECHANISMS = ("gqa", "mqa")
+NOT_APPLICABLE = "not applicable:"  # starts the reason of rows whose mechanism has to be trained
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,12 @@ def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
 def list_not_applicable(rows: Frame, task: str) -> dict[str, str]:
     """The reason by spec, of mechanisms that a task refused because they have to be trained."""
     refused = rows[(rows["task"] == task) & (rows["status"] == "unsupported")]
-    pairs = zip(refused["variant"].tolist(), refused["reason"].tolist(), strict=True)
-    return {canonicalise_spec(name): str(reason) for name, reason in pairs}
+    pairs = zip(refused["variant"].tolist(), map(str, refused["reason"]), strict=True)
+    return {
+        canonicalise_spec(name): reason.removeprefix(NOT_APPLICABLE).strip()
+        for name, reason in pairs
+        if reason.startswith(NOT_APPLICABLE)
+    }
 
 
 def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, str]) -> str:
@@ -107,6 +112,8 @@ def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, s
     if spec.partition(":")[0] in SHARED_KV_MECHANISMS:
         heads = "as many key-value heads" if kv_heads is None else formatting.format_count(kv_heads, "key-value head")
         return f"exact attention of models trained with {heads}"
+    if spec.partition(":")[0] == "mla":
+        return "mla has to be trained"
     return ""
 
 

@@ -28,6 +28,8 @@ SUITE_PARTS = {  # a suite and a part of it that time a mode
 }
 SHARED_KV_PART = "key-value heads"  # the part of decode that supports any number of key-value heads
 TIE_MARK = "="  # after a rank that several mechanisms share
+# parts of fidelity_long, their lengths and directions
+ERROR_PARTS = (("MiniLM at 384", 384, False), ("SmolLM2 at 2048", 2048, True), ("SmolLM2 at 8192", 8192, True))
 SWAP_LENGTH = 2048  # tokens of a text in the suite swap
 UNVERIFIED_MARK = "?"  # instead of a rank
 
@@ -162,14 +164,22 @@ def list_commands(requirements: Requirements) -> Iterator[str]:
         axes.append("--variant full,linear")  # mechanisms that support any number of key-value heads
     yield f"efficient-attn run {suite} {' '.join(axes)} --part {shlex.quote(part)} --out results/local/times"
     if requirements.max_error is not None:
-        suite = "fidelity_long" if requirements.resolved_causal else "quickstart --part fidelity"
-        yield f"efficient-attn run {suite} --out results/local/errors"
+        yield from _list_error_commands(requirements)
     if requirements.max_ppl_ratio is not None:
         suite = "swap" if requirements.seq_len * MIN_LENGTH_SHARE <= SWAP_LENGTH else "swap_long"
         yield f"efficient-attn run {suite} --out results/local/perplexity"
     for task in requirements.min_accuracy:
         suite = "retrieval" if task == "retrieval" else "accuracy"
         yield f"efficient-attn run {suite} --task {task} --out results/local/{task}"
+
+
+def _list_error_commands(requirements: Requirements) -> Iterator[str]:
+    """The part of the suite that measures errors in the direction in question, at half the length or more, if any."""
+    for part, length, causal in ERROR_PARTS:
+        verifies = length >= requirements.seq_len * MIN_LENGTH_SHARE
+        if verifies and requirements.resolved_causal in (None, causal):
+            yield f"efficient-attn run fidelity_long --part {shlex.quote(part)} --out results/local/errors"
+            return
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------
