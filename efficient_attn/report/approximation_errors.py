@@ -127,7 +127,9 @@ def judge_error(variant: str, kv_heads: int | None, choice: QualityChoice[SpecEr
         return None, f"error not applicable: {reason}" if reason else f"error {choice.describe_unverified(spec)}"
     cells = dict(zip(ERROR_COLUMNS, _make_cells(choice.chosen, spec), strict=True))
     text = describe_error({"variant": variant, **cells}, with_conditions=True)
-    return (cells["error"], text) if choice.verified else (None, f"{text}; not verified at {choice.length:,}")
+    if choice.verifies(exact=cells["error"] < ROUNDING_ERROR):
+        return cells["error"], text
+    return None, f"{text}; not verified at {choice.length:,}"
 
 
 def describe_error(row: Mapping[str, Any], *, with_conditions: bool = False) -> str:

@@ -101,6 +101,13 @@ class QualityChoice(Generic[T]):
         """Whether the set verifies bounds; if not, no set with any of the mechanisms does."""
         return self.chosen is not None and self.chosen.conditions.verifies(self.length, self.causal)
 
+    def verifies(self, *, exact: bool) -> bool:
+        """Whether a figure of the set verifies bounds. exact: whether it is that of exact attention; at a shorter
+        length that only shows that the mechanism left nothing out there, such as a window longer than the text."""
+        if not self.verified or self.chosen is None:
+            return False
+        return not exact or (self.chosen.conditions.length or 0) >= self.length
+
     @property
     def verifiable(self) -> bool:
         """Whether any set verifies bounds, whatever mechanisms it has."""
@@ -192,7 +199,7 @@ _SplitSpec: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
 def _split_options(spec: str) -> _SplitSpec:
     """A spec's names and other options as text, and the values of its numeric options."""
     try:
-        parts: Sequence[Spec] = parse(spec).parts
+        parts: Sequence[Spec] = sorted(parse(spec).parts, key=lambda part: (part.name, str(part)))
     except UsageError:
         return ((spec, ""),), ()
     names: list[tuple[str, str]] = []

@@ -142,7 +142,10 @@ class QualityComparison:
             return EXACT_FIGURES[metric]
         choice = self.choices[metric]
         measured = choice.find(name_spec(curve))
-        return replace(measured[1], measured_spec=measured[0], verified=choice.verified) if measured else None
+        if measured is None:
+            return None
+        spec, figure = measured
+        return replace(figure, measured_spec=spec, verified=choice.verifies(exact=figure.is_exact))
 
     def is_exact(self, curve: CostCurve) -> bool:
         """Whether a mechanism computes the exact attention of the required model."""

@@ -47,6 +47,12 @@ class QualityFigure:
         return self.conditions.describe() if self.conditions else "any model"
 
     @property
+    def is_exact(self) -> bool:
+        """Whether the measured calls computed exact attention, up to rounding."""
+        exact_value = {"error": 0.0, "perplexity": 1.0}.get(self.metric, math.inf)
+        return abs(self.value - exact_value) < approximation_errors.ROUNDING_ERROR
+
+    @property
     def length(self) -> int | None:
         """The length of the measured calls."""
         return self.conditions.length if self.conditions else None
