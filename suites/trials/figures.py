@@ -1,7 +1,8 @@
-"""Write README's tables and picture from the published rows: ``python suites/trials/figures.py [--check]``
+"""Write README's tables and picture, and the guide's answer of `recommend`, from the published rows:
+``python suites/trials/figures.py [--check]``
 
-The text between the marks ``<!-- output -->`` or ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png,
-are generated from results/. With ``--check`` nothing is written, and the exit status is 1 if README's text differs.
+The text between marks such as ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png, are generated from
+results/. With ``--check`` nothing is written, and the exit status is 1 if a text differs.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ import pandas as pd
 
 from efficient_attn import units
 from efficient_attn.cli import summary
+from efficient_attn.cli.recommend import show_answer
 from efficient_attn.report import select
 from efficient_attn.report.answers.quality import Quality
+from efficient_attn.report.answers.recommendation import RecommendationData, recommend
+from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "how-to" / "choose-a-mechanism.md"
+GUIDE_QUESTION = Requirements(seq_len=8192, causal=True, max_error=0.4)
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 OUTPUT_RUN = "quickstart_zen4"
 RUNS = (OUTPUT_RUN, "quickstart")
@@ -63,18 +69,34 @@ ADVICE = (
 
 
 def main(check: bool) -> int:
-    text_before = after = README.read_text(encoding="utf-8")
-    for name, text in (("output", make_output()), ("figures", make_table())):
-        head, begin, rest = after.partition(BEGIN.format(name))
-        _, end, tail = rest.partition(END)
-        if not end:
-            print(f"{README}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
-            return 2
-        after = head + begin + text + end + tail
+    made = {README: {"output": make_output, "figures": make_table}, GUIDE: {"answer": make_answer}}
+    different = False
+    for document, makers in made.items():
+        text_before = document.read_text(encoding="utf-8")
+        after = text_before
+        for name, make in makers.items():
+            head, begin, rest = after.partition(BEGIN.format(name))
+            _, end, tail = rest.partition(END)
+            if not end:
+                print(f"{document}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
+                return 2
+            after = head + begin + make() + end + tail
+        different |= text_before != after
+        if not check and text_before != after:
+            document.write_text(after, encoding="utf-8")
     if not check:
-        README.write_text(after, encoding="utf-8")
         draw_picture(PICTURE)
-    return int(check and text_before != after)
+    return int(check and different)
+
+
+def make_answer() -> str:
+    """The answer of `recommend` in the guide, in a code block, on a machine without rows of its own."""
+    runs = sorted(path.parent for path in (ROOT / "results").glob("*/rows.jsonl*"))
+    answer = recommend(RecommendationData.of(gather(runs).rows), GUIDE_QUESTION)
+    with redirect_stdout(io.StringIO()) as output:
+        show_answer(answer)
+    lines = (line.rstrip() for line in output.getvalue().strip().splitlines())
+    return "```text\n{}\n```\n".format("\n".join(lines))
 
 
 def make_output() -> str:
