@@ -25,14 +25,17 @@ NOT_APPLICABLE = "not applicable:"  # starts the reason of rows whose mechanism 
 
 @dataclass(frozen=True)
 class SpecError:
-    """Error of a spec with its interval over layers (NaN for one layer), error of predicting the mean of v (NaN if
-    unknown), and the runs that measured it."""
+    """Errors of a spec by layer, the error of predicting the mean of v (NaN if unknown), and the runs that measured
+    them."""
 
-    error: float
-    low: float
-    high: float
-    of_mean: float
+    layer_errors: tuple[float, ...]
+    of_mean: float = float("nan")
     runs: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """The mean over layers."""
+        return sum(self.layer_errors) / len(self.layer_errors)
 
 
 def add_errors(rows: Frame) -> Frame:
@@ -65,8 +68,8 @@ def _make_cells(errors: QualitySet[SpecError], spec: str) -> tuple[Any, ...]:
     measured_spec, figure = measured
     null = f"where the mean of v has {units.number(figure.of_mean)}" if units.is_present(figure.of_mean) else ""
     method = ", ".join(filter(None, (str(errors.conditions.dtype), null)))
-    ends = figure.error, figure.low, figure.high, figure.of_mean
-    return *ends, errors.conditions.describe(), method, measured_spec
+    estimates = figure.error, *compute_error_interval(figure.layer_errors), figure.of_mean
+    return *estimates, errors.conditions.describe(), method, measured_spec
 
 
 def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
@@ -85,11 +88,9 @@ def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
             samples=layers,
             dtype=str(dtype) if units.is_present(dtype) else None,
         )
-        errors = part.groupby("layer", dropna=False)["relative_error"].mean().tolist()
+        errors = tuple(part.groupby("layer", dropna=False)["relative_error"].mean().tolist())
         runs = tuple(dict.fromkeys(map(str, part["run_id"])))
-        figures.setdefault(conditions, {})[spec] = SpecError(
-            sum(errors) / len(errors), *compute_error_interval(errors), part["mean_value_error"].mean(), runs
-        )
+        figures.setdefault(conditions, {})[spec] = SpecError(errors, part["mean_value_error"].mean(), runs)
     sets = tuple(QualitySet(conditions, by_spec) for conditions, by_spec in figures.items())
     return MeasuredQuality(sets, list_not_applicable(rows, "fidelity"))
 

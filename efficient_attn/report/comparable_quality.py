@@ -174,6 +174,7 @@ class MeasuredQuality(Generic[T]):
 # -- specs ---------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def canonicalise_spec(variant: str) -> str:
     """Canonical form of a spec without its backend; invalid specs are returned unchanged."""
     try:

@@ -46,27 +46,30 @@ class Quality:
 
     rows: Frame
 
-    @cached_property
-    def _labelled_rows(self) -> Frame:
-        return self.rows if "label" in self.rows else select.add_labels(self.rows)
+    def _label_rows(self, task: str | None = None) -> Frame:
+        """The rows with labels: of a task, or all."""
+        rows = select.filter_task(self.rows, task) if task else self.rows
+        return rows if "label" in rows else select.add_labels(rows)
 
     @cached_property
     def errors(self) -> MeasuredQuality[QualityFigure]:
         """Relative errors of outputs against exact attention on a model's activations, mean over layers."""
-        measured = approximation_errors.list_errors(self._labelled_rows)
+        measured = approximation_errors.list_errors(self._label_rows("fidelity"))
         return MeasuredQuality(tuple(list_error_sets(measured.sets)), measured.not_applicable)
 
     @cached_property
     def perplexity_ratios(self) -> MeasuredQuality[QualityFigure]:
         """Perplexities over the model's own."""
-        not_applicable = approximation_errors.list_not_applicable(self._labelled_rows, "swap")
-        return MeasuredQuality(tuple(list_perplexities(self._labelled_rows)), not_applicable)
+        rows = self._label_rows("swap")
+        not_applicable = approximation_errors.list_not_applicable(rows, "swap")
+        return MeasuredQuality(tuple(list_perplexities(rows)), not_applicable)
 
     @cached_property
     def accuracies(self) -> Mapping[str, MeasuredQuality[QualityFigure]]:
         """Accuracies by task."""
         sets: dict[str, list[QualitySet[QualityFigure]]] = defaultdict(list)
-        for task, quality_set in (*list_accuracies(self._labelled_rows), *list_retrieval(self._labelled_rows)):
+        rows = self._label_rows()
+        for task, quality_set in (*list_accuracies(rows), *list_retrieval(rows)):
             sets[task].append(quality_set)
         return {task: MeasuredQuality(tuple(task_sets)) for task, task_sets in sets.items()}
 
@@ -80,15 +83,20 @@ class Quality:
         self, curves: Sequence[CostCurve], config: Mapping[str, Any], requirements: Requirements
     ) -> QualityComparison:
         """Choose what the answer for a configuration is based on. curves: the mechanisms that were timed there."""
-        measured = {"error": self.errors, "perplexity": self.perplexity_ratios, **self.accuracies}
         bounds = tuple(_list_bounds(requirements))
         specs = {name_spec(curve) for curve in curves if not is_exact(curve, config, requirements)}
         causal, dtype = config["causal"], config["dtype"]
         choices = {
-            metric: measured[metric].choose(specs, length=requirements.seq_len, causal=causal, dtype=dtype)
+            metric: self._find_measured(metric).choose(specs, length=requirements.seq_len, causal=causal, dtype=dtype)
             for metric in dict.fromkeys(("error", *(bound.metric for bound in bounds)))
         }
         return QualityComparison(config, requirements, bounds, choices)
+
+    def _find_measured(self, metric: str) -> MeasuredQuality[QualityFigure]:
+        """All that was measured of a quality."""
+        if metric == "error":
+            return self.errors
+        return self.perplexity_ratios if metric == "perplexity" else self.accuracies[metric]
 
 
 def _list_bounds(requirements: Requirements) -> Iterator[QualityBound]:

@@ -25,8 +25,7 @@ KEPT, UNKNOWN, CASES = 5, 6, 7
 
 
 def _make_errors(length: int = 4096, *, causal: bool = False) -> MeasuredQuality[SpecError]:
-    nan = float("nan")
-    figures = {name: SpecError(error, nan, nan, nan) for name, error in ERRORS.items() if error is not None}
+    figures = {name: SpecError((error,)) for name, error in ERRORS.items() if error is not None}
     return MeasuredQuality((QualitySet(QualityConditions("minilm@1", length, causal, (0, 2)), figures),))
 
 
