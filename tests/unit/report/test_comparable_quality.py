@@ -78,6 +78,13 @@ def test_the_set_with_most_mechanisms_among_those_that_verify(length: int, causa
         assert (choice.chosen.conditions.inputs, choice.verified) == (chosen, True)
 
 
+def test_a_more_complete_set_is_used_before_a_nearer_one() -> None:
+    sets = [_make_set("near", 2048, True, a=1.0), _make_set("complete", 8192, True, a=1.0, b=1.0)]
+    choice = _choose(*sets, length=2048)
+    assert choice.chosen is not None
+    assert choice.chosen.conditions.inputs == "complete"
+
+
 def test_of_equally_complete_sets_the_nearest_length_is_used() -> None:
     sets = [_make_set(f"m{n}", n, True, a=1.0) for n in (1024, 2048, 8192)]
     lengths = {n: _choose(*sets, length=n).chosen for n in (1024, 1500, 2048, 4096, 9000)}
