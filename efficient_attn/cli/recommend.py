@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from . import values
 from .output import print_json
 from .runs import choose_runs
+
+if TYPE_CHECKING:
+    from ..report.answers.recommendation import Recommendation
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -20,7 +24,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         action=values.OnceAction,
         required=True,
         metavar="N",
-        help="tokens: 16384 or 16K",
+        help="tokens: 16384, 16K or 1M",
     )
     verb.add_argument(
         "--mode",
@@ -88,13 +92,23 @@ def recommend(args: Namespace) -> int:
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
         return code
+    show_answer(recommendation)
+    return code
+
+
+def show_answer(recommendation: Recommendation) -> None:
+    """Print the ranked mechanisms, those of unknown quality, and the notes."""
+    from ..report.answers import recommendation_text
     from . import console
 
+    requirements, right = recommendation.requirements, recommendation_text.RIGHT
     print(f"{requirements.describe()}\n")
     if recommendation.choices:
-        rows = recommendation_text.as_rows(recommendation)
-        console.print_table("", recommendation_text.COLUMNS, rows, right=recommendation_text.RIGHT)
+        console.print_table("", recommendation_text.COLUMNS, recommendation_text.as_rows(recommendation), right=right)
+    if recommendation.not_verified:
+        title = f"not verified at {requirements.seq_len:,}: of unknown quality, so not ranked"
+        rows = recommendation_text.list_unverified_rows(recommendation)
+        console.print_table(title, recommendation_text.COLUMNS, rows, right=right)
     print(*recommendation_text.list_notes(recommendation), sep="\n")
     if not recommendation.choices:
         print("To measure what is missing:", *recommendation_text.list_commands(requirements), sep="\n  ")
-    return code

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import units
+from ..report.comparable_quality import QualityConditions
 from .console import print_table
+
+FIDELITY_KEYS = ["inputs", "causal", "seq_len"]  # what a table of approximation errors has in common
 
 
 def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
@@ -23,11 +26,14 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     models = [name.rpartition(":")[0] for name in rows_of["retrieval"].inputs]
     for inputs, group in rows_of["retrieval"].groupby(models, sort=False):
         _show_retrieval(group, f"{inputs}{mark}")
-    swap_keys = ["inputs", "seq_len", rows_of["swap"]["layer"].notna()]
-    for (inputs, length, single), group in rows_of["swap"].groupby(swap_keys, sort=False):
-        _show_swap(group, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
-    if len(rows_of["fidelity"]):
-        _show_fidelity(rows_of["fidelity"], mark)
+    swap_keys = ["inputs", "seq_len", "causal", rows_of["swap"]["layer"].notna()]
+    for (inputs, length, causal, single), group in rows_of["swap"].groupby(swap_keys, sort=False, dropna=False):
+        segments = tuple(group["swap.segment"].dropna().unique()) if "swap.segment" in group else ()
+        conditions = QualityConditions(inputs, length, causal, segments, "text segment").describe()
+        _show_swap(group, f"{'one layer of ' if single else ''}{conditions}{mark}")
+    for (inputs, causal, length), group in rows_of["fidelity"].groupby(FIDELITY_KEYS, sort=False, dropna=False):
+        layers = tuple(group["layer"].dropna().unique())
+        _show_fidelity(group, QualityConditions(inputs, length, causal, layers).describe(), mark)
     if overrides:
         print(f"overridden suite, not its standard settings: {', '.join(overrides)}")
 
@@ -54,10 +60,10 @@ def _show_times(rows: Any, title: str, mark: str) -> None:
             print(f"{name}: {r.reason}")
 
 
-def _show_fidelity(rows: Any, mark: str) -> None:
-    """Approximation errors, averaged over layers."""
+def _show_fidelity(rows: Any, conditions: str, mark: str) -> None:
+    """Approximation errors, averaged over layers. conditions: model, length, direction and layers."""
     columns = {"relative_error": "relative error", "cosine_similarity": "cosine", "missed_mass": "missed mass"}
-    title = f"fidelity on {rows.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
+    title = f"fidelity: {conditions} (predicting zero has error 1){mark}"
     _print_means(title, rows, columns)
 
 

@@ -106,12 +106,16 @@ def share(text: str) -> float:
     return value
 
 
+LENGTH_UNITS = {"k": 2**10, "m": 2**20}
+
+
 def length(text: str) -> int:
-    """``16384`` or ``16K``, which is the same."""
-    number, thousands = (text[:-1], 2**10) if text[-1:] in ("k", "K") else (text, 1)
-    if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1, such as 16384 or 16K")
-    return int(number) * thousands
+    """``16384`` or ``16K``, which is the same; ``1M`` is 1,048,576."""
+    unit = LENGTH_UNITS.get(text[-1:].lower(), 1)
+    number = text if unit == 1 else text[:-1]
+    if not number.isdecimal() or not number.isascii() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1, such as 16384, 16K or 1M")
+    return int(number) * unit
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")

@@ -2,90 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 
 from .. import units
-from ..errors import UsageError
 from ..results.stats import estimate_mean
-from ..spec import parse
 from . import formatting, select
+from .comparable_quality import MeasuredQuality, QualityChoice, QualityConditions, QualitySet, canonicalise_spec
 from .gather import Frame
 
 ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
 NULL_ERROR_RANGE = (0.9, 1.2)  # error over that of a trivial predictor: within this range, about the same
-ERROR_COLUMNS = (
-    "error",
-    "error_low",
-    "error_high",
-    "error_of_mean",
-    "error_on",
-    "error_how",
-    "error_length",
-    "error_causal",
-)
+ERROR_COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how", "error_spec")
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
-
-_SpecKey: TypeAlias = tuple[str, bool]  # a spec, and whether query heads share key-value heads
+# exact attention of models with shared key-value heads, which other models have to be trained for
+SHARED_KV_MECHANISMS = ("gqa", "mqa")
+NOT_APPLICABLE = "not applicable:"  # starts the reason of rows whose mechanism has to be trained
 
 
 @dataclass(frozen=True)
-class _SpecError:
-    """Error of a spec with its interval over layers, error of predicting the mean of v (NaN if unknown), and the
-    inputs and method of both."""
+class SpecError:
+    """Errors of a spec by layer, the error of predicting the mean of v (NaN if unknown), and the runs that measured
+    them."""
 
-    dtype: Any
-    causal: Any
-    length: float
-    error: float
-    low: float
-    high: float
-    of_mean: float
-    on: str
-    how: str
+    layer_errors: tuple[float, ...]
+    of_mean: float = float("nan")
+    runs: tuple[str, ...] = ()
 
     @property
-    def cells(self) -> tuple[Any, ...]:
-        """In the order of ``ERROR_COLUMNS``."""
-        return self.error, self.low, self.high, self.of_mean, self.on, self.how, self.length, self.causal
+    def error(self) -> float:
+        """The mean over layers."""
+        return sum(self.layer_errors) / len(self.layer_errors)
 
 
 def add_errors(rows: Frame) -> Frame:
     """Add the columns ``ERROR_COLUMNS``: error of the same spec in the rows of fidelity, its interval, the error of
-    predicting the mean of v, inputs (``error_on``) and method (``error_how``) as text, length and direction.
+    predicting the mean of v, conditions (``error_on``) and method (``error_how``) as text, and the measured spec.
 
-    If it was measured in several configurations, that of the row's dtype and direction at the greatest length is used.
+    All errors of one setting, mode and direction come from one `QualitySet`, that of `MeasuredQuality.choose_shown`.
     Empty if it was not measured, and for rows without timings.
     """
-    errors_by_spec = _list_errors(select.filter_fidelity(rows))
-    cells = []
-    configs = zip(*(rows[name].tolist() for name in ("mode", "dtype", "causal")), strict=True)
-    for key, (mode, dtype, causal) in zip(_list_spec_keys(rows), configs, strict=True):
-        candidates = errors_by_spec.get(key, ()) if units.is_present(mode) else ()
-        best = max(candidates, key=lambda x: (x.dtype == dtype, x.causal == causal, x.length), default=None)
-        cells.append(best.cells if best else (*[float("nan")] * 4, None, None, float("nan"), None))
-    return rows.join(pd.DataFrame(cells, index=rows.index, columns=list(ERROR_COLUMNS)))
+    measured = list_errors(rows)
+    cells: dict[Any, tuple[Any, ...]] = {}
+    timed = rows[rows["mode"].notna()].assign(spec=lambda x: [canonicalise_spec(name) for name in x["variant"]])
+    group_columns = [*select.SETTING_COLUMNS, "mode", "causal"]
+    for _, part in timed.groupby(group_columns, dropna=False, sort=False) if measured.sets else ():
+        causal, dtype, specs = part["causal"].iloc[0], part["dtype"].iloc[0], set(part["spec"])
+        chosen = measured.choose_shown(specs, causal=causal, dtype=dtype)
+        if chosen is not None:
+            cells_by_spec = {spec: _make_cells(chosen, spec) for spec in specs}
+            cells |= {index: cells_by_spec[spec] for index, spec in part["spec"].items()}
+    missing = (*[float("nan")] * 4, None, None, None)
+    columns = [cells.get(index, missing) for index in rows.index]
+    return rows.join(pd.DataFrame(columns, index=rows.index, columns=list(ERROR_COLUMNS)))
 
 
-def describe_error(row: Mapping[str, Any]) -> str:
-    """Approximation error of a row's spec: ``error 0.08``, ``as far from exact attention as the mean of v``."""
+def _make_cells(errors: QualitySet[SpecError], spec: str) -> tuple[Any, ...]:
+    """Cells of a spec in the order of ``ERROR_COLUMNS``."""
+    measured = errors.find(spec)
+    if measured is None:
+        return (*[float("nan")] * 4, None, None, None)
+    measured_spec, figure = measured
+    null = f"where the mean of v has {units.number(figure.of_mean)}" if units.is_present(figure.of_mean) else ""
+    method = ", ".join(filter(None, (str(errors.conditions.dtype), null)))
+    estimates = figure.error, *compute_error_interval(figure.layer_errors), figure.of_mean
+    return *estimates, errors.conditions.describe(), method, measured_spec
+
+
+def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
+    """Errors of each spec, averaged over layers, for each combination of inputs, direction, length, dtype and layers;
+    and the reasons of mechanisms whose error is not applicable."""
+    fidelity_rows = select.filter_fidelity(rows)
+    fidelity_rows = fidelity_rows.assign(spec=[canonicalise_spec(name) for name in fidelity_rows["variant"]])
+    figures: dict[QualityConditions, dict[str, SpecError]] = {}
+    group_columns = ["inputs", "causal", "seq_len", "dtype", "spec"]
+    for (inputs, causal, length, dtype, spec), part in fidelity_rows.groupby(group_columns, dropna=False, sort=False):
+        layers = tuple(sorted(int(layer) for layer in part["layer"].dropna().unique()))
+        conditions = QualityConditions(
+            inputs=str(inputs) if units.is_present(inputs) else None,
+            length=int(length) if length > 0 else None,
+            causal=bool(causal) if units.is_present(causal) else None,
+            samples=layers,
+            dtype=str(dtype) if units.is_present(dtype) else None,
+        )
+        errors = tuple(part.groupby("layer", dropna=False)["relative_error"].mean().tolist())
+        runs = tuple(dict.fromkeys(map(str, part["run_id"])))
+        figures.setdefault(conditions, {})[spec] = SpecError(errors, part["mean_value_error"].mean(), runs)
+    sets = tuple(QualitySet(conditions, by_spec) for conditions, by_spec in figures.items())
+    return MeasuredQuality(sets, list_not_applicable(rows, "fidelity"))
+
+
+def list_not_applicable(rows: Frame, task: str) -> dict[str, str]:
+    """The reason by spec, of mechanisms that a task refused because they have to be trained."""
+    refused = rows[(rows["task"] == task) & (rows["status"] == "unsupported")]
+    pairs = zip(refused["variant"].tolist(), map(str, refused["reason"]), strict=True)
+    return {
+        canonicalise_spec(name): reason.removeprefix(NOT_APPLICABLE).strip()
+        for name, reason in pairs
+        if reason.startswith(NOT_APPLICABLE)
+    }
+
+
+def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, str]) -> str:
+    """Why a mechanism has no approximation error without training; empty if it may have one."""
+    if spec in not_applicable:
+        return not_applicable[spec]
+    if spec.partition(":")[0] in SHARED_KV_MECHANISMS:
+        heads = "as many key-value heads" if kv_heads is None else formatting.format_count(kv_heads, "key-value head")
+        return f"exact attention of models trained with {heads}"
+    if spec.partition(":")[0] == "mla":
+        return "mla has to be trained"
+    return ""
+
+
+def judge_error(variant: str, kv_heads: int | None, choice: QualityChoice[SpecError]) -> tuple[float | None, str]:
+    """Error of a mechanism for an answer, None if it is not verified at the answer's length, and its description."""
+    spec = canonicalise_spec(variant)
+    if is_exact({"variant": variant}):
+        return 0.0, EXACT_TEXT
+    if choice.chosen is None or choice.find(spec) is None:
+        reason = find_refusal(spec, kv_heads, choice.measured.not_applicable)
+        return None, f"error not applicable: {reason}" if reason else f"error {choice.describe_unverified(spec)}"
+    cells = dict(zip(ERROR_COLUMNS, _make_cells(choice.chosen, spec), strict=True))
+    text = describe_error({"variant": variant, **cells}, with_conditions=True)
+    if choice.verifies(exact=cells["error"] < ROUNDING_ERROR):
+        return cells["error"], text
+    return None, f"{text}; not verified at {choice.length:,}"
+
+
+def describe_error(row: Mapping[str, Any], *, with_conditions: bool = False) -> str:
+    """Approximation error of a row's spec: ``relative error 0.08``, ``as far from exact attention as the mean of v``;
+    ``with_conditions`` also those under which it was measured, in brackets."""
     error: Any = row["error"]
     null: Any = row["error_of_mean"]
     if not units.is_present(error):
         return EXACT_TEXT if is_exact(row) else f"error {NOT_MEASURED_TEXT}"
+    conditions = f" ({describe_conditions(row)})" if with_conditions else ""
     if error < ROUNDING_ERROR:
-        return "exact up to rounding"
+        return f"exact up to rounding{conditions}"
     has_null = units.is_present(null) and null > 0
     share, predictor = (error / null, "the mean of v") if has_null else (error, "zeros")
     if share < NULL_ERROR_RANGE[0]:
-        return f"error {units.number(error)}"
+        return f"relative error {units.number(error)}{conditions}"
     comparison = (
         "as far from exact attention as" if share <= NULL_ERROR_RANGE[1] else "farther from exact attention than"
     )
-    return f"{comparison} {predictor}"
+    return f"{comparison} {predictor}{conditions}"
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:
@@ -93,58 +158,34 @@ def is_exact(row: Mapping[str, Any]) -> bool:
     return canonicalise_spec(str(row["variant"])) == "full"
 
 
-def describe_error_inputs(rows: Iterable[Mapping[str, Any]], *, with_method: bool = False) -> str:
-    """The inputs, and ``with_method`` the method, with which these rows' errors were measured; empty for none."""
+def describe_conditions(row: Mapping[str, Any]) -> str:
+    """Conditions of a row's error: ``MiniLM, N = 384, bidirectional, mean over 3 layers``; and the measured spec, if it
+    differs from the row's."""
+    return f"{row['error_on']}{describe_measured_spec(str(row['variant']), row.get('error_spec'))}"
+
+
+def describe_measured_spec(spec: str, measured_spec: Any) -> str:
+    """``, measured with sliding_window:window=127``; empty if that is the spec itself."""
+    same = not units.is_present(measured_spec) or measured_spec == canonicalise_spec(spec)
+    return "" if same else f", measured with {measured_spec}"
+
+
+def describe_error_inputs(rows: Collection[Mapping[str, Any]], *, with_method: bool = False) -> str:
+    """The conditions, and ``with_method`` the method, under which these rows' errors were measured; empty for none."""
     measured = [(row["error_on"], row["error_how"]) for row in rows if units.is_present(row["error"])]
-    return "; ".join(dict.fromkeys(f"{on}, {how}" if with_method else on for on, how in measured))
+    parts = [f"{on}, {how}" if with_method else on for on, how in measured]
+    return "; ".join(dict.fromkeys((*parts, *_list_near_specs(rows))))
 
 
-def _list_errors(rows: Frame) -> Mapping[_SpecKey, Sequence[_SpecError]]:
-    """Errors of each spec, averaged over layers, for each combination of inputs, direction, length and dtype."""
-    errors_by_spec: dict[_SpecKey, list[_SpecError]] = {}
-    rows = rows.assign(spec=_list_spec_keys(rows))
-    group_columns = ["spec", "inputs", "causal", "seq_len", "dtype"]
-    for (key, inputs, causal, length, dtype), part in rows.groupby(group_columns, dropna=False, sort=False):
-        layers, null = part["layer"].nunique(), part["mean_value_error"].mean()
-        on = (
-            formatting.format_inputs(inputs, causal, int(length) if length > 0 else None) or "inputs that are not named"
-        )
-        parts = [str(dtype)]
-        parts += [f"mean over {formatting.format_count(layers, 'layer')}"] if layers > 1 else []
-        parts += [f"where the mean of v has {units.number(null)}"] if units.is_present(null) else []
-        error = part["relative_error"].mean()
-        spec_error = _SpecError(
-            dtype,
-            causal,
-            length,
-            error,
-            *compute_error_interval(part["relative_error"].tolist()),
-            null,
-            on,
-            ", ".join(parts),
-        )
-        errors_by_spec.setdefault(key, []).append(spec_error)
-    return errors_by_spec
+def _list_near_specs(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """``sliding_window:window=128 measured with sliding_window:window=127``, for each row where they differ."""
+    for row in rows:
+        near = describe_measured_spec(str(row["variant"]), row.get("error_spec"))
+        if near:
+            yield f"{row['variant']}{near.replace(',', '', 1)}"
 
 
 def compute_error_interval(errors: Sequence[float]) -> tuple[float, float]:
     """95% interval of the mean over layers, clipped to the smallest error; NaN for one layer."""
     interval = estimate_mean(errors).interval()
     return (max(interval[0], min(errors)), interval[1]) if interval else (float("nan"), float("nan"))
-
-
-def _list_spec_keys(rows: Frame) -> list[_SpecKey]:
-    """Key of each row's spec: the mechanism with its options, without backend, and whether heads are shared."""
-    variants = rows["variant"].tolist()
-    specs = {variant: canonicalise_spec(variant) for variant in set(variants)}
-    heads = zip(rows["kv_heads"].tolist(), rows["heads"].tolist(), strict=True)
-    shared = [units.is_present(kv) and units.is_present(all_) and kv != all_ for kv, all_ in heads]
-    return [(specs[variant], is_shared) for variant, is_shared in zip(variants, shared, strict=True)]
-
-
-def canonicalise_spec(variant: str) -> str:
-    """Canonical form of a spec without its backend; invalid specs are returned unchanged."""
-    try:
-        return str(parse(variant).without_backend())
-    except UsageError:
-        return variant

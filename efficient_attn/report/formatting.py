@@ -18,6 +18,8 @@ FILL_TEXTS = {
 }
 
 
+# names of models, by the start of their labels in rows
+MODEL_NAMES = {"minilm": "MiniLM", "smollm2": "SmolLM2-135M"}
 UNDECIDED_TEXTS = {"unclear": "no difference is shown", "": "measured without an interval, so no difference is claimed"}
 
 
@@ -66,14 +68,17 @@ def format_slice(mode: Any, causal: Any) -> str:
     return ", ".join(filter(None, (format_mode(mode), format_direction(causal))))
 
 
+def name_model(inputs: Any) -> str:
+    """The model of an ``inputs`` label, without the digest of its activations: ``MiniLM`` for ``minilm@d181760f``."""
+    label = str(inputs).partition("@")[0] if is_present(inputs) else ""
+    stem = label.partition(":")[0]
+    return next((name for prefix, name in MODEL_NAMES.items() if stem.lower().startswith(prefix)), stem)
+
+
 def format_inputs(inputs: Any, causal: Any, length: Any) -> str:
-    """Inputs of a fidelity measurement: ``minilm, bidirectional, N = 256``."""
-    parts = (
-        inputs if is_present(inputs) else "",
-        format_direction(causal),
-        f"N = {length}" if is_present(length) else "",
-    )
-    return ", ".join(filter(None, parts))
+    """Model, length and direction of a measurement of quality: ``MiniLM, N = 384, bidirectional``."""
+    length_text = f"N = {int(length):,}" if is_present(length) else ""
+    return ", ".join(filter(None, (name_model(inputs), length_text, format_direction(causal))))
 
 
 def format_setting(setting: dict[str, Any], cpus: dict[str, str]) -> str:

@@ -224,9 +224,9 @@ def join_sentences(*sentences: str) -> str:
 
 
 def describe_error_source(row_values: Sequence[dict[str, Any]]) -> str:
-    """Inputs with which a table's errors were measured, or that they were not."""
-    inputs = approximation_errors.describe_error_inputs(row_values, with_method=True)
-    return f"Errors were measured on {inputs}." if inputs else "Errors against exact attention were not measured."
+    """Conditions under which a table's errors were measured, or that they were not."""
+    conditions = approximation_errors.describe_error_inputs(row_values, with_method=True)
+    return f"Relative errors: {conditions}." if conditions else "Errors against exact attention were not measured."
 
 
 def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:

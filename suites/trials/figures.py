@@ -1,16 +1,19 @@
-"""Write README's tables and picture from the published rows: ``python suites/trials/figures.py [--check]``
+"""Write README's tables and picture, and the guide's answer of `recommend`, from the published rows:
+``python suites/trials/figures.py [--check]``
 
-The text between the marks ``<!-- output -->`` or ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png,
-are generated from results/. With ``--check`` nothing is written, and the exit status is 1 if README's text differs.
+The text between marks such as ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png, are generated from
+results/. With ``--check`` nothing is written, and the exit status is 1 if a text differs.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import matplotlib
@@ -21,18 +24,25 @@ import pandas as pd
 
 from efficient_attn import units
 from efficient_attn.cli import summary
+from efficient_attn.cli.recommend import show_answer
 from efficient_attn.report import select
-from efficient_attn.report.approximation_errors import add_errors
+from efficient_attn.report.answers.quality import Quality
+from efficient_attn.report.answers.recommendation import RecommendationData, recommend
+from efficient_attn.report.answers.requirements import Requirements
+from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "how-to" / "choose-a-mechanism.md"
+GUIDE_QUESTION = Requirements(seq_len=8192, causal=True, max_error=0.4)
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 OUTPUT_RUN = "quickstart_zen4"
 RUNS = (OUTPUT_RUN, "quickstart")
-MODEL_RUN = "swap"  # perplexity at 2,048 tokens
-LONG_MODEL_RUN = "swap_long"  # at 8,192 tokens: the picture
+LONG_MODEL_RUN = "swap_long"  # perplexity at 8,192 tokens: the picture
+QUALITY_RUNS = (LONG_MODEL_RUN, "fidelity_long", "fidelity_8192")  # as far as they are published
+QUALITY_LENGTH = 8192
 PICTURE = ROOT / "docs" / "perplexity.png"
 LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
 TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
@@ -50,8 +60,8 @@ class Advice:
 
 
 ADVICE = (
-    Advice("encoding long documents, local context", "sliding_window:window=128", "forward", 8192, False),
-    Advice("encoding long documents, lowest cost", "linear", "forward", 8192, False),
+    Advice("reading a long prompt, local context", "sliding_window:window=128", "forward", 8192),
+    Advice("reading a long prompt, lowest cost", "linear", "forward", 8192),
     Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 4096),
     Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
     Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),
@@ -59,18 +69,34 @@ ADVICE = (
 
 
 def main(check: bool) -> int:
-    text_before = after = README.read_text(encoding="utf-8")
-    for name, text in (("output", make_output()), ("figures", make_table())):
-        head, begin, rest = after.partition(BEGIN.format(name))
-        _, end, tail = rest.partition(END)
-        if not end:
-            print(f"{README}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
-            return 2
-        after = head + begin + text + end + tail
+    made = {README: {"output": make_output, "figures": make_table}, GUIDE: {"answer": make_answer}}
+    different = False
+    for document, makers in made.items():
+        text_before = document.read_text(encoding="utf-8")
+        after = text_before
+        for name, make in makers.items():
+            head, begin, rest = after.partition(BEGIN.format(name))
+            _, end, tail = rest.partition(END)
+            if not end:
+                print(f"{document}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
+                return 2
+            after = head + begin + make() + end + tail
+        different |= text_before != after
+        if not check and text_before != after:
+            document.write_text(after, encoding="utf-8")
     if not check:
-        README.write_text(after, encoding="utf-8")
         draw_picture(PICTURE)
-    return int(check and text_before != after)
+    return int(check and different)
+
+
+def make_answer() -> str:
+    """The answer of `recommend` in the guide, in a code block, on a machine without rows of its own."""
+    runs = sorted(path.parent for path in (ROOT / "results").glob("*/rows.jsonl*"))
+    answer = recommend(RecommendationData.of(gather(runs).rows), GUIDE_QUESTION)
+    with redirect_stdout(io.StringIO()) as output:
+        show_answer(answer)
+    lines = (line.rstrip() for line in output.getvalue().strip().splitlines())
+    return "```text\n{}\n```\n".format("\n".join(lines))
 
 
 def make_output() -> str:
@@ -84,7 +110,7 @@ def make_output() -> str:
 
 def make_table() -> str:
     runs = gather([ROOT / "results" / name for name in RUNS])
-    rows = add_errors(select.add_labels(runs.rows))
+    rows = select.add_labels(runs.rows)
     processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
     head = [cell.format(processors=processors) for cell in TABLE_HEAD]
     lines = [head, ["---"] * len(head), *(format_advice(rows, advice) for advice in ADVICE)]
@@ -101,24 +127,33 @@ def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
     ratios = sorted(longest["speedup"])
     speedup = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
     mode = {"forward": "", "forward_backward": ", forward and backward", "decode": ", per step"}[advice.mode]
-    quality = format_quality(advice, longest.iloc[-1].to_dict())
+    quality = format_quality(advice)
     return [advice.situation, f"`{advice.variant}`", find_start(timed), speedup + mode, quality]
 
 
-def format_quality(advice: Advice, row: dict[str, object]) -> str:
-    """Perplexity in a causal model, or relative error on the activations of a bidirectional encoder."""
-    if advice.causal:
-        perplexity, seconds = read_model_run(MODEL_RUN)
-        if advice.variant not in perplexity:
-            return "not measured"
-        length = f"{int(seconds.attrs['seq_len']):,}"
-        change = perplexity[advice.variant] / perplexity["full"]
-        return f"{change:.1f}x the perplexity (SmolLM2-135M, N = {length}, causal)"
-    if pd.isna(row["error"]) or row["error_causal"]:
-        return "not measured"
-    return (
-        f"relative error {row['error']:.2f} (MiniLM, N = {int(row['error_length'])}, bidirectional, mean over layers)"
-    )
+def format_quality(advice: Advice) -> str:
+    """Quality measured at ``QUALITY_LENGTH`` tokens in the row's direction: perplexity in a model, else the error."""
+    if exact := find_refusal(advice.variant, parse_kv_heads(advice.variant), {}):
+        return exact
+    quality = read_quality()
+    for measured in (quality.perplexity_ratios, quality.errors):
+        sets = (s for s in measured.sets if s.conditions.length == QUALITY_LENGTH)
+        figures = [s.find(advice.variant) for s in sets if s.conditions.causal == advice.causal]
+        for measured_spec, figure in filter(None, figures):
+            return replace(figure, measured_spec=measured_spec).describe(advice.variant)
+    return "not measured"
+
+
+def parse_kv_heads(variant: str) -> int | None:
+    """The key-value heads that a spec names."""
+    heads = re.search(r"kv_heads=(\d+)", variant)
+    return int(heads[1]) if heads else None
+
+
+@cache
+def read_quality() -> Quality:
+    """Errors and perplexities of the published runs that measured them at ``QUALITY_LENGTH`` tokens."""
+    return Quality(gather([path for path in sorted((ROOT / "results").glob("*")) if path.name in QUALITY_RUNS]).rows)
 
 
 def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:

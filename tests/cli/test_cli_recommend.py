@@ -22,12 +22,47 @@ def test_it_recommends_from_published_rows(command: Command) -> None:
 
 
 def test_without_an_answer_it_lists_the_missing_benchmarks(command: Command) -> None:
-    done = command("recommend", RESULTS / "decode", "--seq-len", "3M", "--mode", "decode")
-    assert done.code == 2
     done = command("recommend", RESULTS / "decode", "--seq-len", "3000K", "--mode", "decode", "--machine", "Zen5")
     assert (done.code, done.err) == (1, "")
     assert "efficient-attn run decode --seq-len 3072000 --device cpu" in done.out
     assert "left out: " in done.out
+
+
+@pytest.mark.parametrize(("text", "shown"), [("1M", "1,048,576"), ("16K", "16,384"), ("8k", "8,192")])
+def test_lengths_have_units(text: str, shown: str, command: Command) -> None:
+    done = command("recommend", RESULTS / "decode_zen4", "--seq-len", text, "--mode", "decode")
+    assert done.err == ""
+    assert done.out.startswith(f"decode at {shown}, causal, on cpu")
+
+
+def test_mechanisms_of_unknown_quality_are_listed_apart(command: Command) -> None:
+    arguments = ("--seq-len", "64K", "--mode", "decode", "--max-error", ".5")
+    runs = [RESULTS / name for name in ("decode_zen4", "fidelity_long")]
+    done = command("recommend", *runs, *arguments)
+    assert (done.code, done.err) == (0, "")
+    ranked, _, unranked = done.out.partition("not verified at 65,536: of unknown quality, so not ranked")
+    assert "sliding_window" not in ranked
+    (window,) = (line for line in unranked.splitlines() if line.strip().startswith("?  sliding_window:window=128 "))
+    assert "measured" in window
+    assert unranked.count("No quality (error, causal) was measured beyond") == 1
+    output = json.loads(command("recommend", *runs, *arguments, "--json").out)
+    assert all(choice["mechanism"].startswith("full") for choice in output["choices"])
+    labels = [entry["mechanism"] for entry in output["not_verified"]]
+    assert {"sliding_window:window=128", "linear"} <= {*labels}
+    assert all("error not verified at 65,536" in entry["reason"] for entry in output["not_verified"])
+
+
+def test_data_has_the_conditions_of_a_quality(command: Command) -> None:
+    runs = [RESULTS / name for name in ("promises_zen4", "fidelity_long")]
+    done = command("recommend", *runs, "--seq-len", "4096", "--causal", "--max-error", "9", "--json")
+    linear = next(choice for choice in json.loads(done.out)["choices"] if choice["mechanism"] == "linear")
+    (figure,) = linear["quality"]
+    assert {name: figure[name] for name in ("what", "model", "causal", "verified", "measured_spec")} == {
+        "what": "error", "model": "SmolLM2-135M", "causal": True, "verified": True, "measured_spec": "linear",
+    }  # fmt: skip
+    assert figure["aggregate"] == "mean over 2 layers"
+    assert figure["length"] >= 2048
+    assert linear["error"]["on"] == f"SmolLM2-135M, N = {figure['length']:,}, causal, mean over 2 layers"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import figures
+import pytest
+import report_runs
+
+from efficient_attn.results.rows import Record
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -42,10 +47,40 @@ def test_the_picture_has_the_published_perplexities(tmp_path: Path, monkeypatch)
 def test_quality_names_model_length_and_direction() -> None:
     lines = figures.make_table().splitlines()[2:]
     cells = [line.split(" | ")[-1] for line in lines]
-    assert all(
-        re.search(r"\(\w[\w-]*, N = [\d,]+, (causal|bidirectional)", cell) or "not measured" in cell for cell in cells
-    )
-    assert sum("N = " in cell for cell in cells) >= 4
+    conditions = re.compile(r"\(\w[\w-]*, N = 8,192, (causal|bidirectional), mean over \d+ (layers|text segments)")
+    exact = "exact attention of models trained with"
+    assert all(conditions.search(cell) or "not measured" in cell or cell.startswith(exact) for cell in cells)
+    assert any(conditions.search(cell) for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("variant", "causal", "start"),
+    [
+        ("sliding_window:window=512", True, "relative error 0.5"),  # no perplexity: the error, measured with 508
+        ("linear", True, "90.0x the perplexity (SmolLM2-135M, N = 8,192, causal"),  # before the error
+        ("cosformer", True, "not measured"),  # only at 2,048
+        ("linear", False, "not measured"),  # only causal
+        ("gqa:kv_heads=2", True, "exact attention of models trained with 2 key-value heads"),
+    ],
+)
+def test_quality_is_that_at_8192_or_not_measured(
+    variant: str, causal: bool, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"task": "fidelity", "inputs": "smollm2@1", "causal": True, "layer": 5}
+    errors = {("sliding_window:window=508", 8192): 0.5, ("linear", 8192): 1.2, ("cosformer", 2048): 1.1}
+    rows = [report_runs.row(name, **known, seq_len=n, relative_error=error) for (name, n), error in errors.items()]
+    for name, loss in (("full", 2.0), ("linear", 2.0 + math.log(90))):
+        swap = {"task": "swap", "inputs": "smollm2:text@2", "causal": True, "seq_len": 8192, "baseline": "full"}
+        rows.append(report_runs.row(name, **swap, extra={"swap.loss": loss, "swap.segment": 0}))
+    report_runs.write_run(tmp_path / "results" / "fidelity_long", map(Record, rows))
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    figures.read_quality.cache_clear()
+    try:
+        text = figures.format_quality(figures.Advice("a use", variant, "forward", 8192, causal))
+    finally:
+        figures.read_quality.cache_clear()
+    assert text.startswith(start)
+    assert ("measured with sliding_window:window=508" in text) == ("512" in variant)
 
 
 def test_readme_is_short_and_has_few_figures() -> None:

@@ -57,6 +57,7 @@ NAMED_OTHERWISE = {
     "bench/test_shipped_suites.py": "the suites of suites/",
     "contract/test_workspace.py": "workspace of all mechanisms in the catalogue",
     "layers/test_from_torch.py": "weights of torch's own layer",
+    "report/answers/test_twenty_questions.py": "answers of `recommend`, with their quality and cost",
     "variants/test_formulas.py": "the formulas of all engines",
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ... import units
@@ -13,7 +13,6 @@ from ...errors import make_deprecated_alias
 from ...results.differences import MAX_DISTURBED_SHARE
 from ...results.stats import Estimate
 from ...spec import format_label
-from .. import approximation_errors
 from ..gather import Frame
 from .pooled_times import Z_95, PooledTimes, Timing, estimate_log_error, pool_times
 
@@ -24,7 +23,7 @@ CONFIG_COLUMNS += ["cuda_graph", "mode", "causal"]
 BYTE_COLUMNS = ("peak_memory_bytes", "state_bytes")
 TIME_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline", "rounds"]
-ROW_COLUMNS += ["contaminated", *approximation_errors.ERROR_COLUMNS, *BYTE_COLUMNS, *TIME_COLUMNS]
+ROW_COLUMNS += ["contaminated", "process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
 DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
 MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 # deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
@@ -32,6 +31,8 @@ MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 TIME_BEND, SPEEDUP_BEND = 0.25, 0.4
 BYTES_SLACK = 1.25  # factor by which interpolated bytes, which grow in steps, may be off, unless outer points agree
 BYTES_TOLERANCE = 0.01  # relative deviation below which a point lies on a line
+# the resident peak replaces the counted one if it is larger by both
+RESIDENT_FACTOR, RESIDENT_SLACK = 1.2, 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class RowReference:
 @dataclass(frozen=True)
 class CostPoint:
     """All measurements of one mechanism at a length. standard_error: of log time relative to other mechanisms at that
-    length, without the drift of the machine, which they share."""
+    length, without the drift of the machine, which they share. memory: peak bytes of a call; counted_memory: the
+    counted peak, where the larger resident peak of the process replaces it."""
 
     length: int
     speedup: Estimate | None
@@ -55,13 +57,14 @@ class CostPoint:
     state: float | None
     sources: tuple[RowReference, ...]
     standard_error: float = 0.0
+    counted_memory: float | None = None
 
 
 @dataclass(frozen=True)
 class CostAtLength:
     """Cost of a mechanism at a length. speedup: over the baseline, None if that was not timed there. between: the two
     measured lengths of an interpolation. half_width: half the 95% interval of log time, relative to other mechanisms
-    at the same lengths."""
+    at the same lengths. counted_memory: the counted peak, if ``memory`` is the larger resident peak."""
 
     basis: EstimateBasis
     speedup: Estimate | None
@@ -71,6 +74,7 @@ class CostAtLength:
     between: tuple[int, int] | None
     sources: tuple[RowReference, ...]
     half_width: float
+    counted_memory: Estimate | None = None
 
     how = make_deprecated_alias("how", "basis")
     apart = make_deprecated_alias("apart", "half_width")
@@ -78,7 +82,7 @@ class CostAtLength:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """One mechanism at one configuration, over lengths. row: one of its rows, for its approximation error."""
+    """One mechanism at one configuration, over lengths. row: one of its rows, for its spec."""
 
     label: str
     kv_heads: int | None
@@ -90,11 +94,11 @@ class CostCurve:
         timed_points = [point for point in self.points if point.latency is not None]
         measured_point = next((point for point in timed_points if point.length == length), None)
         if measured_point is not None and measured_point.latency is not None:
-            memory, state = (None if x is None else Estimate(x) for x in (measured_point.memory, measured_point.state))
+            values = measured_point.memory, measured_point.state, measured_point.counted_memory
+            memory, state, counted = (None if x is None else Estimate(x) for x in values)
             times, sources = (measured_point.speedup, measured_point.latency), measured_point.sources
-            return CostAtLength(
-                "measured", *times, memory, state, None, sources, half_width=Z_95 * measured_point.standard_error
-            )
+            half_width = Z_95 * measured_point.standard_error
+            return CostAtLength("measured", *times, memory, state, None, sources, half_width, counted)
         below = [point for point in timed_points if point.length < length]
         above = [point for point in timed_points if point.length > length]
         if not below or not above:
@@ -120,7 +124,16 @@ class CostCurve:
                 Z_95 * max(low.standard_error, high.standard_error),
                 TIME_BEND * _compute_gap(low.length, high.length, length),
             ),
+            self._interpolate_counted((*below, *above), length),
         )
+
+    @staticmethod
+    def _interpolate_counted(points: Sequence[CostPoint], length: int) -> Estimate | None:
+        """The interpolated counted peak; None if no resident peak replaces one."""
+        if all(point.counted_memory is None for point in points):
+            return None
+        counted = [(p.length, p.memory if p.counted_memory is None else p.counted_memory) for p in points]
+        return interpolate_bytes(counted, length)
 
 
 _LengthEstimate: TypeAlias = tuple[int, Estimate | None]
@@ -184,7 +197,7 @@ _MechanismKey = tuple[str, int | None]  # a label, and the key-value heads
 
 def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]:
     """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. rows: with labels
-    and errors (`select.add_labels`, `approximation_errors.add_errors`)."""
+    (`select.add_labels`)."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
     rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = defaultdict(list)
@@ -205,8 +218,13 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
     rows_by_length: dict[int, list[_RowDict]] = defaultdict(list)
     points: dict[_MechanismKey, list[CostPoint]] = defaultdict(list)
     last: dict[_MechanismKey, _RowDict] = {}
+    resident: dict[_MechanismKey, dict[int, float]] = defaultdict(dict)
     for row in rows:
-        rows_by_length[int(row["seq_len"])].append(row)
+        length, peak = int(row["seq_len"]), row["process_peak_bytes"]
+        rows_by_length[length].append(row)
+        if peak is not None:
+            peaks = resident[make_mechanism_key(row)]
+            peaks[length] = max(peak, peaks.get(length, 0.0))
     for length, length_rows in sorted(rows_by_length.items()):
         pooled = pool_times(list(_list_timings(length_rows)))
         rows_by_mechanism: dict[_MechanismKey, list[_RowDict]] = defaultdict(list)
@@ -215,8 +233,24 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
         for name, mechanism_rows in rows_by_mechanism.items():
             points[name].append(_make_point(length, mechanism_rows, pooled, name, baseline))
             last[name] = mechanism_rows[-1]
-    curves = [CostCurve(*name, last[name], tuple(curve_points)) for name, curve_points in points.items()]
+    curves = [CostCurve(*name, last[name], _use_resident(x, resident[name])) for name, x in points.items()]
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
+
+
+def _use_resident(points: Sequence[CostPoint], resident: Mapping[int, float]) -> tuple[CostPoint, ...]:
+    """The points with the resident peak as memory, where it is much larger than the counted peak.
+
+    It is measured at one length. At shorter ones it is scaled by the length, an upper bound of what grows faster.
+    """
+    corrected = []
+    for point in points:
+        longer = min((length for length in resident if length >= point.length), default=None)
+        if longer is not None and point.memory is not None:
+            peak = resident[longer] * point.length / longer
+            if peak > max(RESIDENT_FACTOR * point.memory, point.memory + RESIDENT_SLACK):
+                point = replace(point, memory=peak, counted_memory=point.memory)
+        corrected.append(point)
+    return tuple(corrected)
 
 
 def make_mechanism_key(row: Mapping[str, Any]) -> _MechanismKey:

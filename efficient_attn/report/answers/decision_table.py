@@ -23,10 +23,10 @@ class Decision:
     """One mechanism at one configuration.
 
     speedups: by length. crossover: None if no speedup has an interval. error: relative, None if unknown, 0 for exact
-    attention; error_text: its description; error_on: its inputs; error_interval: over layers; null_error: the error of
-    predicting the mean of v. memory_ratio: peak memory over the baseline's at ``memory_length``, the longest length at
-    which both were measured. state_bytes: size of the decoding state after ``state_length`` positions, None if measured
-    at other shapes only; state_share: the same over the baseline's.
+    attention; error_text: its description; error_on: the conditions of its measurement; error_interval: over layers;
+    null_error: the error of predicting the mean of v. memory_ratio: peak memory over the baseline's at
+    ``memory_length``, the longest length at which both were measured. state_bytes: size of the decoding state after
+    ``state_length`` positions, None if measured at other shapes only; state_share: the same over the baseline's.
     """
 
     label: str
@@ -153,8 +153,8 @@ def _make_decision(
 
 
 def read_error(row: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """A row's approximation error, 0 for full attention and None if unknown, and the inputs it was measured on."""
-    on = str(row["error_on"]) if units.is_present(row["error_on"]) else None
+    """A row's approximation error, 0 for full attention and None if unknown, and the conditions of its measurement."""
+    on = approximation_errors.describe_conditions(row) if units.is_present(row["error_on"]) else None
     if units.is_present(row["error"]):
         return float(row["error"]), on
     return 0.0 if approximation_errors.is_exact(row) else None, on

@@ -1,94 +1,77 @@
-"""Quality of a mechanism for given requirements: error, perplexity or accuracy, and the inputs it was measured on."""
+"""Whether mechanisms satisfy bounds on quality.
+
+A bound is satisfied only by exact mechanisms and by figures measured in the same direction at half the length or more.
+All mechanisms of an answer are compared by one `QualitySet` for each quality.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ... import units
-from ...errors import make_deprecated_alias, make_unknown_error
-from ...results.stats import Estimate, estimate_geometric_mean, estimate_mean
+from ...errors import make_unknown_error
 from .. import approximation_errors, formatting, select
+from ..comparable_quality import MeasuredQuality, QualityChoice, QualitySet, canonicalise_spec
 from ..gather import Frame
-from ..sections.trained_scores import filter_trained, list_tests
 from .cost_curves import CostCurve
+from .quality_figures import QualityFigure, list_accuracies, list_error_sets, list_perplexities, list_retrieval
 from .requirements import Requirements
-
-ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that are a share of correct answers
-SHARED_KV_MECHANISMS = ("gqa", "mqa")  # exact attention for models with shared key-value heads
-UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 
 
 @dataclass(frozen=True)
-class QualityFigure:
-    """A measured quality. metric: ``error``, ``perplexity``, or the task of an accuracy. on: the inputs. runs: the runs
-    with its rows. length, causal: of the measured calls. low, high: its 95% interval, over seeds, text segments or
-    questions, if there is one. sure: whether the whole interval lies on the value's side of the bound; None without an
-    interval or a bound."""
+class QualityBound:
+    """A bound of the requirements on a quality."""
 
     metric: str
-    value: float
-    on: str
-    text: str
-    runs: tuple[str, ...] = ()
-    length: int | None = None
-    causal: bool | None = None
-    low: float | None = None
-    high: float | None = None
-    sure: bool | None = None
+    name: str
+    meets: Callable[[float], bool]
 
-    what = make_deprecated_alias("what", "metric")
 
-    def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
-        """Return a copy with ``sure`` set for this bound."""
-        if self.low is None or self.high is None:
-            return self
-        return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
+@dataclass(frozen=True)
+class QualityVerdict:
+    """Whether a mechanism satisfies the bounds on quality. figures: those that the bounds are about. failure: why it
+    does not; unverified: by metric, why that is unknown; both empty if it does."""
 
-    def format_uncertainty(self) -> str:
-        """``uncertain: 82.4%-100%``; empty if certain or unknown."""
-        if self.sure is not False:
-            return ""
-        format_value = units.ratio if self.metric == "perplexity" else units.percent
-        return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
-
-    def format_differences(self, requirements: Requirements) -> str:
-        """How the measured calls differ from the required ones: ``not measured at 16,384, not causal``; else empty."""
-        differences = []
-        if self.length not in (None, requirements.seq_len):
-            differences.append(f"not measured at {requirements.seq_len:,}")
-        if None not in (self.causal, requirements.resolved_causal) and self.causal != requirements.resolved_causal:
-            differences.append("not causal" if requirements.resolved_causal else "not bidirectional")
-        return ", ".join(differences)
-
-    def list_caveats(self, requirements: Requirements) -> list[str]:
-        """The differences and the uncertainty, as far as there are any."""
-        return list(filter(None, (self.format_differences(requirements), self.format_uncertainty())))
+    figures: tuple[QualityFigure, ...] = ()
+    failure: str = ""
+    unverified: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Perplexities and accuracies of all rows, computed on first use. Errors come from the rows of the curves."""
+    """Qualities measured in all rows, computed on first use."""
 
     rows: Frame
 
-    @cached_property
-    def _labelled_rows(self) -> Frame:
-        return self.rows if "label" in self.rows else select.add_labels(self.rows)
+    def _label_rows(self, task: str | None = None) -> Frame:
+        """The rows with labels: of a task, or all."""
+        rows = select.filter_task(self.rows, task) if task else self.rows
+        return rows if "label" in rows else select.add_labels(rows)
 
     @cached_property
-    def perplexity_ratios(self) -> Mapping[str, QualityFigure]:
-        """Perplexity over the model's own, by spec."""
-        return _list_perplexities(self._labelled_rows)
+    def errors(self) -> MeasuredQuality[QualityFigure]:
+        """Relative errors of outputs against exact attention on a model's activations, mean over layers."""
+        measured = approximation_errors.list_errors(self._label_rows("fidelity"))
+        return MeasuredQuality(tuple(list_error_sets(measured.sets)), measured.not_applicable)
 
     @cached_property
-    def accuracies(self) -> Mapping[str, Mapping[str, QualityFigure]]:
-        """Accuracy by task and spec."""
-        return _list_accuracies(self._labelled_rows)
+    def perplexity_ratios(self) -> MeasuredQuality[QualityFigure]:
+        """Perplexities over the model's own."""
+        rows = self._label_rows("swap")
+        not_applicable = approximation_errors.list_not_applicable(rows, "swap")
+        return MeasuredQuality(tuple(list_perplexities(rows)), not_applicable)
+
+    @cached_property
+    def accuracies(self) -> Mapping[str, MeasuredQuality[QualityFigure]]:
+        """Accuracies by task."""
+        sets: dict[str, list[QualitySet[QualityFigure]]] = defaultdict(list)
+        rows = self._label_rows()
+        for task, quality_set in (*list_accuracies(rows), *list_retrieval(rows)):
+            sets[task].append(quality_set)
+        return {task: MeasuredQuality(tuple(task_sets)) for task, task_sets in sets.items()}
 
     def check(self, requirements: Requirements) -> None:
         """Raise `UsageError` for a task without scores in these rows."""
@@ -96,126 +79,129 @@ class Quality:
             if task not in self.accuracies:
                 raise make_unknown_error("task of --min-accuracy", task, sorted(self.accuracies))
 
-    def evaluate(self, curve: CostCurve, requirements: Requirements) -> tuple[list[QualityFigure], str]:
-        """Return the qualities that the requirements bound, and the reason why one fails, or "" if all are met."""
+    def compare(
+        self, curves: Sequence[CostCurve], config: Mapping[str, Any], requirements: Requirements
+    ) -> QualityComparison:
+        """Choose what the answer for a configuration is based on. curves: the mechanisms that were timed there."""
+        bounds = tuple(_list_bounds(requirements))
+        specs = {name_spec(curve) for curve in curves if not is_exact(curve, config, requirements)}
+        causal, dtype = config["causal"], config["dtype"]
+        choices = {
+            metric: self._find_measured(metric).choose(specs, length=requirements.seq_len, causal=causal, dtype=dtype)
+            for metric in dict.fromkeys(("error", *(bound.metric for bound in bounds)))
+        }
+        return QualityComparison(config, requirements, bounds, choices)
+
+    def _find_measured(self, metric: str) -> MeasuredQuality[QualityFigure]:
+        """All that was measured of a quality."""
+        if metric == "error":
+            return self.errors
+        return self.perplexity_ratios if metric == "perplexity" else self.accuracies[metric]
+
+
+def _list_bounds(requirements: Requirements) -> Iterator[QualityBound]:
+    max_error, max_ratio = requirements.max_error, requirements.max_ppl_ratio
+    if max_error is not None:
+        yield QualityBound("error", "error", lambda value: value <= max_error)
+    if max_ratio is not None:
+        yield QualityBound("perplexity", "perplexity", lambda value: value <= max_ratio)
+    for task, least in requirements.min_accuracy.items():
+        yield QualityBound(task, f"accuracy of {task}", lambda value, least=least: value >= least)
+
+
+EXACT_FIGURES = {
+    "error": QualityFigure("error", 0.0, "exact"),
+    "perplexity": QualityFigure("perplexity", 1.0, "the model's own perplexity"),
+}
+
+
+@dataclass(frozen=True)
+class QualityComparison:
+    """The qualities that one answer compares. choices: by metric of the bounds, and of the error."""
+
+    config: Mapping[str, Any]
+    requirements: Requirements
+    bounds: tuple[QualityBound, ...]
+    choices: Mapping[str, QualityChoice[QualityFigure]]
+
+    def evaluate(self, curve: CostCurve) -> QualityVerdict:
+        """Whether a mechanism satisfies all bounds; a failure is reported rather than a missing measurement."""
         figures: list[QualityFigure] = []
-        for metric, figure, meets_bound in self._list_bounds(curve, requirements):
-            if figure is None:
-                return figures, f"{metric} not measured"
-            figures.append(figure.with_certainty(meets_bound))
-            if not meets_bound(figure.value):
-                caveats = figures[-1].list_caveats(requirements)
-                return figures, "; ".join([f"{figure.text} on {figure.on}", *caveats])
-        return figures, ""
+        unverified: dict[str, str] = {}
+        for bound in self.bounds:
+            figure = self.find(curve, bound.metric)
+            exact = self.is_exact(curve)
+            if figure is None and exact:
+                continue  # it has the accuracy of a model with exact attention, which was not measured
+            if figure is None and (reason := self._find_refusal(curve, bound.metric)):
+                return QualityVerdict(tuple(figures), f"{bound.name} not applicable: {reason}")
+            if figure is None or not (figure.verified or exact):
+                missing = self.choices[bound.metric].describe_unverified(name_spec(curve))
+                unverified[bound.metric] = f"{bound.name} {missing}"
+                continue
+            figures.append(figure.with_certainty(bound.meets))
+            if not bound.meets(figure.value):
+                return QualityVerdict(tuple(figures), figures[-1].describe(name_spec(curve)))
+        return QualityVerdict(tuple(figures), unverified=unverified)
 
-    def _list_bounds(
-        self, curve: CostCurve, requirements: Requirements
-    ) -> Iterator[tuple[str, QualityFigure | None, Callable[[float], bool]]]:
-        """Yield for each bound its quantity, the measured quality or None, and the predicate to satisfy."""
-        spec, max_error, max_ratio = _name_spec(curve), requirements.max_error, requirements.max_ppl_ratio
-        if max_error is not None:
-            yield "error", find_error(curve, requirements), lambda value: value <= max_error
-        if max_ratio is not None:
-            figure = EXACT_RATIO if is_exact(curve, requirements) else self.perplexity_ratios.get(spec)
-            yield "perplexity in a model", figure, lambda value: value <= max_ratio
-        for task, least in requirements.min_accuracy.items():
-            yield task, self.accuracies[task].get(spec), lambda value, least=least: value >= least
+    def find(self, curve: CostCurve, metric: str) -> QualityFigure | None:
+        """A mechanism's figure in the chosen set, whether or not it was measured at the length in question."""
+        if metric in EXACT_FIGURES and self.is_exact(curve):
+            return EXACT_FIGURES[metric]
+        choice = self.choices[metric]
+        measured = choice.find(name_spec(curve))
+        if measured is None:
+            return None
+        spec, figure = measured
+        return replace(figure, measured_spec=spec, verified=choice.verifies(exact=figure.is_exact))
+
+    def is_exact(self, curve: CostCurve) -> bool:
+        """Whether a mechanism computes the exact attention of the required model."""
+        return is_exact(curve, self.config, self.requirements)
+
+    def describe_error(self, curve: CostCurve) -> str:
+        """A mechanism's error with its conditions, or the reason why it is unknown."""
+        figure = self.find(curve, "error")
+        missing = self.choices["error"].describe_unverified(name_spec(curve))
+        if figure is None:
+            reason = self._find_refusal(curve, "error")
+            return f"error not applicable: {reason}" if reason else f"error {missing}"
+        text = figure.describe(name_spec(curve))
+        return text if figure.verified else f"{text}; not verified at {self.requirements.seq_len:,}"
+
+    def _find_refusal(self, curve: CostCurve, metric: str) -> str:
+        """Why a quality is not applicable to a mechanism; empty if it is."""
+        not_applicable = self.choices[metric].measured.not_applicable
+        if metric not in EXACT_FIGURES:
+            return not_applicable.get(name_spec(curve), "")
+        return approximation_errors.find_refusal(name_spec(curve), curve.kv_heads, not_applicable)
+
+    def list_notes(self) -> Iterator[str]:
+        """Yield the conditions that all mechanisms are compared by, and what is not verified at this length."""
+        length, metrics = self.requirements.seq_len, [bound.metric for bound in self.bounds] or ["error"]
+        longest: dict[int | None, list[str]] = defaultdict(list)
+        for metric in metrics:
+            choice = self.choices[metric]
+            if choice.chosen is not None and choice.verified:
+                yield f"Quality ({metric}) was compared in {choice.chosen.conditions.describe()}."
+            elif not choice.verifiable:
+                longest[choice.longest].append(metric)
+        direction = formatting.format_direction(self.config["causal"])
+        for measured_length, unverified in longest.items():
+            quality = f"No quality ({', '.join(unverified)}, {direction}) was measured"
+            beyond = f" beyond {measured_length:,} tokens" if measured_length else ""
+            yield f"{quality}{beyond}; at {length:,} only exact mechanisms are known to satisfy a bound on it."
 
 
-EXACT_RATIO = QualityFigure("perplexity", 1.0, "any model", "the model's own perplexity")
-
-
-def is_exact(curve: CostCurve, requirements: Requirements) -> bool:
+def is_exact(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
     """Whether a mechanism computes the exact attention of the required model."""
     if approximation_errors.is_exact(curve.row):
         return True
-    shares_heads = _name_spec(curve).partition(":")[0] in SHARED_KV_MECHANISMS
-    return shares_heads and requirements.kv_heads is not None and curve.kv_heads == requirements.kv_heads
+    shares_heads = name_spec(curve).partition(":")[0] in approximation_errors.SHARED_KV_MECHANISMS
+    required_heads = config["heads"] if requirements.kv_heads is None else requirements.kv_heads
+    return shares_heads and curve.kv_heads is not None and curve.kv_heads == required_heads
 
 
-def find_error(curve: CostCurve, requirements: Requirements) -> QualityFigure | None:
-    """Relative error of the output against exact attention on a model's activations, mean over layers."""
-    if is_exact(curve, requirements):
-        return QualityFigure("error", 0.0, "anything", "exact")
-    error, length = curve.row["error"], curve.row["error_length"]
-    if not units.is_present(error):
-        return None
-    on, text = f"{curve.row['error_on']}, {curve.row['error_how']}", f"error {units.number(error)}"
-    error_length, causal = int(length) if units.is_present(length) else None, _as_bool(curve.row["error_causal"])
-    return QualityFigure("error", float(error), on, text, length=error_length, causal=causal)
-
-
-def _as_bool(value: Any) -> bool | None:
-    return bool(value) if units.is_present(value) else None
-
-
-def _name_spec(curve: CostCurve) -> str:
-    return approximation_errors.canonicalise_spec(str(curve.row["variant"]))
-
-
-def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
-    """Perplexity ratios of models with all layers swapped, mean over segments, at the longest measured length."""
-    if "swap.loss" not in rows:
-        return {}
-    swap_rows = rows[
-        (rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()
-    ]
-    figures: dict[str, QualityFigure] = {}
-    for (length, inputs), part in swap_rows.groupby(["seq_len", "inputs"], sort=True):
-        base = part.loc[part["is_baseline"], "swap.loss"].mean()
-        if not math.isfinite(base):
-            continue
-        for variant, variant_rows in part.groupby("variant", sort=False):
-            ratio = math.exp(float(variant_rows["swap.loss"].mean()) - float(base))
-            on, text = f"{inputs}, {int(length):,} tokens", f"{units.ratio(ratio)} perplexity"
-            runs, causal = tuple(dict.fromkeys(variant_rows["run_id"])), _as_bool(variant_rows["causal"].iloc[0])
-            ends = _estimate_segment_interval(variant_rows, part[part["is_baseline"]])
-            figure = QualityFigure("perplexity", ratio, on, text, runs, int(length), causal, *ends)
-            figures[approximation_errors.canonicalise_spec(str(variant))] = figure
-    return figures
-
-
-def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tuple[float | None, float | None]:
-    """The interval of a perplexity ratio over the text segments that both read; repeated segments count once."""
-    if "swap.segment" not in variant_rows:
-        return None, None
-    segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
-    differences = (segment_losses[0] - segment_losses[1]).dropna()
-    return estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
-
-
-def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
-    """Accuracies by task and spec: of small models, mean over seeds at the best learning rate, and of ``retrieval``."""
-    figures: dict[str, dict[str, QualityFigure]] = defaultdict(dict)
-    for test in sorted(list_tests(filter_trained(rows)), key=lambda test: test.length):
-        if test.metric not in ACCURACY_METRICS:
-            continue
-        task = test.name.split(",")[0]
-        for trained in test.scored_results:
-            if trained.score is not None:
-                seeds = formatting.format_count(len(trained.best_attempts), "seed")
-                on = f"small models trained at length {test.length}, {seeds}"
-                spec = approximation_errors.canonicalise_spec(str(trained.rows.iloc[0]["variant"]))
-                figures[task][spec] = _make_accuracy(task, trained.score, on, trained.best_attempts, test.length)
-    retrieval_rows: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
-    key_columns = ["inputs", "seq_len", "variant"]
-    for (inputs, length, variant), part in retrieval_rows.groupby(key_columns, sort=True, dropna=False):
-        spec, on = approximation_errors.canonicalise_spec(str(variant)), f"{inputs}, {int(length):,} tokens"
-        figures["retrieval"][spec] = _make_accuracy("retrieval", _estimate_accuracy(part), on, part, int(length))
-    return figures
-
-
-def _make_accuracy(task: str, score: Estimate, on: str, rows: Frame, length: int) -> QualityFigure:
-    text, runs = f"{units.percent(score.value)} of {task}", tuple(dict.fromkeys(rows["run_id"]))
-    return QualityFigure(task, score.value, on, text, runs, length, low=score.low, high=score.high)
-
-
-def _estimate_accuracy(rows: Frame) -> Estimate:
-    """Share of correct answers: of one row with its interval over questions, else the mean over rows."""
-    mean = estimate_mean(rows["accuracy"].tolist())
-    if len(rows) > 1:
-        low, high = mean.interval() or (0.0, 1.0)
-        return Estimate(mean.value, max(low, 0.0), min(high, 1.0))
-    ends = [rows.iloc[0].get(f"retrieval.accuracy_{end}") for end in ("low", "high")]
-    low, high = (float(end) if units.is_present(end) else None for end in ends)
-    return Estimate(mean.value, low, high)
+def name_spec(curve: CostCurve) -> str:
+    """The canonical spec of a curve's mechanism, without its backend."""
+    return canonicalise_spec(str(curve.row["variant"]))

@@ -1,7 +1,8 @@
 """Recommend mechanisms: those that satisfy the requirements, fastest first, each with the rows behind it.
 
 Times are compared as ratios at the same lengths of one machine (`pooled_times`), so that drift of the machine cancels.
-Mechanisms that are not significantly different from the first of a rank share that rank.
+Mechanisms that are not significantly different from the first of a rank share that rank. Mechanisms whose quality was
+not measured at half the length in question or more are listed apart, without a rank.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, TypeAlias
 from ... import units
 from ...errors import UsageError, make_deprecated_alias, make_unknown_error
 from ...results.differences import MAX_DISTURBED_SHARE
-from .. import approximation_errors, select
+from .. import select
 from ..gather import Frame
 from .cost_curves import CostAtLength, CostCurve, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
-from .quality import Quality, QualityFigure, find_error
+from .quality import Quality, QualityComparison
+from .quality_figures import QualityFigure
 from .requirements import SHAPE, Requirements
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
@@ -26,24 +28,38 @@ MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings 
 
 @dataclass(frozen=True)
 class RankedMechanism:
-    """A mechanism that satisfies all requirements. rank: from 1, shared by mechanisms not significantly different."""
+    """A mechanism that satisfies all requirements. rank: from 1, shared by mechanisms not significantly different.
+    quality: the figures that the requirements bound. error_text: its error, or why it is unknown; error: the figure."""
 
     rank: int
     label: str
     cost: CostAtLength
     quality: tuple[QualityFigure, ...]
     error_text: str
+    error: QualityFigure | None = None
 
     taken = make_deprecated_alias("taken", "cost")
     loss = make_deprecated_alias("loss", "error_text")
 
 
 @dataclass(frozen=True)
+class UnverifiedMechanism:
+    """A mechanism that satisfies the requirements on cost, but whose quality is unknown at the length in question.
+    reasons: what was not verified, by metric; error_text: as in `RankedMechanism`."""
+
+    label: str
+    cost: CostAtLength
+    reasons: Mapping[str, str]
+    error_text: str
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """A ranking at one configuration. config: None if no matching configuration was timed. left_out: the reason by
-    mechanism. machines: those with timings at matching configurations. timed_count, measured_count: number of
-    mechanisms with a time at this length, and with one measured at exactly this length, whatever their quality.
-    local_machine: this machine's name, if given."""
+    mechanism. not_verified: mechanisms of unknown quality, fastest first; they satisfy no bound on quality.
+    quality_notes: under which conditions quality was compared. machines: those with timings at matching configurations.
+    timed_count, measured_count: number of mechanisms with a time at this length, and with one measured at exactly this
+    length, whatever their quality. local_machine: this machine's name, if given."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -52,6 +68,8 @@ class Recommendation:
     machines: tuple[str, ...]
     timed_count: int = 0
     measured_count: int = 0
+    not_verified: tuple[UnverifiedMechanism, ...] = ()
+    quality_notes: tuple[str, ...] = ()
     local_machine: str | None = None
 
     question = make_deprecated_alias("question", "requirements")
@@ -80,8 +98,8 @@ class RecommendationData:
         """Prepare rows returned by `gather` or `efficient_attn.load`."""
         for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
             rows = rows.assign(**{column: float("nan")})
-        timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
-        curves_by_config = split_by_config(approximation_errors.add_errors(select.add_labels(timed)))
+        timed = rows[rows["task"] == "speed"]
+        curves_by_config = split_by_config(select.add_labels(timed))
         disturbed = int((timed["contaminated"].fillna(0) > MAX_DISTURBED_SHARE * timed["rounds"].fillna(1)).sum())
         return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality(rows), disturbed)
 
@@ -100,6 +118,8 @@ def recommend(
         raise make_unknown_error("machine", requirements.machine, machine_names)
     matching = [(config, curves) for config, curves in data.curves_by_config if _matches(config, requirements)]
     machines = tuple(dict.fromkeys(str(config["machine"]) for config, _ in matching))
+    # of equally good answers, that of the configuration with the longest timed calls
+    matching.sort(key=lambda x: -max(point.length for curve in x[1] for point in curve.points))
     answers = [
         _make_recommendation(data, requirements, config, curves, machines)
         for config, curves in matching
@@ -134,26 +154,28 @@ def _make_recommendation(
     curves: Sequence[CostCurve],
     machines: tuple[str, ...],
 ) -> Recommendation:
+    curves = [curve for curve in curves if _has_required_heads(curve, config, requirements)]
+    estimates = [(curve, curve.estimate(requirements.seq_len)) for curve in curves]
+    timed = [(curve, cost) for curve, cost in estimates if not isinstance(cost, str)]
+    comparison = data.quality.compare([curve for curve, _ in timed] or curves, config, requirements)
     candidates: list[_Candidate] = []
+    not_verified: list[UnverifiedMechanism] = []
     left_out: dict[str, str] = {}
-    timed_count = measured_count = 0
-    for curve in curves:
-        if not _has_required_heads(curve, config, requirements):
-            continue
-        cost = curve.estimate(requirements.seq_len)
-        figures, reason = data.quality.evaluate(curve, requirements)
-        if isinstance(cost, str):
-            left_out[curve.label] = reason or cost
-            continue
-        timed_count += 1
-        measured_count += cost.basis == "measured"
-        reason = reason or _describe_exceeded_bound(cost, requirements)
-        if reason:
+    for curve, cost in estimates:
+        verdict = comparison.evaluate(curve)
+        reason = verdict.failure or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
+        if reason or isinstance(cost, str):
             left_out[curve.label] = reason
+        elif verdict.unverified:
+            error_text = comparison.describe_error(curve)
+            not_verified.append(UnverifiedMechanism(curve.label, cost, verdict.unverified, error_text))
         else:
-            candidates.append((curve, cost, tuple(figures)))
-    choices = tuple(_rank_candidates(candidates, requirements))
-    return Recommendation(requirements, config, choices, left_out, machines, timed_count, measured_count)
+            candidates.append((curve, cost, verdict.figures))
+    choices = tuple(_rank_candidates(candidates, comparison))
+    ordered = tuple(sorted(not_verified, key=lambda x: (x.cost.latency.value, x.label)))
+    measured_count = sum(cost.basis == "measured" for _, cost in timed)
+    counts, notes = (len(timed), measured_count), tuple(comparison.list_notes())
+    return Recommendation(requirements, config, choices, left_out, machines, *counts, ordered, notes)
 
 
 def _has_required_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
@@ -180,11 +202,17 @@ def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> 
             text = f"{name} {format_value(estimate.value)}"
             if estimate.high is not None:
                 text += f" ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"
+            text += describe_counted(cost) if name == "memory" else ""
             return text + (", interpolated" if cost.basis == "interpolated" else "")
     return ""
 
 
-def _rank_candidates(candidates: Sequence[_Candidate], requirements: Requirements) -> list[RankedMechanism]:
+def describe_counted(cost: CostAtLength) -> str:
+    """`` resident; counted peak 12.0 MiB``, where memory is the resident peak of the process; else empty."""
+    return f" resident; counted peak {units.size(cost.counted_memory.value)}" if cost.counted_memory else ""
+
+
+def _rank_candidates(candidates: Sequence[_Candidate], comparison: QualityComparison) -> list[RankedMechanism]:
     """Rank by latency. Mechanisms not significantly slower than the first of a rank share that rank."""
     choices: list[RankedMechanism] = []
     first: CostAtLength | None = None
@@ -194,11 +222,8 @@ def _rank_candidates(candidates: Sequence[_Candidate], requirements: Requirement
     for position, (curve, cost, quality) in enumerate(ordered, 1):
         if first is None or is_slower(cost, first):
             rank, first = position, cost
-        error = find_error(curve, requirements)
-        error_text = "error not measured" if error is None else error.text
-        if error is not None and error.value:
-            error_text = "; ".join([f"{error_text}, on {error.on}", *error.list_caveats(requirements)])
-        choices.append(RankedMechanism(rank, curve.label, cost, quality, error_text))
+        error_text, error = comparison.describe_error(curve), comparison.find(curve, "error")
+        choices.append(RankedMechanism(rank, curve.label, cost, quality, error_text, error))
     return choices
 
 

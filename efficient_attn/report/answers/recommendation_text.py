@@ -11,8 +11,11 @@ from typing import Any
 from ... import units
 from ...results.sanitize import sanitize_line
 from ...results.stats import Estimate
-from .quality import UNCERTAIN, QualityFigure
-from .recommendation import RankedMechanism, Recommendation
+from .. import formatting
+from ..comparable_quality import MIN_LENGTH_SHARE
+from .cost_curves import CostAtLength
+from .quality_figures import UNCERTAIN, QualityFigure
+from .recommendation import RankedMechanism, Recommendation, UnverifiedMechanism, describe_counted
 from .requirements import Requirements
 
 COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "quality", "basis")
@@ -25,35 +28,49 @@ SUITE_PARTS = {  # a suite and a part of it that time a mode
 }
 SHARED_KV_PART = "key-value heads"  # the part of decode that supports any number of key-value heads
 TIE_MARK = "="  # after a rank that several mechanisms share
+# parts of fidelity_long, their lengths and directions
+ERROR_PARTS = (("MiniLM at 384", 384, False), ("SmolLM2 at 2048", 2048, True), ("SmolLM2 at 8192", 8192, True))
+SWAP_LENGTH = 2048  # tokens of a text in the suite swap
+UNVERIFIED_MARK = "?"  # instead of a rank
 
 
 def as_rows(recommendation: Recommendation) -> list[list[str]]:
     """Return one table row per choice, fastest first."""
     rank_counts = Counter(choice.rank for choice in recommendation.choices)
+    rows = (_make_row(choice, TIE_MARK if rank_counts[choice.rank] > 1 else "") for choice in recommendation.choices)
+    return [[sanitize_line(text) for text in row] for row in rows]
+
+
+def _make_row(choice: RankedMechanism, rank_mark: str) -> tuple[str, ...]:
+    figures = [figure.describe(choice.label) for figure in choice.quality if figure.metric != "error"]
+    quality = "; ".join(dict.fromkeys((choice.error_text, *figures)))
+    return f"{choice.rank}{rank_mark}", choice.label, *_make_cost_cells(choice.cost, quality)
+
+
+def _make_cost_cells(cost: CostAtLength, quality: str) -> tuple[str, ...]:
+    """The cells from ``speedup`` to ``basis``."""
+    return (
+        _format_estimate(cost.speedup, units.ratio),
+        _format_estimate(cost.latency, units.duration),
+        (units.size(cost.memory.value) if cost.memory else units.EMPTY) + (" resident" if cost.counted_memory else ""),
+        units.size(cost.state.value) if cost.state else units.EMPTY,
+        quality,
+        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
+    )
+
+
+def list_unverified_rows(recommendation: Recommendation) -> list[list[str]]:
+    """Return one row of ``COLUMNS`` per mechanism of unknown quality, without a rank, fastest first."""
     rows = (
-        _make_row(choice, TIE_MARK if rank_counts[choice.rank] > 1 else "", recommendation.requirements)
-        for choice in recommendation.choices
+        (UNVERIFIED_MARK, entry.label, *_make_cost_cells(entry.cost, _describe_unverified(entry)))
+        for entry in recommendation.not_verified
     )
     return [[sanitize_line(text) for text in row] for row in rows]
 
 
-def _make_row(choice: RankedMechanism, rank_mark: str, requirements: Requirements) -> tuple[str, ...]:
-    cost = choice.cost
-    figures = [
-        f"{figure.text} ({'; '.join([figure.on, *figure.list_caveats(requirements)])})"
-        for figure in choice.quality
-        if figure.metric != "error" and figure.value != 1.0
-    ]
-    return (
-        f"{choice.rank}{rank_mark}",
-        choice.label,
-        _format_estimate(cost.speedup, units.ratio),
-        _format_estimate(cost.latency, units.duration),
-        units.size(cost.memory.value) if cost.memory else units.EMPTY,
-        units.size(cost.state.value) if cost.state else units.EMPTY,
-        "; ".join([choice.error_text, *figures]),
-        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
-    )
+def _describe_unverified(entry: UnverifiedMechanism) -> str:
+    """The error, or why it is unknown, and what else was not verified."""
+    return "; ".join([entry.error_text, *(text for metric, text in entry.reasons.items() if metric != "error")])
 
 
 def _format_estimate(estimate: Estimate | None, format_value: Any) -> str:
@@ -75,7 +92,8 @@ def _list_config_notes(recommendation: Recommendation) -> Iterator[str]:
         yield f"No matching configuration was timed{note}."
         return
     if not recommendation.choices:
-        yield "No measured mechanism satisfies the requirements."
+        satisfies = "is known to satisfy" if recommendation.not_verified else "satisfies"
+        yield f"No measured mechanism {satisfies} the requirements."
     yield f"Measured configuration: {_format_config(config)}."
     if recommendation.local_machine not in (None, config["machine"]) and not requirements.machine:
         yield (
@@ -85,6 +103,10 @@ def _list_config_notes(recommendation: Recommendation) -> Iterator[str]:
     if len(recommendation.machines) > 1:
         other_machines = ", ".join(name for name in recommendation.machines if name != config["machine"])
         yield f"Machines are not ranked together; select another with --machine NAME: {other_machines}."
+    yield from recommendation.quality_notes
+    for entry in (*recommendation.choices, *recommendation.not_verified):
+        if entry.cost.counted_memory and entry.cost.memory:
+            yield f"{entry.label}: memory {units.size(entry.cost.memory.value)}{describe_counted(entry.cost)}."
     if not requirements.has_quality_bounds:
         yield "No quality bound was given; set one with --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE."
 
@@ -118,7 +140,7 @@ def _format_config(config: Mapping[str, Any]) -> str:
     parts = [shape, config["dtype"], threads if config["device"] == "cpu" else config["device"], config["machine"]]
     parts += ["caches cold"] if config["cache"] == "cold" else []
     parts += ["through torch.compile"] if config["compiled"] else []
-    return ", ".join(map(str, parts)) + (", causal" if config["causal"] else ", not causal")
+    return ", ".join(map(str, parts)) + f", {formatting.format_direction(config['causal'])}"
 
 
 def _format_count(value: Any) -> str:
@@ -142,12 +164,22 @@ def list_commands(requirements: Requirements) -> Iterator[str]:
         axes.append("--variant full,linear")  # mechanisms that support any number of key-value heads
     yield f"efficient-attn run {suite} {' '.join(axes)} --part {shlex.quote(part)} --out results/local/times"
     if requirements.max_error is not None:
-        yield "efficient-attn run fidelity_long --out results/local/errors"
+        yield from _list_error_commands(requirements)
     if requirements.max_ppl_ratio is not None:
-        yield "efficient-attn run swap --out results/local/perplexity"
+        suite = "swap" if requirements.seq_len * MIN_LENGTH_SHARE <= SWAP_LENGTH else "swap_long"
+        yield f"efficient-attn run {suite} --out results/local/perplexity"
     for task in requirements.min_accuracy:
         suite = "retrieval" if task == "retrieval" else "accuracy"
         yield f"efficient-attn run {suite} --task {task} --out results/local/{task}"
+
+
+def _list_error_commands(requirements: Requirements) -> Iterator[str]:
+    """The part of the suite that measures errors in the direction in question, at half the length or more, if any."""
+    for part, length, causal in ERROR_PARTS:
+        verifies = length >= requirements.seq_len * MIN_LENGTH_SHARE
+        if verifies and requirements.resolved_causal in (None, causal):
+            yield f"efficient-attn run fidelity_long --part {shlex.quote(part)} --out results/local/errors"
+            return
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------
@@ -162,32 +194,65 @@ def as_json(recommendation: Recommendation) -> dict[str, Any]:
         "question": recommendation.requirements.as_data(),
         "place": config,
         "choices": [_choice_as_data(choice) for choice in recommendation.choices],
+        "not_verified": [_unverified_as_data(entry) for entry in recommendation.not_verified],
         "left_out": dict(recommendation.left_out),
+        "quality_notes": list(recommendation.quality_notes),
         "machines": list(recommendation.machines),
         "commands": [] if recommendation.choices else list(list_commands(recommendation.requirements)),
     }
 
 
 def _choice_as_data(choice: RankedMechanism) -> dict[str, Any]:
-    cost = choice.cost
     return {
         "rank": choice.rank,
         "mechanism": choice.label,
+        **_cost_as_data(choice.cost),
+        "loss": choice.error_text,
+        "error": choice.error and _figure_as_data(choice.error),
+        "quality": [_figure_as_data(figure) for figure in choice.quality],
+        "rows": _list_sources(choice.cost),
+    }
+
+
+def _unverified_as_data(entry: UnverifiedMechanism) -> dict[str, Any]:
+    data = {"mechanism": entry.label, "reason": "; ".join(entry.reasons.values()), **_cost_as_data(entry.cost)}
+    return data | {"loss": entry.error_text, "rows": _list_sources(entry.cost)}
+
+
+def _cost_as_data(cost: CostAtLength) -> dict[str, Any]:
+    return {
         "how": cost.basis,
         "between": cost.between and list(cost.between),
         "speedup": _estimate_as_data(cost.speedup),
         "latency_ms": _estimate_as_data(cost.latency),
         "peak_memory_bytes": _estimate_as_data(cost.memory),
+        "counted_peak_memory_bytes": _estimate_as_data(cost.counted_memory or cost.memory),
         "state_bytes": _estimate_as_data(cost.state),
-        "loss": choice.error_text,
-        "quality": [_figure_as_data(figure) for figure in choice.quality],
-        "rows": [asdict(source) for source in dict.fromkeys(cost.sources)],
     }
 
 
+def _list_sources(cost: CostAtLength) -> list[dict[str, Any]]:
+    return [asdict(source) for source in dict.fromkeys(cost.sources)]
+
+
 def _figure_as_data(figure: QualityFigure) -> dict[str, Any]:
-    data = asdict(figure)
-    return {"what": data.pop("metric")} | data | {"runs": list(figure.runs)}
+    conditions = figure.conditions
+    return {
+        "what": figure.metric,
+        "value": figure.value,
+        "text": figure.text,
+        "on": figure.on,
+        "model": conditions and conditions.model,
+        "length": figure.length,
+        "causal": figure.causal,
+        "aggregate": conditions and conditions.aggregate,
+        "measured_spec": figure.measured_spec,
+        "verified": figure.verified,
+        "low": figure.low,
+        "high": figure.high,
+        "sure": figure.sure,
+        "runs": list(figure.runs),
+    }
 
 
 def _estimate_as_data(estimate: Estimate | None) -> dict[str, float | None] | None:

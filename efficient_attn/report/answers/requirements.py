@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ... import units
 from ...errors import UsageError
+from .. import formatting
 
 Mode = Literal["forward", "forward_backward", "prefill", "decode"]
 MODES: tuple[Mode, ...] = ("forward", "forward_backward", "prefill", "decode")
@@ -76,7 +77,7 @@ class Requirements:
     def describe(self) -> str:
         """``decode at 16,384, causal, on cpu, error at most 0.1``."""
         parts = [f"{self.mode} at {self.seq_len:,}"]
-        parts += ["causal" if self.resolved_causal else "not causal"] if self.resolved_causal is not None else []
+        parts += list(filter(None, [formatting.format_direction(self.resolved_causal)]))
         parts += [f"on {self.device}"]
         parts += [f"{self.kv_heads} key-value heads"] if self.kv_heads else []
         parts += [f"error at most {self.max_error:g}"] if self.max_error is not None else []

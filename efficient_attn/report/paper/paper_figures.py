@@ -210,9 +210,8 @@ def _make_front_figure(
         )
         for p in sorted(ranked, key=lambda p: p.point.cost.value)
     )
-    inputs = formatting.join_words(dict.fromkeys(p.error_on for p in table.decisions if p.error_on))
     head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Pareto front")
-    return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
+    return PaperFigure(panel, panel.caption, head, body)
 
 
 def _make_crossover_figure(

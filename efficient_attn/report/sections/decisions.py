@@ -125,12 +125,8 @@ def _show_state(decision: Decision) -> ReportCell:
 def _make_note(decision_table: DecisionTable) -> str:
     """Reference of the ratios, and the inputs with which errors were measured."""
     sentences = [f"Speedups and memory are over {decision_table.baseline}'s."]
-    error_sources = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
-    sentences.append(
-        f"Errors were measured on {'; '.join(error_sources)}."
-        if error_sources
-        else "Relative errors were not measured."
-    )
+    conditions = "; ".join(dict.fromkeys(d.error_on for d in decision_table.decisions if d.error_on))
+    sentences.append(f"Relative errors: {conditions}." if conditions else "Relative errors were not measured.")
     omitted = len(decision_table.decisions) - MOST_LINES
     sentences += (
         [f"{omitted} more with smaller speedups are in the tables of all lengths below."] if omitted > 0 else []

@@ -77,7 +77,7 @@ class SectionBlock:
             f"At {', '.join(filter(None, conditions))}: ",
             approximation_errors.describe_error_inputs(row_values),
         )
-        end = "; ".join(filter(None, (self.config_text, f"errors on {errors}" if errors else "")))
+        end = "; ".join(filter(None, (self.config_text, f"relative errors: {errors}" if errors else "")))
         compared = [row | {"error_text": approximation_errors.describe_error(row)} for row in row_values]
         for texts, most in ((self.sentences, None), (self.highlights, MOST_NAMED)):
             claim = formatting.describe_speedups(compared, setting.baseline, most=most)

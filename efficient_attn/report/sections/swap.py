@@ -40,7 +40,7 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
 
 def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
-        setting_text = f"{inputs}, {int(length):,} tokens"
+        setting_text = formatting.format_inputs(inputs, piece["causal"].iloc[0], length)
         single = piece["layer"].notna()
         if single.any():
             _fill_layers(

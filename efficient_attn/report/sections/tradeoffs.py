@@ -117,7 +117,7 @@ def make_pareto_panel(
         kind="front",
         title=title,
         config_text=context.config_text,
-        caption=f"{title}.{_describe_dominated(points)}"
+        caption=f"{title}.{_describe_dominated(points)}{_describe_errors(decision_table)}"
         + (" The horizontal line is the error of predicting the mean of v." if nulls else ""),
         xlabel=f"{axis.title} over {decision_table.baseline}'s",
         ylabel="error against exact attention",
@@ -129,6 +129,12 @@ def make_pareto_panel(
         pareto_front=tuple(find_pareto_points(front, higher_is_better=False)),
         alt=f"{title}, for {formatting.join_words(line.label for line in lines)}.",
     )
+
+
+def _describe_errors(decision_table: DecisionTable) -> str:
+    """The conditions under which the errors of a plot were measured."""
+    conditions = "; ".join(dict.fromkeys(d.error_on for d in decision_table.decisions if d.error_on))
+    return f" Errors: {conditions}." if conditions else ""
 
 
 def _make_line(ranked_point: RankedPoint, floor: float, context: length_plots.PlotContext) -> Line:

@@ -91,7 +91,8 @@ def _make_bar(decision: Decision, low: float, high: float) -> CrossoverBar:
     segments = tuple(_split_bar(speedups, low, high))
     alt_text = formatting.join_words(f"{_classify(speedup)} at {units.short_length(n)}" for n, speedup in speedups)
     faster_from = format_crossover(decision.crossover) if decision.crossover else "no interval"
-    return CrossoverBar(decision.label, decision.variant, decision.error_text, segments, faster_from, alt_text)
+    error_text = f"{decision.error_text} ({decision.error_on})" if decision.error_on else decision.error_text
+    return CrossoverBar(decision.label, decision.variant, error_text, segments, faster_from, alt_text)
 
 
 def _classify(speedup: Estimate) -> str:

@@ -20,7 +20,6 @@ from ...results.exchange import name_group
 from ...results.rows import Record, Row
 from ...spec import format_label
 from .. import approximation_errors, formatting, select
-from ..answers.decision_table import read_error
 from ..claims.evidence import EvidenceRow
 from ..gather import Frame
 
@@ -47,13 +46,12 @@ class Rank:
 
 @dataclass(frozen=True)
 class TimedMechanism:
-    """A mechanism in a group. error: against exact attention, None if unknown. rank: None with too few rounds."""
+    """A mechanism in a group. error_text: its error against exact attention, with the conditions of its measurement.
+    rank: None with too few rounds."""
 
     label: str
     row: Row
     error_text: str
-    error: float | None
-    error_on: str
     rank: Rank | None
 
     @property
@@ -112,7 +110,7 @@ def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping
 def _list_errors(rows: Frame) -> dict[tuple[str, str], dict[str, Any]]:
     """Approximation error columns of each case, by session and case key."""
     keys = zip(map(str, rows["run_id"]), map(str, rows["case_key"]), strict=True)
-    records = rows[["variant", "error", "error_of_mean", "error_on"]].to_dict("records")
+    records = rows[["variant", *approximation_errors.ERROR_COLUMNS]].to_dict("records")
     return dict(zip(keys, records, strict=True))
 
 
@@ -133,9 +131,9 @@ def _make_group(
 
 def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, rank: Rank | None) -> TimedMechanism:
     if error_columns is None:
-        return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", None, "", rank)
-    error, on = read_error(error_columns)
-    return TimedMechanism(label, row, approximation_errors.describe_error(error_columns), error, on or "", rank)
+        return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", rank)
+    error_text = approximation_errors.describe_error(error_columns, with_conditions=True)
+    return TimedMechanism(label, row, error_text, rank)
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:

@@ -1,5 +1,8 @@
 """Data of the front page's picker: one answer for each use, direction, machine and length.
 
+A bound on the error is satisfied only by exact mechanisms and by errors measured in the same direction, at half the
+length or more; those of one answer come from one model and length.
+
 Answers come from benchmark groups at measured lengths. At powers of two between them, times are interpolated as in
 `recommend`, and marked as such.
 """
@@ -16,8 +19,8 @@ from ... import units
 from ...results.stats import Estimate
 from .. import approximation_errors, formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
-from ..answers.decision_table import read_error
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
+from ..comparable_quality import MeasuredQuality, QualityChoice, canonicalise_spec
 from .group_results import USE_BY_MODE, GroupResult, TimedMechanism
 
 USES = ("train", "prompt", "decode")
@@ -30,8 +33,9 @@ APPROXIMATELY = "\u2248 "  # before an interpolated time
 
 @dataclass(frozen=True)
 class PickerCase:
-    """A mechanism in an answer. half_width: half the 95% interval of log time relative to the others, None if unknown.
-    source_lengths: the lengths between which it is interpolated."""
+    """A mechanism in an answer. error: None if it is not verified at the answer's length. half_width: half the 95%
+    interval of log time relative to the others, None if unknown. source_lengths: the lengths between which it is
+    interpolated."""
 
     label: str
     variant: str
@@ -55,31 +59,35 @@ class PickerAnswer:
 
     @property
     def priority(self) -> tuple[int, bool, str]:
-        """Prefer most mechanisms with a known error, then float32."""
+        """Prefer most mechanisms with a verified error, then float32."""
         return sum(case.error is not None for case in self.cases), self.float32, self.config_text
 
 
 _AnswerKey = tuple[str, bool, str]  # a use, whether it is causal, a machine
 _ConfigCurves = tuple[Mapping[str, Any], Sequence[CostCurve]]
+_Errors = MeasuredQuality[approximation_errors.SpecError]
+_ErrorChoice = QualityChoice[approximation_errors.SpecError]
 
 
 def make_picker(
     groups: Iterable[GroupResult],
     curves_by_config: Iterable[_ConfigCurves],
+    errors: _Errors,
     links: Mapping[str, str],
     cpus: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the best answer to each question; strings are stored once, in ``texts``.
 
-    curves_by_config: from `cost_curves.split_by_config`. links: pages by mechanism. In the result, ``spread`` is the
-    additional half-width of the log ratio of two times from different lengths.
+    curves_by_config: from `cost_curves.split_by_config`. errors: from `approximation_errors.list_errors`. links: pages
+    by mechanism. In the result, ``spread`` is the additional half-width of the log ratio of two times from different
+    lengths.
     """
     answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
     for group in groups:
         if group.use in USES and len(group.cases) >= MIN_MECHANISMS:
             key = group.use, bool(group.row.causal), str(group.row.machine)
-            _keep_better(answers[key], group.length, _make_measured_answer(group))
-    _add_interpolated(answers, curves_by_config, cpus)
+            _keep_better(answers[key], group.length, _make_measured_answer(group, errors))
+    _add_interpolated(answers, curves_by_config, errors, cpus)
     texts: dict[str, int] = {}
 
     def intern_text(text: str) -> int:
@@ -100,7 +108,7 @@ def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAn
 
 
 def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the number of mechanisms per quality bound, the number without a known error, and the cases to show."""
+    """Yield the number of mechanisms per quality bound, the number without a verified error, and the cases to show."""
     qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
     shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
     yield [len(indices) for indices in qualifying]
@@ -125,13 +133,16 @@ def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> li
 # -- measured ------------------------------------------------------------------------------------------------------
 
 
-def _make_measured_answer(group: GroupResult) -> PickerAnswer:
-    cases = tuple(_make_measured_case(entry) for entry in group.cases if entry.row.latency_ms)
+def _make_measured_answer(group: GroupResult, errors: _Errors) -> PickerAnswer:
+    specs = {canonicalise_spec(entry.row.variant) for entry in group.cases}
+    choice = errors.choose(specs, length=group.length, causal=bool(group.row.causal), dtype=group.row.dtype)
+    cases = tuple(_make_measured_case(entry, choice) for entry in group.cases if entry.row.latency_ms)
     return PickerAnswer(group.config_text, group.row.dtype == "float32", cases)
 
 
-def _make_measured_case(entry: TimedMechanism) -> PickerCase:
+def _make_measured_case(entry: TimedMechanism, choice: _ErrorChoice) -> PickerCase:
     row = entry.row
+    error, error_text = approximation_errors.judge_error(row.variant, row.kv_heads, choice)
     ends = row.latency_ms_low, row.latency_ms_high
     half_width = math.log(ends[1] / ends[0]) / 2 if ends[0] and ends[1] else None
     return PickerCase(
@@ -141,14 +152,10 @@ def _make_measured_case(entry: TimedMechanism) -> PickerCase:
         half_width=half_width,
         time=entry.format_time(),
         speedup=entry.format_speedup(),
-        error=entry.error,
-        error_text=_format_error(entry.error_text, entry.error, entry.error_on),
+        error=error,
+        error_text=error_text,
         memory=units.size(entry.memory),
     )
-
-
-def _format_error(error_text: str, error: float | None, on: str | None) -> str:
-    return f"{error_text} on {on}" if on and error else error_text
 
 
 # -- between measured lengths --------------------------------------------------------------------------------------
@@ -157,6 +164,7 @@ def _format_error(error_text: str, error: float | None, on: str | None) -> str:
 def _add_interpolated(
     answers: Mapping[_AnswerKey, dict[int, PickerAnswer]],
     curves_by_config: Iterable[_ConfigCurves],
+    errors: _Errors,
     cpus: Mapping[str, str],
 ) -> None:
     """Add interpolated answers at the powers of two within the measured lengths of each key."""
@@ -165,7 +173,7 @@ def _add_interpolated(
         key = USE_BY_MODE.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
         usual = not config["compiled"] and not config["cuda_graph"] and config["cache"] in (None, "warm")
         for length in gaps.get(key, ()) if usual else ():
-            cases = _make_interpolated_cases(config, curves, length)
+            cases = _make_interpolated_cases(config, curves, errors, length)
             if len(cases) >= MIN_MECHANISMS:
                 config_text = formatting.format_config(dict(config), dict(cpus))
                 _keep_better(answers[key], length, PickerAnswer(config_text, config["dtype"] == "float32", cases))
@@ -178,20 +186,22 @@ def _list_gaps(answers: Mapping[int, PickerAnswer]) -> list[int]:
 
 
 def _make_interpolated_cases(
-    config: Mapping[str, Any], curves: Sequence[CostCurve], length: int
+    config: Mapping[str, Any], curves: Sequence[CostCurve], errors: _Errors, length: int
 ) -> tuple[PickerCase, ...]:
     """All mechanisms with an estimate at this length, fastest first."""
     estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
     counts = Counter(curve.label for curve, _ in estimates)
-    cases = (_make_interpolated_case(config, curve, cost, counts[curve.label] > 1) for curve, cost in estimates)
+    specs = {canonicalise_spec(str(curve.row["variant"])) for curve, _ in estimates}
+    choice = errors.choose(specs, length=length, causal=bool(config["causal"]), dtype=config["dtype"])
+    cases = (_make_interpolated_case(config, curve, cost, choice, counts[curve.label] > 1) for curve, cost in estimates)
     return tuple(sorted(cases, key=lambda case: (case.ms, case.label)))
 
 
 def _make_interpolated_case(
-    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, label_is_shared: bool
+    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, choice: _ErrorChoice, label_is_shared: bool
 ) -> PickerCase:
     row, time = curve.row, cost.latency
-    error, on = read_error(row)
+    error, error_text = approximation_errors.judge_error(str(row["variant"]), curve.kv_heads, choice)
     is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
     speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
     prefix = "" if cost.between is None else APPROXIMATELY
@@ -203,7 +213,7 @@ def _make_interpolated_case(
         time=prefix + units.duration(*time),
         speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.EMPTY,
         error=error,
-        error_text=_format_error(approximation_errors.describe_error(row), error, on),
+        error_text=error_text,
         memory=_format_bytes(cost.state if config["mode"] == "decode" else cost.memory),
         source_lengths=formatting.join_words(map(units.short_length, cost.between)) if cost.between else "",
     )

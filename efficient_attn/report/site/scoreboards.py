@@ -154,7 +154,7 @@ def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str]
 
 def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
     for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=True):
-        caption = f"{inputs}, {int(length):,} tokens"
+        caption = format_inputs(inputs, piece["causal"].iloc[0], length)
         whole, single = piece[piece["layer"].isna()], piece[piece["layer"].notna()]
         if len(whole):
             yield _make_swap_table(whole, caption)

@@ -20,6 +20,7 @@ from ..answers.decision_table import DecisionTable, make_decision_tables
 from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
+from ..comparable_quality import MeasuredQuality
 from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
 from .page_names import make_name
@@ -141,6 +142,11 @@ class SiteData:
     def curves_by_config(self) -> list[tuple[dict[str, Any], list[CostCurve]]]:
         """All timed configurations with their cost curves."""
         return split_by_config(self.rows)
+
+    @cached_property
+    def errors(self) -> MeasuredQuality[approximation_errors.SpecError]:
+        """All measured approximation errors."""
+        return approximation_errors.list_errors(self.rows)
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ class SitePages:
         links = {name: mechanism.link for name, mechanism in data.mechanisms.items()}
         script = self._read_template("picker.js")
         variables = {
-            "picker": picker.make_picker(data.groups, data.curves_by_config, links, cpus),
+            "picker": picker.make_picker(data.groups, data.curves_by_config, data.errors, links, cpus),
             "uses": picker.USE_WORDS,
             "qualities": picker.QUALITIES,
             "front": self._draw_front(),

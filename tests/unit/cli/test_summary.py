@@ -103,7 +103,7 @@ def test_fidelity_is_a_mean_over_layers(capsys: Capture) -> None:
 
     summary.show_results(_rows(row(0, 0.2), row(1, 0.4)))
     text = _printed(capsys)
-    assert "fidelity on mine@1" in text
+    assert "fidelity: mine, mean over 2 layers (predicting zero has error 1)" in text
     assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "0.300", "0.500", "0"]
 
 
@@ -181,6 +181,18 @@ def test_trained_models_are_not_shown_as_timed(capsys: Capture) -> None:
     assert "90.0% (1 seed)" in text
 
 
+def test_errors_of_different_models_lengths_and_directions_have_separate_tables(capsys: Capture) -> None:
+    conditions = [("minilm@1", 384, False), ("minilm@1", 384, True), ("smollm2@2", 2048, True)]
+    rows = [
+        Row(variant="linear", task="fidelity", inputs=inputs, seq_len=n, causal=causal, layer=0, relative_error=error)
+        for error, (inputs, n, causal) in enumerate(conditions, 1)
+    ]
+    summary.show_results(_rows(*rows))
+    titles = [line.partition(" (")[0] for line in _printed(capsys).splitlines() if line.startswith("fidelity")]
+    models = ["MiniLM, N = 384, bidirectional", "MiniLM, N = 384, causal", "SmolLM2-135M, N = 2,048, causal"]
+    assert titles == [f"fidelity: {model}, 1 layer" for model in models]
+
+
 def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
     def row(segment: int, divergence: float) -> Row:
         extra = {"divergence": divergence, "agreement": 0.5, "segment": segment}
@@ -189,7 +201,7 @@ def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
 
     summary.show_results(_rows(row(0, 0.2), row(1, 0.4)))
     text = _printed(capsys)
-    assert "swapped into tiny:mine@1, 64 tokens" in text
+    assert "swapped into tiny, N = 64, causal, mean over 2 text segments" in text
     assert "prefill" not in text
     assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "2.00", "0.300", "0.500"]
 

@@ -22,7 +22,7 @@ def read_rows(folder: Path, records: Iterable[Record]) -> Any:
 
 
 def fidelity_record(variant: str, error: float, **columns: Any) -> Record:
-    row = runs.row(variant, task="fidelity", inputs="minilm", relative_error=error, **{"seq_len": 256, **columns})
+    row = runs.row(variant, task="fidelity", relative_error=error, **{"inputs": "minilm", "seq_len": 256, **columns})
     row.case_key = f"fidelity/{variant}/{sorted(columns.items())}"
     return Record(row, {"mean_value_error": 0.5})
 
@@ -43,8 +43,8 @@ def test_errors_are_means_over_the_layers_of_the_same_spec(tmp_path: Path) -> No
     )
     assert rows.loc["linear", "error"] == pytest.approx(0.3)
     assert rows.loc["linear", "error_of_mean"] == 0.5
-    assert rows.loc["linear", "error_on"] == "minilm, bidirectional, N = 256"
-    assert rows.loc["linear", "error_how"] == "float32, mean over 2 layers, where the mean of v has 0.500"
+    assert rows.loc["linear", "error_on"] == "MiniLM, N = 256, bidirectional, mean over 2 layers"
+    assert rows.loc["linear", "error_how"] == "float32, where the mean of v has 0.500"
     assert rows["error"].isna().tolist() == [False, True]
 
 
@@ -59,13 +59,48 @@ def test_errors_match_specs_by_options_but_not_backend(tmp_path: Path) -> None:
     assert rows["error"].fillna(-1).tolist() == [0.2, -1, 0.4]
 
 
-def test_grouped_and_ungrouped_heads_do_not_share_errors(tmp_path: Path) -> None:
+def test_errors_hold_for_any_number_of_key_value_heads(tmp_path: Path) -> None:
+    """The heads are those of the model whose activations they are measured on, which the conditions name."""
     rows = read_rows(tmp_path, [timed_record("linear", kv_heads=1), fidelity_record("linear", 0.2)])
-    assert rows["error"].isna().all()
-    rows = read_rows(
-        tmp_path / "shared", [timed_record("linear", kv_heads=1), fidelity_record("linear", 0.2, kv_heads=2)]
-    )
     assert rows["error"].tolist() == [0.2]
+    rows = read_rows(tmp_path / "shared", [timed_record("linear"), fidelity_record("linear", 0.3, kv_heads=2)])
+    assert rows["error"].tolist() == [0.3]
+
+
+def test_nearly_equal_numeric_options_count_and_are_named(tmp_path: Path) -> None:
+    specs = ["sliding_window:window=128", "sliding_window:window=512", "performer:kind=positive:n_features=256"]
+    near = ["sliding_window:window=127", "sliding_window:window=500", "performer:kind=trigonometric:n_features=256"]
+    records = [fidelity_record(name, error) for name, error in zip(near, (0.2, 0.3, 0.4), strict=True)]
+    rows = read_rows(tmp_path, [*map(timed_record, specs), *records])
+    assert rows["error"].fillna(-1).tolist() == [0.2, -1, -1]  # 0.8%, 2.3%, and another kind
+    text = approximation_errors.describe_error(
+        rows.loc[specs[0]].to_dict() | {"variant": specs[0]}, with_conditions=True
+    )
+    assert text == "relative error 0.200 (MiniLM, N = 256, bidirectional, measured with sliding_window:window=127)"
+
+
+def test_errors_of_one_table_come_from_one_model_and_length(tmp_path: Path) -> None:
+    """The causal capture at 2,048 has two of the three mechanisms, that at 384 has only one, whatever its length."""
+    records = [
+        fidelity_record("linear", 1.1, causal=True, inputs="smollm2@1", seq_len=2048),
+        fidelity_record("cosformer", 1.2, causal=True, inputs="smollm2@1", seq_len=2048),
+        fidelity_record("retention", 0.3, causal=True, inputs="smollm2@2", seq_len=8192),
+        fidelity_record("linear", 0.4, causal=False),
+    ]
+    timed = [timed_record(name, causal=True) for name in ("linear", "cosformer", "retention")]
+    rows = read_rows(tmp_path, [*timed, *records])
+    assert rows["error"].fillna(-1).tolist() == [1.1, 1.2, -1]
+    assert set(rows["error_on"].dropna()) == {"SmolLM2-135M, N = 2,048, causal"}
+
+
+def test_layers_that_differ_are_not_mixed(tmp_path: Path) -> None:
+    records = [
+        *(fidelity_record("linear", 0.2, layer=layer) for layer in (0, 2)),
+        *(fidelity_record("cosformer", 0.5, layer=layer) for layer in (0, 2)),
+        fidelity_record("retention", 0.1, layer=0),
+    ]
+    rows = read_rows(tmp_path, [*map(timed_record, ("linear", "cosformer", "retention")), *records])
+    assert rows["error"].fillna(-1).tolist() == [0.2, 0.5, -1]
 
 
 def test_errors_of_the_same_dtype_and_direction_are_preferred(tmp_path: Path) -> None:
@@ -84,7 +119,7 @@ def test_errors_of_the_same_dtype_and_direction_are_preferred(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("error", "null", "text"),
     [
-        (0.08, 0.76, "error 0.0800"),
+        (0.08, 0.76, "relative error 0.0800"),
         (0.70, 0.76, "as far from exact attention as the mean of v"),
         (0.80, 0.76, "as far from exact attention as the mean of v"),
         (0.95, 0.76, "farther from exact attention than the mean of v"),
@@ -117,13 +152,13 @@ def test_findings_state_errors_and_configuration(tmp_path: Path) -> None:
     assert "faster than full, as far from exact attention as the mean of v; sliding_window" in sentence
     assert "; 1 more differ" in sentence
     config = "cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
-    assert f"({config}; errors on minilm, bidirectional, N = 256)" in sentence
+    assert f"({config}; relative errors: MiniLM, N = 256, bidirectional, mean over 3 layers)" in sentence
     (table, *_) = [t for section in content.folded for block in section.blocks for t in block.tables]
     cells = {row[0].text: row[table.head.index("Error")].text for row in table.rows}
     assert cells["linear"] == "0.837"
     assert cells["performer:kind=positive:n_features=256"] == "not measured"
     assert table.note.startswith(
-        "Errors were measured on minilm, bidirectional, N = 256, float32, mean over 3 layers, "
+        "Relative errors: MiniLM, N = 256, bidirectional, mean over 3 layers, float32, where the mean of v has "
     )
 
 
@@ -141,6 +176,6 @@ def test_untimed_rows_get_no_errors(tmp_path: Path) -> None:
     record = next(iter(runs.fidelity()))
     gathered = gather.gather([runs.write_run(tmp_path / "run", [replace(record)])])
     assert approximation_errors.add_errors(select.add_labels(gathered.rows))["error"].isna().all()
-    assert list(approximation_errors.add_errors(select.add_labels(gathered.rows[:0])).columns)[-8:] == list(
+    assert list(approximation_errors.add_errors(select.add_labels(gathered.rows[:0])).columns)[-7:] == list(
         approximation_errors.ERROR_COLUMNS
     )

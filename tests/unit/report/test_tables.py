@@ -88,7 +88,7 @@ def test_errors_are_numbers_exact_or_not_measured() -> None:
     assert tables.describe_error_source([row("linear")]) == "Errors against exact attention were not measured."
     assert tables.describe_error_source(
         [row("linear", error=0.5, error_on="minilm", error_how="float32"), row("mqa")]
-    ) == ("Errors were measured on minilm, float32.")
+    ) == ("Relative errors: minilm, float32.")
 
 
 def test_verification_lengths_are_reported_if_they_differ() -> None:

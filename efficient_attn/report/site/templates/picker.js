@@ -62,9 +62,9 @@ function show() {
   const estimated = interpolated(answer);
   const [count, all] = [answer[QUALIFYING][quality.selectedIndex], answer[QUALIFYING][0]];
   const summary = fastest.length ? `${count} of ${all} mechanisms timed here meet the quality bound.` : "No mechanism timed here is known to meet the quality bound.";
-  const unknown = bound < Infinity && answer[UNKNOWN] ? ` The approximation error of ${answer[UNKNOWN]} was not measured.` : "";
+  const unknown = bound < Infinity && answer[UNKNOWN] ? ` The approximation error of ${answer[UNKNOWN]} is not verified at this length.` : "";
   find("summary").textContent = `${estimated ? `${short(answer[LENGTH])} was not measured here: times marked \u2248 are interpolated between measured lengths. ` : ""}${summary}${unknown}`;
-  find("config").textContent = `${estimated ? "Interpolated from measurements" : "Measured"} at ${texts[answer[CONFIG]]}. Approximation errors hold for the inputs named with them, not for this length.`;
+  find("config").textContent = `${estimated ? "Interpolated from measurements" : "Measured"} at ${texts[answer[CONFIG]]}. A bound on the error counts errors measured in the same direction, at half this length or more; those shown were measured with one model at one length.`;
 }
 
 for (const option of [...use.options]) {

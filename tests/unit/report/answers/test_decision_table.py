@@ -41,7 +41,7 @@ def test_each_configuration_has_a_table_with_the_fastest_first(tmp_path: Path) -
     assert linear.longest_speedup[0] == 8192
     assert linear.speedups[8192].low == pytest.approx(linear.speedups[8192].value * 0.97)
     assert linear.error_text == "as far from exact attention as the mean of v"
-    assert window.error_text == "error 0.108"
+    assert window.error_text == "relative error 0.108"
     assert linear.memory_ratio == pytest.approx(4.2 / 3.3, rel=1e-3)
     assert steps.config["mode"] == "decode"
 

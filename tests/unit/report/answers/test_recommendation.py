@@ -26,7 +26,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     folder = tmp_path_factory.mktemp("run")
     records = [*runs.speed(lengths=(512, 1024, 4096)), *runs.decode(), *runs.fidelity()]
     records += [*runs.speed(lengths=(512,), machine="Other-1c-2GiB")]
-    records += [attempt("full", 0.99, task="mqar"), attempt("linear", 0.5, task="mqar")]
+    known = {"task": "mqar", "seq_len": 2048, "causal": False}
+    records += [attempt("full", 0.99, **known), attempt("linear", 0.5, **known)]
     return RecommendationData.of(gather([runs.write_run(folder, records)]).rows)
 
 
@@ -36,23 +37,25 @@ def _recommend(prepared: RecommendationData, here: str | None = None, **given: A
     )
 
 
-def test_the_fastest_mechanism_within_the_bound_is_first(prepared: RecommendationData) -> None:
+def test_only_verified_mechanisms_are_ranked_if_there_is_a_bound(prepared: RecommendationData) -> None:
     free, bound = _recommend(prepared), _recommend(prepared, max_error=0.5)
     fastest = [choice.label for choice in free.choices]
     assert set(fastest) > {choice.label for choice in bound.choices} >= {"full"}
     assert free.choices[0].rank == 1
     speeds = [choice.cost.speedup.value for choice in free.choices]
     assert speeds == sorted(speeds, reverse=True)
-    for label, why in bound.left_out.items():
-        assert label in fastest
-        assert "error" in why
+    assert not bound.left_out
+    unverified = {entry.label: entry.reasons["error"] for entry in bound.not_verified}
+    assert set(unverified) == set(fastest) - {"full"}
+    assert unverified["linear"] == "error not verified at 4,096 (measured at 256, bidirectional, in MiniLM)"
+    assert unverified["performer:kind=positive:n_features=256"] == "error not verified at 4,096 (not measured)"
 
 
 def test_errors_are_reported_with_their_inputs(prepared: RecommendationData) -> None:
     found = {choice.label: choice.error_text for choice in _recommend(prepared).choices}
     assert found["full"] == "exact"
-    assert "minilm" in found[WINDOW]
-    assert "N = 256" in found[WINDOW]  # not the length that is asked about
+    conditions = "MiniLM, N = 256, bidirectional, mean over 3 layers"
+    assert found[WINDOW] == f"relative error 0.108 ({conditions}); not verified at 4,096"
 
 
 def test_interpolated_and_measured_costs_are_distinguished(prepared: RecommendationData) -> None:
@@ -84,8 +87,9 @@ def test_whole_intervals_satisfy_bounds_on_memory_and_time(prepared: Recommendat
 def test_accuracies_of_trained_models_bound_the_choice(prepared: RecommendationData) -> None:
     found = _recommend(prepared, min_accuracy={"mqar": 0.95})
     assert [choice.label for choice in found.choices] == ["full"]
-    assert found.left_out["linear"].startswith("50.0% of mqar on small models")
-    assert found.left_out[WINDOW] == "mqar not measured"
+    assert found.left_out == {"linear": "50.0% of mqar (small models, N = 2,048, bidirectional, 1 seed)"}
+    reasons = {entry.label: entry.reasons["mqar"] for entry in found.not_verified}
+    assert reasons[WINDOW] == "accuracy of mqar not verified at 4,096 (not measured)"
 
 
 def test_an_unknown_task_is_an_error(prepared: RecommendationData) -> None:

@@ -41,7 +41,9 @@ def test_rows_state_whether_costs_are_measured(prepared: RecommendationData) -> 
 
 def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> None:
     lines = list(recommendation_text.list_notes(_recommend(prepared, 4096)))
-    assert lines[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
+    assert (
+        lines[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, bidirectional."
+    )
     assert any(line.startswith("No quality bound was given") for line in lines)
     notes = recommendation_text.list_notes(_recommend(prepared, 9999))
     assert next(notes) == "No measured mechanism satisfies the requirements."
@@ -74,10 +76,10 @@ def test_commands_can_be_planned(mode: Mode, tmp_path: Path) -> None:
 
 def test_errors_at_other_lengths_are_marked(prepared: RecommendationData) -> None:
     found = {choice.label: choice.error_text for choice in _recommend(prepared, 4096).choices}
-    assert found["linear"].endswith("; not measured at 4,096")
-    there = recommend(prepared, Requirements(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
-    assert there.startswith("error ")
-    assert "not measured at 256" not in there
+    conditions = "MiniLM, N = 256, bidirectional, mean over 3 layers"
+    assert found["linear"] == f"relative error 0.837 ({conditions}); not verified at 4,096"
+    there = recommend(prepared, Requirements(seq_len=512, causal=False, max_error=0.5)).left_out["linear"]
+    assert there == f"relative error 0.837 ({conditions})"
 
 
 def test_data_names_the_rows(prepared: RecommendationData) -> None:
@@ -94,7 +96,7 @@ def test_decisions_within_an_interval_are_marked_uncertain(tmp_path: Path) -> No
     window = "sliding_window:window=128"
     scores = {"full": (0.99, 0.99), "linear": (0.94, 0.96), window: (0.89, 0.91)}
     learned = [
-        attempt(name, score, kind, seed, task="mqar")
+        attempt(name, score, kind, seed, task="mqar", seq_len=4096, causal=False)
         for name, pair in scores.items()
         for seed, (kind, score) in enumerate(zip(("grid", "best"), pair, strict=True))
     ]
@@ -105,7 +107,7 @@ def test_decisions_within_an_interval_are_marked_uncertain(tmp_path: Path) -> No
     loses = {row[1]: row[-2] for row in recommendation_text.as_rows(found)}
     assert {choice.label: choice.quality[0].sure for choice in found.choices} == {"full": True, "linear": False}
     assert "uncertain" not in loses["full"]
-    assert loses["linear"].endswith("; not measured at 4,096; uncertain: 82.3%\u2013100%)")
+    assert loses["linear"].endswith("; uncertain: 82.3%\u2013100%")
     assert found.left_out[window].endswith("; uncertain: 77.3%\u2013100%")
     assert any(line.startswith("uncertain: the value decides") for line in recommendation_text.list_notes(found))
     choices = {choice["mechanism"]: choice["quality"][0] for choice in recommendation_text.as_json(found)["choices"]}

@@ -42,7 +42,7 @@ def test_the_speed_figure_states_approximation_errors(run: Path) -> None:
     assert [line[0] for line in rest][-1].startswith("performer")
     assert [line[3] for line in rest][-1] == "not measured"
     made = make_figure([run], FigureRequest(figure="speed"))
-    assert "Error against exact attention (minilm, bidirectional, N = 256): linear" in made.caption
+    assert "Error against exact attention (MiniLM, N = 256, bidirectional, mean over 3 layers): linear" in made.caption
     assert "Error not measured: performer:kind=positive:n_features=256." in made.caption
     assert made.caption.endswith(f"Measured: {made.config_text}.")
     assert made.alternatives == ("--mode forward_backward", "--heads 8 --mode decode --causal")

@@ -98,7 +98,7 @@ def test_forward_is_preferred_then_most_mechanisms(rows: gather.Frame) -> None:
         "forward, bidirectional, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine "
     )
     (judged,) = selection.list_compared_rows(rows)
-    assert judged.format_config().startswith("minilm, bidirectional, N = 256, cpu")
+    assert judged.format_config().startswith("MiniLM, N = 256, bidirectional, cpu")
     with pytest.raises(UsageError, match="no data for --figure memory: peak memory was not measured"):
         selection.choose_plot_rows(places, lambda plot_rows: 0, "memory")
 

@@ -29,7 +29,7 @@ def test_lines_have_crossover_speedups_error_and_memory(tmp_path: Path) -> None:
     longest, error = table.rows[0][1].narrow_lines
     assert longest == cells[3].replace(" \u25b2", " at 8K")
     assert error == cells[4]
-    assert "minilm, bidirectional, N = 256" in table.note
+    assert "Relative errors: MiniLM, N = 256, bidirectional, mean over 3 layers." in table.note
     steps = section.blocks[-1].tables[0]
     assert steps.head == ("Mechanism", "Faster from", "After 1K", "After 4K", "After 16K", "Relative error", "State")
 

@@ -50,7 +50,7 @@ def test_few_rounds_give_no_rank() -> None:
 def _make_group(machine: str, length: int, names: Sequence[str] = ("a", "b")) -> GroupResult:
     rows = [runs.row(name, machine=machine, mode="forward", seq_len=length, latency_ms=1.0) for name in names]
     return GroupResult(
-        (machine, "forward"), length, "here", tuple(TimedMechanism(r.variant, r, "exact", 0.0, "", None) for r in rows)
+        (machine, "forward"), length, "here", tuple(TimedMechanism(r.variant, r, "exact", None) for r in rows)
     )
 
 

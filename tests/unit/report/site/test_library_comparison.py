@@ -16,7 +16,7 @@ def _group(
     config = {"machine": machine, "mode": "forward", "seq_len": 64, "latency_ms": 1.0, "device": device}
     base = runs.row(theirs, **config, speedup=1.0, speedup_low=1.0, speedup_high=1.0)
     own = runs.row("linear", **config, speedup=speedup, **ends)
-    cases = tuple(TimedMechanism(row.variant, row, "exact", 0.0, "", None) for row in (base, own))
+    cases = tuple(TimedMechanism(row.variant, row, "exact", None) for row in (base, own))
     return GroupResult((machine, "forward"), 64, "here", cases)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import report_runs as runs
 
 from efficient_attn.report.answers.cost_curves import CostCurve, CostPoint, RowReference
+from efficient_attn.report.approximation_errors import SpecError
+from efficient_attn.report.comparable_quality import MeasuredQuality, QualityConditions, QualitySet
 from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
 from efficient_attn.report.site.picker import make_picker
 from efficient_attn.results.stats import Estimate
@@ -17,8 +20,13 @@ CONFIG = {
     "inputs": None, "cache": "warm", "compiled": False, "cuda_graph": False, "mode": "forward", "causal": False,
     "baseline": "full", "baseline_kv_heads": 4,
 }  # fmt: skip
-ERRORS = {"full": 0.0, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0.06, "lost": None}
+ERRORS = {"full": None, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0.06, "lost": None}
 KEPT, UNKNOWN, CASES = 5, 6, 7
+
+
+def _make_errors(length: int = 4096, *, causal: bool = False) -> MeasuredQuality[SpecError]:
+    figures = {name: SpecError((error,)) for name, error in ERRORS.items() if error is not None}
+    return MeasuredQuality((QualitySet(QualityConditions("minilm@1", length, causal, (0, 2)), figures),))
 
 
 def _make_group(length: int) -> GroupResult:
@@ -27,7 +35,7 @@ def _make_group(length: int) -> GroupResult:
                  latency_ms_low=0.00099 * length * at, latency_ms_high=0.00101 * length * at)
         for at, name in enumerate(ERRORS, 1)
     ]  # fmt: skip
-    cases = [TimedMechanism(row.variant, row, "a loss", ERRORS[row.variant], "tiny", None) for row in rows]
+    cases = [TimedMechanism(row.variant, row, "an error", None) for row in rows]
     return GroupResult((), length, "there", tuple(cases))
 
 
@@ -41,12 +49,17 @@ def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.00
                 n, Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05), 4.0 * n, None, sources
             )
         )
-    loss = {"variant": name, "error": ERRORS[name], "error_of_mean": None, "error_on": "tiny"}
-    return CostCurve(name, 4, loss, tuple(points))
+    return CostCurve(name, 4, {"variant": name}, tuple(points))
 
 
-def _pick(lengths: tuple[int, ...], curves: list[CostCurve], **config: Any) -> tuple[dict[int, list[Any]], list[str]]:
-    made = make_picker([_make_group(n) for n in lengths], [(CONFIG | config, curves)], {"full": "m/full.html"}, {})
+def _pick(
+    lengths: tuple[int, ...],
+    curves: list[CostCurve],
+    errors: MeasuredQuality[SpecError] | None = None,
+    **config: Any,
+) -> tuple[dict[int, list[Any]], list[str]]:
+    groups, links = [_make_group(n) for n in lengths], {"full": "m/full.html"}
+    made = make_picker(groups, [(CONFIG | config, curves)], errors or _make_errors(), links, {})
     return {cell[3]: cell for cell in made["answers"]}, made["texts"]
 
 
@@ -102,3 +115,26 @@ def test_unusual_configurations_and_few_mechanisms_give_no_answer() -> None:
     assert list(_pick((512, 4096), curves, machine="another")[0]) == [512, 4096]
     assert list(_pick((512, 4096), curves[:2])[0]) == [512, 4096]
     assert list(_pick((512, 4096), [_curve(n, 1, (512,)) for n in ERRORS])[0]) == [512, 4096]
+
+
+@pytest.mark.parametrize(
+    ("measured_length", "causal", "verified"),
+    [(4096, False, True), (256, False, True), (255, False, False), (4096, True, False)],
+)
+def test_bounds_count_errors_of_the_direction_at_half_the_length_or_more(
+    measured_length: int, causal: bool, verified: bool
+) -> None:
+    cells, texts = _pick((512,), [], _make_errors(measured_length, causal=causal))
+    direction = "causal" if causal else "bidirectional"
+    text = f"relative error 0.600 (MiniLM, N = {measured_length:,}, {direction}, mean over 2 layers)"
+    linear = next(case for case in cells[512][CASES] if texts[case[0]] == "linear")
+    assert cells[512][KEPT] == ([6, 1, 4, 4] if verified else [6, 1, 1, 1])  # any, exact, at most 0.1, at most 0.5
+    assert cells[512][UNKNOWN] == (1 if verified else 5)
+    assert linear[6] == (0.6 if verified else None)
+    assert texts[linear[7]] == (text if verified else f"{text}; not verified at 512")
+
+
+def test_interpolated_answers_verify_errors_at_their_own_length() -> None:
+    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
+    cells, _ = _pick((512, 4096), curves, _make_errors(512))
+    assert {length: cell[KEPT][-1] for length, cell in cells.items()} == {512: 4, 1024: 4, 2048: 1, 4096: 1}

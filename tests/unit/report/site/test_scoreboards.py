@@ -104,7 +104,7 @@ def test_swapped_models_are_ranked_by_perplexity_and_layers_by_themselves(tmp_pa
     assert _texts(first)[2][1].startswith("1.73x (")
     assert _texts(first)[2][-1] == "2 segments"
     assert _marks(first) == ["base", "", ""]
-    assert second.table.caption == "tiny, 2,048 tokens, one layer at a time"
+    assert second.table.caption == "tiny, N = 2,048, causal, one layer at a time"
     assert [row[::2] for row in _texts(second)] == [["mqa", "2 layers"]]
 
 

@@ -1,0 +1,222 @@
+"""Qualities grouped by the conditions under which they were measured, and the choice of one group for an answer.
+
+Figures of different models, lengths, directions or layers are not comparable. All figures of an answer or a table
+therefore come from one `QualitySet`, and only a set measured in the same direction, at half the length in question or
+more, verifies a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from ..errors import UsageError
+from ..spec import Spec, parse
+from . import formatting
+
+MIN_LENGTH_SHARE = 0.5  # of the length in question, at which a quality must have been measured
+MAX_OPTION_DIFFERENCE = 0.02  # between numeric options of specs that count as the same
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class QualityConditions:
+    """What figures must share to be compared. inputs: label of the activations, the model or the task. samples: the
+    layers, or texts that figures are means over; noun: what a sample is."""
+
+    inputs: str | None
+    length: int | None = None
+    causal: bool | None = None
+    samples: tuple[Any, ...] = ()
+    noun: str = "layer"
+    dtype: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name: ``MiniLM``; empty if unknown."""
+        return formatting.name_model(self.inputs)
+
+    @property
+    def aggregate(self) -> str:
+        """``mean over 3 layers``; empty if unknown."""
+        count = formatting.format_count(len(self.samples), self.noun)
+        return {0: "", 1: count}.get(len(self.samples), f"mean over {count}")
+
+    def describe(self) -> str:
+        """``MiniLM, N = 384, bidirectional, mean over 3 layers``."""
+        conditions = formatting.format_inputs(self.inputs, self.causal, self.length)
+        return ", ".join(filter(None, (conditions, self.aggregate))) or "inputs that are not named"
+
+    def describe_call(self) -> str:
+        """``at 384, bidirectional, in MiniLM``."""
+        length = "" if self.length is None else f"at {self.length:,}"
+        model = f"in {self.model}" if self.model else ""
+        return ", ".join(filter(None, (length, formatting.format_direction(self.causal), model)))
+
+    def verifies(self, length: int, causal: bool | None) -> bool:
+        """Whether figures count for calls of this length and direction."""
+        if self.length is None or self.causal is None or self.causal != causal:
+            return False
+        return self.length >= MIN_LENGTH_SHARE * length
+
+
+@dataclass(frozen=True)
+class QualitySet(Generic[T]):
+    """Comparable figures, by canonical spec."""
+
+    conditions: QualityConditions
+    figures: Mapping[str, T]
+
+    def find(self, spec: str) -> tuple[str, T] | None:
+        """The measured spec and figure of a spec, or of the nearest one whose numeric options differ by at most
+        `MAX_OPTION_DIFFERENCE` and that is equal otherwise; None if there is none."""
+        if spec in self.figures:
+            return spec, self.figures[spec]
+        differences = {other: compute_option_difference(spec, other) for other in self.figures}
+        nearest = min(differences, key=lambda other: (differences[other], other), default=None)
+        if nearest is None or differences[nearest] > MAX_OPTION_DIFFERENCE:
+            return None
+        return nearest, self.figures[nearest]
+
+    def count(self, specs: Collection[str]) -> int:
+        """Number of the specs that were measured."""
+        return sum(self.find(spec) is not None for spec in specs)
+
+
+@dataclass(frozen=True)
+class QualityChoice(Generic[T]):
+    """The set that an answer uses. chosen: None if no spec was measured. verified: whether it verifies bounds at this
+    length and direction. measured: everything that was measured."""
+
+    length: int
+    causal: bool | None
+    chosen: QualitySet[T] | None
+    measured: MeasuredQuality[T]
+
+    @property
+    def verified(self) -> bool:
+        """Whether the set verifies bounds; if not, no set with any of the mechanisms does."""
+        return self.chosen is not None and self.chosen.conditions.verifies(self.length, self.causal)
+
+    def verifies(self, *, exact: bool) -> bool:
+        """Whether a figure of the set verifies bounds. exact: whether it is that of exact attention; at a shorter
+        length that only shows that the mechanism left nothing out there, such as a window longer than the text."""
+        if not self.verified or self.chosen is None:
+            return False
+        return not exact or (self.chosen.conditions.length or 0) >= self.length
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether any set verifies bounds, whatever mechanisms it has."""
+        return any(s.conditions.verifies(self.length, self.causal) for s in self.measured.sets)
+
+    @property
+    def longest(self) -> int | None:
+        """The longest length at which anything was measured in this direction."""
+        lengths = (s.conditions.length for s in self.measured.sets if s.conditions.causal == self.causal)
+        return max((length for length in lengths if length is not None), default=None)
+
+    def find(self, spec: str) -> tuple[str, T] | None:
+        """The measured spec and figure of a spec in the chosen set."""
+        return self.chosen.find(spec) if self.chosen else None
+
+    def describe_unverified(self, spec: str) -> str:
+        """``not verified at 8,192 (measured at 384, bidirectional, in MiniLM)``."""
+        elsewhere = [s.conditions for s in self.measured.sets if s.find(spec)]
+        nearest = max(elsewhere, key=lambda x: (x.causal == self.causal, x.length or 0, x.describe()), default=None)
+        measured = f"measured {nearest.describe_call()}" if nearest else "not measured"
+        return f"not verified at {self.length:,} ({measured})"
+
+
+@dataclass(frozen=True)
+class MeasuredQuality(Generic[T]):
+    """All measurements of one kind of quality. not_applicable: the reason by spec, for mechanisms whose quality cannot
+    be measured without training."""
+
+    sets: tuple[QualitySet[T], ...] = ()
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+
+    def choose(
+        self, specs: Collection[str], *, length: int, causal: bool | None, dtype: str | None = None
+    ) -> QualityChoice[T]:
+        """Choose the set for an answer: of those that verify, the one with most of the specs; of several, one of the
+        same dtype, then the one nearest in length, then the longest. If none verifies, one to show without verifying
+        anything: of the same direction if there is one, then the longest."""
+
+        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+            conditions, count = quality_set.conditions, quality_set.count(specs)
+            measured_length, same_dtype = conditions.length or 1, conditions.dtype == dtype
+            if conditions.verifies(length, causal):
+                distance = round(abs(math.log(measured_length / length)), 9)
+                return True, count, same_dtype, -distance, measured_length, str(conditions.inputs)
+            return False, conditions.causal == causal, measured_length, count, same_dtype, str(conditions.inputs)
+
+        chosen = max((s for s in self.sets if s.count(specs)), key=sort_key, default=None)
+        return QualityChoice(length, causal, chosen, self)
+
+    def choose_shown(
+        self, specs: Collection[str], *, causal: bool | None, dtype: str | None = None
+    ) -> QualitySet[T] | None:
+        """Choose the set for a table of several lengths, which verifies nothing: of the same direction if there is one,
+        then with most of the specs, of the same dtype, and the longest."""
+
+        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+            conditions = quality_set.conditions
+            key = (conditions.causal == causal, quality_set.count(specs), conditions.dtype == dtype)
+            return *key, conditions.length or 0, str(conditions.inputs)
+
+        return max((s for s in self.sets if s.count(specs)), key=sort_key, default=None)
+
+
+# -- specs ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def canonicalise_spec(variant: str) -> str:
+    """Canonical form of a spec without its backend; invalid specs are returned unchanged."""
+    try:
+        return str(parse(variant).without_backend())
+    except UsageError:
+        return variant
+
+
+@lru_cache(maxsize=2**16)
+def compute_option_difference(spec: str, other: str) -> float:
+    """The largest relative difference between numeric options; infinite if the specs differ otherwise."""
+    (names, numbers), (other_names, other_numbers) = _split_options(spec), _split_options(other)
+    if names != other_names:
+        return math.inf
+    pairs = zip(numbers, other_numbers, strict=True)
+    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
+
+
+_SplitSpec: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
+
+
+@lru_cache(maxsize=4096)
+def _split_options(spec: str) -> _SplitSpec:
+    """A spec's names and other options as text, and the values of its numeric options."""
+    try:
+        parts: Sequence[Spec] = sorted(parse(spec).parts, key=lambda part: (part.name, str(part)))
+    except UsageError:
+        return ((spec, ""),), ()
+    names: list[tuple[str, str]] = []
+    numbers: list[float] = []
+    for part in parts:
+        names.append((part.name, part.backend or ""))
+        for option, value in sorted(part.options.items()):
+            number = _as_number(value)
+            numbers += [] if number is None else [number]
+            names.append((option, str(value) if number is None else ""))
+    return tuple(names), tuple(numbers)
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
