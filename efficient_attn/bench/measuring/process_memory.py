@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,17 +53,13 @@ class MeasureProcessMemory:
 
 
 def _warm_up(case: Case) -> None:
-    """Load what a first call loads, with a short call, or else one of the case's length."""
-    n, config = min(case.shape.n, WARM_UP_LENGTH), case.group.config
-    compiles = config.compiled or case.create().compiles
-    for length in [case.shape.n] if compiles else [n, case.shape.n]:
-        try:
-            workload = Workload(case, replace(case.shape, n=length, m=length))
-            workload.warm()
-            _make_call(workload)
-        except UnsupportedError:  # of lengths that are no multiple of a block
-            continue
-        return
+    """Load what a first call loads, with a short call if the mechanism accepts one."""
+    compiles = case.group.config.compiled or case.create().compiles  # each length is compiled by itself
+    length = case.shape.n if compiles else min(case.shape.n, WARM_UP_LENGTH)
+    workload = Workload(case, replace(case.shape, n=length, m=length))
+    with suppress(UnsupportedError):  # of lengths that are no multiple of a block
+        workload.warm()
+        _make_call(workload)
 
 
 def _make_call(workload: Workload) -> Any:
