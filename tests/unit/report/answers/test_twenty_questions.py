@@ -11,6 +11,7 @@ import pytest
 import report_runs as runs
 from learned_runs import attempt
 
+from efficient_attn.report.answers import recommendation_text
 from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
@@ -263,3 +264,14 @@ def test_uncertain_intervals_and_unmeasured_accuracies_are_marked(prepared: Reco
     assert certainty == {SINKS: False, "full": True}
     (exact,) = _ask(prepared, "4K, accuracy").choices
     assert [(figure.length, figure.verified) for figure in exact.quality] == [(1024, False)]
+
+
+def test_resident_memory_is_shown_with_the_counted_peak(prepared: RecommendationData) -> None:
+    answer = _ask(prepared, "4K, the set with most mechanisms")
+    memory = {row[1]: row[4] for row in recommendation_text.as_rows(answer)}
+    assert memory == {SINKS: "8.00 MiB", PERFORMER: "50.0 MiB resident", "full": "4.00 MiB"}
+    notes = list(recommendation_text.list_notes(answer))
+    assert f"{PERFORMER}: memory 50.0 MiB resident; counted peak 16.0 MiB." in notes
+    (performer,) = (x for x in recommendation_text.as_json(answer)["choices"] if x["mechanism"] == PERFORMER)
+    peaks = performer["peak_memory_bytes"]["value"], performer["counted_peak_memory_bytes"]["value"]
+    assert peaks == (50 * MIB, 16 * MIB)

@@ -37,6 +37,8 @@ def test_fronts_of_time_and_memory_are_drawn(tmp_path: Path) -> None:
         "full needs less memory and is exact"
     )
     assert "Dominated: linear (by full) and sliding_window:window=128 (by full)." in memory.caption
+    conditions = " Errors: MiniLM, N = 256, bidirectional, mean over 3 layers."
+    assert all(panel.caption.count(conditions) == 1 for panel in fronts.values())
 
 
 def test_overlapping_intervals_are_not_significantly_different(tmp_path: Path) -> None:
