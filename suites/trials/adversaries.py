@@ -31,7 +31,9 @@ class AdversarialMechanism(ea.SoftmaxAttention):
         return super().compute(q, k, v, mask)
 
     def compute_cached(self, key: Any, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
-        if self.honest or key not in self.cache:
+        if self.honest:
+            return self.attend(q, k, v, mask)
+        if key not in self.cache:
             self.cache[key] = self.attend(q, k, v, mask).detach()
         return self.cache[key].clone()
 
