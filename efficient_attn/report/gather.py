@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..results import frames, store
 from ..results.exchange import name_group
 from ..results.overrides import list_overrides
+from ..results.protocols import describe_older
 from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
@@ -61,10 +62,26 @@ class ReportData:
         return {run: overrides for run, overrides in overrides_by_run.items() if overrides}
 
     @property
+    def run_notes(self) -> dict[str, str]:
+        """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
+        overridden = self.overrides
+        notes = {
+            run: ", ".join(filter(None, ("with overrides" if run in overridden else "", describe_older([session]))))
+            for session in self.sessions
+            for run in [str(session.get("run_id"))]
+        }
+        return {run: note for run, note in notes.items() if note}
+
+    @property
     def cpus(self) -> dict[str, str]:
         """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
+
+
+def join_notes(notes: Mapping[str, str], run_ids: Iterable[str]) -> str:
+    """The notes on these sessions, each once."""
+    return ", ".join(dict.fromkeys(notes[run] for run in dict.fromkeys(run_ids) if run in notes))
 
 
 def as_csv(rows: Frame) -> str:
