@@ -1,7 +1,7 @@
-"""Write README's tables and picture from the published rows: ``python suites/trials/figures.py [--check]``
+"""Write tables and the picture of README and of measured-results.md: ``python suites/trials/figures.py [--check]``
 
-The text between the marks ``<!-- output -->`` or ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png,
-are generated from results/. With ``--check`` nothing is written, and the exit status is 1 if README's text differs.
+The text between marks such as ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png, are generated from
+results/. With ``--check`` nothing is written, and the exit status is 1 if a text differs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import math
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -18,24 +20,37 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import pandas as pd
+from published_tables import (
+    HEAD_DIM,
+    ROOT,
+    TABLES,
+    Column,
+    choose_row,
+    format_markdown,
+    format_timing,
+    load_timings,
+    make_peer_table,
+    make_timing_table,
+    name_processor,
+)
 
-from efficient_attn import units
 from efficient_attn.cli import summary
 from efficient_attn.report import select
 from efficient_attn.report.approximation_errors import add_errors
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+MEASURED = ROOT / "docs" / "reference" / "measured-results.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 OUTPUT_RUN = "quickstart_zen4"
-RUNS = (OUTPUT_RUN, "quickstart")
+SUITES = ("quickstart", "promises", "decode", "linear", "breadth")  # whose current runs README's table uses
 MODEL_RUN = "swap"  # perplexity at 2,048 tokens
 LONG_MODEL_RUN = "swap_long"  # at 8,192 tokens: the picture
 PICTURE = ROOT / "docs" / "perplexity.png"
 LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
-TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
+TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup at", "Quality")  # processors precede the last
+MODES = {"forward": "forward", "forward_backward": "forward and backward", "decode": "a decode step"}
 
 
 @dataclass(frozen=True)
@@ -52,25 +67,33 @@ class Advice:
 ADVICE = (
     Advice("encoding long documents, local context", "sliding_window:window=128", "forward", 8192, False),
     Advice("encoding long documents, lowest cost", "linear", "forward", 8192, False),
-    Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 4096),
+    Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 8192),
     Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
     Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),
 )
 
 
 def main(check: bool) -> int:
-    text_before = after = README.read_text(encoding="utf-8")
-    for name, text in (("output", make_output()), ("figures", make_table())):
-        head, begin, rest = after.partition(BEGIN.format(name))
-        _, end, tail = rest.partition(END)
-        if not end:
-            print(f"{README}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
-            return 2
-        after = head + begin + text + end + tail
+    made = {README: {"output": make_output, "figures": make_table}}
+    made[MEASURED] = {name: partial(make_timing_table, table) for name, table in TABLES.items()}
+    made[MEASURED] |= {"libraries": make_peer_table}
+    different = False
+    for document, makers in made.items():
+        text_before = document.read_text(encoding="utf-8")
+        after = text_before
+        for name, make in makers.items():
+            head, begin, rest = after.partition(BEGIN.format(name))
+            _, end, tail = rest.partition(END)
+            if not end:
+                print(f"{document}: no {BEGIN.format(name).strip()} with {END} after it", file=sys.stderr)
+                return 2
+            after = head + begin + make() + end + tail
+        different |= text_before != after
+        if not check and text_before != after:
+            document.write_text(after, encoding="utf-8")
     if not check:
-        README.write_text(after, encoding="utf-8")
         draw_picture(PICTURE)
-    return int(check and text_before != after)
+    return int(check and different)
 
 
 def make_output() -> str:
@@ -83,26 +106,39 @@ def make_output() -> str:
 
 
 def make_table() -> str:
-    runs = gather([ROOT / "results" / name for name in RUNS])
-    rows = add_errors(select.add_labels(runs.rows))
-    processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
-    head = [cell.format(processors=processors) for cell in TABLE_HEAD]
-    lines = [head, ["---"] * len(head), *(format_advice(rows, advice) for advice in ADVICE)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    """A line for each use case, with a column of speedups for each processor that has current rows at its
+    configuration."""
+    timings = load_timings()
+    timings = timings[timings["suite"].isin(SUITES) & (timings["baseline"] == "full") & (timings["note"] == "")]
+    timings = timings[timings["heads"] == timings["mode"].map(lambda mode: 8 if mode == "decode" else 4)]
+    timings = timings[timings["head_dim"] == HEAD_DIM]
+    by_advice = {advice: _select_timings(timings, advice) for advice in ADVICE}
+    measured = pd.concat(own[own["seq_len"] == advice.seq_len] for advice, own in by_advice.items())
+    processors = sorted(measured["processor"].unique())
+    errors = add_errors(select.add_labels(gather([ROOT / "results" / OUTPUT_RUN]).rows))
+    lines = [[*TABLE_HEAD[:-1], *processors, TABLE_HEAD[-1]]]
+    lines.append(["---"] * len(lines[0]))
+    for advice, own in by_advice.items():
+        row = _select_timings(errors, advice).iloc[-1].to_dict()
+        lines.append([*format_timings(advice, own, processors), format_quality(advice, row)])
+    return format_markdown(lines)
 
 
-def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
-    chosen = (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal) & (rows["status"] == "ok")
-    chosen &= (rows["variant"] == advice.variant) & rows["backend"].isna() & (rows["batch"] == 1)
-    timed = rows[chosen & (rows["part"] != "key-value heads")]
-    longest = timed[timed["seq_len"] == advice.seq_len]
-    if longest.empty:
+def _select_timings(rows: pd.DataFrame, advice: Advice) -> pd.DataFrame:
+    chosen = (rows["variant"] == advice.variant) & (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal)
+    return rows[chosen & (rows["status"] == "ok")]
+
+
+def format_timings(advice: Advice, timings: pd.DataFrame, processors: Sequence[str]) -> list[str]:
+    """The cells of a use case except quality. timings: of the mechanism, all lengths and processors."""
+    column = Column("", advice.mode, advice.seq_len, advice.causal)
+    rows = {processor: choose_row(timings[timings["processor"] == processor], column) for processor in processors}
+    if not any(rows.values()):
         raise SystemExit(f"no published row of {advice.variant}, {advice.mode}, {advice.seq_len}")
-    ratios = sorted(longest["speedup"])
-    speedup = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
-    mode = {"forward": "", "forward_backward": ", forward and backward", "decode": ", per step"}[advice.mode]
-    quality = format_quality(advice, longest.iloc[-1].to_dict())
-    return [advice.situation, f"`{advice.variant}`", find_start(timed), speedup + mode, quality]
+    direction = ", causal" if advice.causal and advice.mode != "decode" else ""
+    measured_at = f"{advice.seq_len:,}, {MODES[advice.mode]}{direction}"
+    speedups = [format_timing(row) for row in rows.values()]
+    return [advice.situation, f"`{advice.variant}`", find_start(timings), measured_at, *speedups]
 
 
 def format_quality(advice: Advice, row: dict[str, object]) -> str:
@@ -171,19 +207,18 @@ def draw_picture(path: Path) -> None:
     plt.close(figure)
 
 
-def find_start(timed: pd.DataFrame) -> str:
-    """The shortest measured length from which the mechanism is faster at all lengths and on all machines."""
-    slow = timed[~(timed["speedup_low"] > 1)]["seq_len"]
-    faster = timed[timed["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
-    if faster.empty:
-        return "not shown"
-    return f"{int(faster.min()):,}"
-
-
-def name_processor(machine: str) -> str:
-    return (
-        machine.partition("-2c")[0].replace("-", " ").replace("Zen", "Zen ").replace("EmeraldRapids", "Emerald Rapids")
-    )
+def find_start(timings: pd.DataFrame) -> str:
+    """The shortest measured length from which the mechanism is faster at all lengths, on each processor that was
+    measured at several lengths; once if it is the same on all."""
+    starts: dict[str, list[str]] = {}
+    for processor, own in timings.groupby("processor"):
+        slow = own[~(own["speedup_low"] > 1)]["seq_len"]
+        faster = own[own["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
+        if own["seq_len"].nunique() > 1:
+            starts.setdefault("not shown" if faster.empty else f"{int(faster.min()):,}", []).append(str(processor))
+    if len(starts) == 1 and len(*starts.values()) == timings["processor"].nunique():
+        return next(iter(starts))
+    return ", ".join(f"{start} ({' and '.join(names)})" for start, names in starts.items())
 
 
 if __name__ == "__main__":
