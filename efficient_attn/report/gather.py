@@ -16,7 +16,6 @@ from ..errors import UsageError
 from ..results import frames, store
 from ..results.exchange import name_group
 from ..results.overrides import list_overrides
-from ..results.protocols import describe_older
 from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
@@ -66,7 +65,9 @@ class ReportData:
         """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
         overridden = self.overrides
         notes = {
-            run: ", ".join(filter(None, ("with overrides" if run in overridden else "", describe_older([session]))))
+            run: ", ".join(
+                filter(None, ("with overrides" if run in overridden else "", store.describe_older_protocol([session])))
+            )
             for session in self.sessions
             for run in [str(session.get("run_id"))]
         }

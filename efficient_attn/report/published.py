@@ -12,7 +12,6 @@ from typing import Any
 from ..errors import UsageError
 from ..results import file_marks, store
 from ..results.compression import check_undamaged, compress_rows
-from ..results.protocols import FIRST_CURRENT, is_older
 from ..results.shards import list_shards
 from . import markdown, page
 from .command_line import format_command
@@ -126,14 +125,14 @@ def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
     text = (
         "\n".join(["# Published runs", "", *table])
         + "\n"
-        + INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=FIRST_CURRENT)
+        + INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
     )
     return f"{text}\n<!-- {file_marks.MARK} -->\n"
 
 
 def _format_notes(run: PublishedRun, replaced: Mapping[str, Sequence[str]]) -> str:
     """Protocol and replacements of a run, to be added to its name in the list."""
-    notes = [f"protocol {run.protocol}, older code"] if is_older(run.protocol) else []
+    notes = [run.older_protocol] if run.older_protocol else []
     notes += [f"replaced by {' and '.join(replaced[run.name])}"] if run.name in replaced else []
     return f" ({'; '.join(notes)})" if notes else ""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..results.overrides import gather_overrides
-from ..results.protocols import find_protocol, is_older
+from ..results.store import describe_older_protocol
 from .gather import Frame, ReportData
 
 CASE_COLUMNS = ("part", "task", "variant", "mode", "causal")  # without sizes, which a suite may have changed
@@ -21,14 +21,15 @@ CASE_COLUMNS = ("part", "task", "variant", "mode", "causal")  # without sizes, w
 @dataclass(frozen=True)
 class PublishedRun:
     """What decides whether a run replaces another. started: of its last session, as ISO 8601. results: number of rows
-    with a result. measured: the cases with a result, without sizes. tried: those with any outcome."""
+    with a result. measured: the cases with a result, without sizes. tried: those with any outcome. older_protocol: its
+    description, empty for a present one."""
 
     name: str
     suite: str
     allocator: str
     overrides: frozenset[str]
     processors: frozenset[str]
-    protocol: int | None
+    older_protocol: str
     started: str
     results: int
     measured: frozenset[tuple[str, ...]]
@@ -46,7 +47,7 @@ class PublishedRun:
             allocator=str((last_session.get("allocator") or {}).get("left alone", "")),
             overrides=frozenset(gather_overrides(run.sessions)),
             processors=frozenset(str(machine).partition("#")[0] for machine in rows["machine"].dropna()),
-            protocol=find_protocol(run.sessions),
+            older_protocol=describe_older_protocol(run.sessions),
             started=str(last_session.get("started") or ""),
             results=len(ok),
             measured=_list_cases(ok),
@@ -55,9 +56,9 @@ class PublishedRun:
 
     def replaces(self, older: PublishedRun) -> bool:
         """Whether this run replaces another."""
-        if is_older(self.protocol) and not is_older(older.protocol):
+        if self.older_protocol and not older.older_protocol:
             return False
-        outdated = is_older(older.protocol) and not is_older(self.protocol)
+        outdated = bool(older.older_protocol) and not self.older_protocol
         same_kind = (self.suite, self.allocator) == (older.suite, older.allocator) and self.suite != ""
         same_kind &= self.overrides == older.overrides or (outdated and not older.overrides)
         measured_again = older.measured <= self.tried and older.results <= self.results

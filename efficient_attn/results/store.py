@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from .shards import (
 )
 
 RUN_FILE = "run.json"
+OLDEST_COMPARABLE_PROTOCOL = 4  # earlier ones verified and timed with other code (`bench.case.PROTOCOL`)
 
 
 class StoreError(UsageError):
@@ -144,6 +145,12 @@ def read_sessions(folder: Path) -> list[dict[str, Any]]:
     return [rename_machine(session) for session in _read_raw_sessions(folder)]
 
 
+def is_older_protocol(session: Mapping[str, Any]) -> bool:
+    """Whether a session of run.json was measured with a protocol whose results are no longer comparable."""
+    protocol = session.get("protocol")
+    return isinstance(protocol, int) and protocol < OLDEST_COMPARABLE_PROTOCOL
+
+
 def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
     """The present names of the machines in older rows."""
     try:
@@ -170,6 +177,12 @@ def find_rows_path(run: Path) -> Path:
     if not shard_paths:
         raise UsageError(f"{run}: no run here (no {ROWS_FILE})")
     return shard_paths[0]
+
+
+def describe_older_protocol(sessions: Iterable[Mapping[str, Any]]) -> str:
+    """``protocol 2, older code`` if a session of a run was measured with an older protocol, else nothing."""
+    older = [session["protocol"] for session in sessions if is_older_protocol(session)]
+    return f"protocol {min(older)}, older code" if older else ""
 
 
 def is_run_file_name(path: Path) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from efficient_attn import units
 from efficient_attn.report.gather import gather
-from efficient_attn.results.protocols import describe_older
+from efficient_attn.results.store import describe_older_protocol
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {"device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "fill": "full"}  # of all tables
@@ -79,7 +79,7 @@ def load_timings() -> pd.DataFrame:
             rows = rows[~rows[flag].fillna(False).astype(bool)]
         if len(rows):
             started = str(gathered.sessions[-1].get("started"))
-            note = describe_older(gathered.sessions)
+            note = describe_older_protocol(gathered.sessions)
             processors = rows["machine"].map(name_processor)
             runs.append(rows.assign(run=path.parent.name, started=started, note=note, processor=processors))
     return pd.concat(runs).sort_values("started", kind="stable", ignore_index=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...results.overrides import gather_overrides
-from ...results.protocols import describe_older
+from ...results.store import describe_older_protocol
 from .. import formatting
 from ..gather import Frame, ReportData
 
@@ -39,7 +39,9 @@ def describe_older_runs(data: ReportData) -> str:
     sessions_by_run: dict[str, list[Mapping[str, Any]]] = {}
     for session in data.sessions:
         sessions_by_run.setdefault(str(session["run"]), []).append(session)
-    texts = [f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older(sessions))]
+    texts = [
+        f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older_protocol(sessions))
+    ]
     return f"Not comparable with present results: {', '.join(texts)}." if texts else ""
 
 

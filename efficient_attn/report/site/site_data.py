@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import catalogue
-from ...results.protocols import describe_older
 from ...results.shards import list_shards, scan_lines
+from ...results.store import describe_older_protocol
 from ...spec import list_names
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
@@ -88,7 +88,7 @@ class SiteRun:
     @property
     def protocol_note(self) -> str:
         """``protocol 2, older code`` for a run of an earlier protocol, else nothing."""
-        return describe_older(self.gathered.sessions)
+        return describe_older_protocol(self.gathered.sessions)
 
     @property
     def day(self) -> str:
