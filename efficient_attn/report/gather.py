@@ -66,7 +66,7 @@ class ReportData:
         overridden = self.overrides
         notes = {
             run: ", ".join(
-                filter(None, ("with overrides" if run in overridden else "", store.describe_older_protocol([session])))
+                filter(None, ("with overrides" if run in overridden else "", store.describe_older_protocol(session)))
             )
             for session in self.sessions
             for run in [str(session.get("run_id"))]

@@ -47,7 +47,7 @@ class PublishedRun:
             allocator=str((last_session.get("allocator") or {}).get("left alone", "")),
             overrides=frozenset(gather_overrides(run.sessions)),
             processors=frozenset(str(machine).partition("#")[0] for machine in rows["machine"].dropna()),
-            older_protocol=describe_older_protocol(run.sessions),
+            older_protocol=describe_older_protocol(*run.sessions),
             started=str(last_session.get("started") or ""),
             results=len(ok),
             measured=_list_cases(ok),

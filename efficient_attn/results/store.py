@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ def find_rows_path(run: Path) -> Path:
     return shard_paths[0]
 
 
-def describe_older_protocol(sessions: Iterable[Mapping[str, Any]]) -> str:
+def describe_older_protocol(*sessions: Mapping[str, Any]) -> str:
     """``protocol 2, older code`` if a session of a run was measured with an older protocol, else nothing."""
     older = [session["protocol"] for session in sessions if is_older_protocol(session)]
     return f"protocol {min(older)}, older code" if older else ""

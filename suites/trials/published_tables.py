@@ -79,7 +79,7 @@ def load_timings() -> pd.DataFrame:
             rows = rows[~rows[flag].fillna(False).astype(bool)]
         if len(rows):
             started = str(gathered.sessions[-1].get("started"))
-            note = describe_older_protocol(gathered.sessions)
+            note = describe_older_protocol(*gathered.sessions)
             processors = rows["machine"].map(name_processor)
             runs.append(rows.assign(run=path.parent.name, started=started, note=note, processor=processors))
     return pd.concat(runs).sort_values("started", kind="stable", ignore_index=True)

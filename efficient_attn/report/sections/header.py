@@ -40,7 +40,7 @@ def describe_older_runs(data: ReportData) -> str:
     for session in data.sessions:
         sessions_by_run.setdefault(str(session["run"]), []).append(session)
     texts = [
-        f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older_protocol(sessions))
+        f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older_protocol(*sessions))
     ]
     return f"Not comparable with present results: {', '.join(texts)}." if texts else ""
 

@@ -88,7 +88,7 @@ class SiteRun:
     @property
     def protocol_note(self) -> str:
         """``protocol 2, older code`` for a run of an earlier protocol, else nothing."""
-        return describe_older_protocol(self.gathered.sessions)
+        return describe_older_protocol(*self.gathered.sessions)
 
     @property
     def day(self) -> str:
