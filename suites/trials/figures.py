@@ -209,12 +209,12 @@ def draw_picture(path: Path) -> None:
 
 def find_start(timings: pd.DataFrame) -> str:
     """The shortest measured length from which the mechanism is faster at all lengths, on each processor that was
-    measured at several lengths; once if it is the same on all."""
+    measured at three lengths or more; once if it is the same on all."""
     starts: dict[str, list[str]] = {}
     for processor, own in timings.groupby("processor"):
         slow = own[~(own["speedup_low"] > 1)]["seq_len"]
         faster = own[own["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
-        if own["seq_len"].nunique() > 1:
+        if own["seq_len"].nunique() > 2:
             starts.setdefault("not shown" if faster.empty else f"{int(faster.min()):,}", []).append(str(processor))
     if len(starts) == 1 and len(*starts.values()) == timings["processor"].nunique():
         return next(iter(starts))
