@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnsupportedError, UsageError, make_unknown_error
+from ..errors import UnsupportedError, UsageError
+from .flags import check_flags
 from .parser import make_parser
 from .signals import report_stop
 from .verbs import load_guarded_plugin
@@ -30,10 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, level)
     parser = make_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    args, rest = parser.parse_known_args(arguments)
     try:
+        check_flags(
+            arguments, verbs={name: verb.options for name, verb in parser.verbs.items()}, options=parser.options
+        )
+        args, rest = parser.parse_known_args(arguments)
         if rest:
-            raise make_unknown_error("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
+            raise UsageError(f"{args.verb}: unexpected argument {rest[0]!r}")
         from ..registry import load_plugin
 
         load = load_guarded_plugin if args.verb == "run" else load_plugin

@@ -23,7 +23,7 @@ MAX_NOTEBOOK_ROWS = 30
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder: `run` creates one, ``Run(Path("results/quickstart"))`` opens an existing one."""
+    """A run's folder: `run` creates one, ``Run(Path("results/quickstart_zen4"))`` opens an existing one."""
 
     folder: Path
 

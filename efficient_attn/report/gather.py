@@ -61,10 +61,28 @@ class ReportData:
         return {run: overrides for run, overrides in overrides_by_run.items() if overrides}
 
     @property
+    def run_notes(self) -> dict[str, str]:
+        """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
+        overridden = self.overrides
+        notes = {
+            run: ", ".join(
+                filter(None, ("with overrides" if run in overridden else "", store.describe_older_protocol(session)))
+            )
+            for session in self.sessions
+            for run in [str(session.get("run_id"))]
+        }
+        return {run: note for run, note in notes.items() if note}
+
+    @property
     def cpus(self) -> dict[str, str]:
         """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
+
+
+def join_notes(notes: Mapping[str, str], run_ids: Iterable[str]) -> str:
+    """The notes on these sessions, each once."""
+    return ", ".join(dict.fromkeys(notes[run] for run in dict.fromkeys(run_ids) if run in notes))
 
 
 def as_csv(rows: Frame) -> str:

@@ -97,9 +97,9 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
     draw: renders the planned plots of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
-    line_styles, overridden_runs = style.choose_line_styles(rows["label"]), frozenset(data.overrides)
+    line_styles = style.choose_line_styles(rows["label"])
     sections, folded = _make_chapters(
-        data.sections, section_blocks.SectionData(rows, data.cpus, line_styles, overridden_runs)
+        data.sections, section_blocks.SectionData(rows, data.cpus, line_styles, data.run_notes)
     )
     draw([block for section in sections for block in section.blocks])
     blocks_by_section = [section.blocks for section in (*folded, *sections)]
@@ -109,7 +109,7 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
     labelled_rows = rows[rows["family"].notna()].drop_duplicates("label")
     return Content(
         title=header.make_title(data),
-        override_notice=header.describe_overrides(data),
+        override_notice=" ".join(filter(None, (header.describe_overrides(data), header.describe_older_runs(data)))),
         environment_line=header.describe_environment(rows, data),
         summary=header.summarise_rows(rows, data.cpus),
         damage_notice=header.describe_damage(data.damaged),

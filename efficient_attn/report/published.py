@@ -17,6 +17,7 @@ from . import markdown, page
 from .command_line import format_command
 from .drawing.figures import Plot
 from .gather import Frame, ReportData, gather
+from .replaced_runs import PublishedRun, find_replaced
 from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
 
 MOST_PICTURES = 3
@@ -30,7 +31,9 @@ INDEX_FOOTER = """
 Each folder keeps the rows with their raw samples (`rows.jsonl.gz`), the environment (`run.json`), and a report with at
 most {most} pictures. `efficient-attn report {name}/NAME --out page` makes the web page, with every plot;
 `efficient_attn.load` and `efficient-attn compare` read the folders as they are. `efficient-attn report --published
-{name}` trims new runs to this and writes this list. Your own runs go to `local/`, which git ignores.
+{name}` trims new runs to this, writes this list and names the runs that newer ones replace. Runs of protocols before
+{first} ("older code") stay until one of the same suite replaces them; README's table and claims leave them out.
+Your own runs go to `local/`, which git ignores.
 """
 
 
@@ -38,11 +41,15 @@ class ChangedSources(UserWarning):
     """A published run was measured with uncommitted changes."""
 
 
+class ReplacedRun(UserWarning):
+    """A published run is replaced by a newer one of its kind."""
+
+
 def update_published(folder: Path) -> list[Path]:
     """Trim every run in a folder to the files kept in git, and list them all in its ``README.md``.
 
-    Returns the runs. All are checked before any is changed. Raises `UsageError` for a folder without runs, and for a
-    run that has not finished or has damaged rows.
+    Returns the runs, and warns of those that newer ones replace. All are checked before any is changed. Raises
+    `UsageError` for a folder without runs, and for a run that has not finished or has damaged rows.
     """
     runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
     if not runs:
@@ -52,12 +59,17 @@ def update_published(folder: Path) -> list[Path]:
         _check_finished(run)
         check_undamaged(run)
         check_report(run)
-    lines = []
+    published = []
     for run in runs:
         compress_rows(run)
         data = gather([run])
         replace_report(run, _make_report(data, f"{folder.resolve().name}/{run.name}"))
-        lines.append(_describe_run(run.name, data))
+        published.append((PublishedRun.of(run.name, data), _describe_run(run.name, data)))
+    replaced = find_replaced(run for run, _ in published)
+    for name, newer in replaced.items():
+        message = f"replaced by {' and '.join(newer)}; remove it: git rm -r {folder / name}"
+        warnings.warn(f"{folder / name}: {message}", ReplacedRun, stacklevel=2)
+    lines = [[first + _format_notes(run, replaced), *cells] for run, (first, *cells) in published]
     file_marks.write_derived(folder / INDEX_FILE, _make_index(lines, folder.resolve().name).encode())
     return runs
 
@@ -110,8 +122,19 @@ def choose_plots(content: page.Content) -> list[Plot]:
 
 def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
     table = ["| " + " | ".join(cells) + " |" for cells in (INDEX_COLUMNS, ["---"] * len(INDEX_COLUMNS), *lines)]
-    text = "\n".join(["# Published runs", "", *table]) + "\n" + INDEX_FOOTER.format(most=MOST_PICTURES, name=name)
+    text = (
+        "\n".join(["# Published runs", "", *table])
+        + "\n"
+        + INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
+    )
     return f"{text}\n<!-- {file_marks.MARK} -->\n"
+
+
+def _format_notes(run: PublishedRun, replaced: Mapping[str, Sequence[str]]) -> str:
+    """Protocol and replacements of a run, to be added to its name in the list."""
+    notes = [run.older_protocol] if run.older_protocol else []
+    notes += [f"replaced by {' and '.join(replaced[run.name])}"] if run.name in replaced else []
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _describe_run(name: str, data: ReportData) -> list[str]:

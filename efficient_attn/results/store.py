@@ -179,6 +179,12 @@ def find_rows_path(run: Path) -> Path:
     return shard_paths[0]
 
 
+def describe_older_protocol(*sessions: Mapping[str, Any]) -> str:
+    """``protocol 2, older code`` if a session of a run was measured with an older protocol, else nothing."""
+    older = [session["protocol"] for session in sessions if is_older_protocol(session)]
+    return f"protocol {min(older)}, older code" if older else ""
+
+
 def is_run_file_name(path: Path) -> bool:
     """Whether a file has the name of one of a run's own files."""
     own_names = (RUN_FILE, QUARANTINE_FILE, LOCK_FILE, HOLDER_FILE)

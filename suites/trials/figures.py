@@ -1,4 +1,4 @@
-"""Write README's tables and picture, and the guide's answer of `recommend`, from the published rows:
+"""Write tables and the picture of README, of measured-results.md and of the guide to `recommend`:
 ``python suites/trials/figures.py [--check]``
 
 The text between marks such as ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png, are generated from
@@ -11,9 +11,10 @@ import io
 import math
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import matplotlib
@@ -21,11 +22,22 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import pandas as pd
+from published_tables import (
+    HEAD_DIM,
+    ROOT,
+    TABLES,
+    Column,
+    choose_row,
+    format_markdown,
+    format_timing,
+    load_timings,
+    make_peer_table,
+    make_timing_table,
+    name_processor,
+)
 
-from efficient_attn import units
 from efficient_attn.cli import summary
 from efficient_attn.cli.recommend import show_answer
-from efficient_attn.report import select
 from efficient_attn.report.answers.quality import Quality
 from efficient_attn.report.answers.recommendation import RecommendationData, recommend
 from efficient_attn.report.answers.requirements import Requirements
@@ -33,19 +45,20 @@ from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+MEASURED = ROOT / "docs" / "reference" / "measured-results.md"
 GUIDE = ROOT / "docs" / "how-to" / "choose-a-mechanism.md"
 GUIDE_QUESTION = Requirements(seq_len=8192, causal=True, max_error=0.4)
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 OUTPUT_RUN = "quickstart_zen4"
-RUNS = (OUTPUT_RUN, "quickstart")
+SUITES = ("quickstart", "promises", "decode", "linear", "breadth")  # whose current runs README's table uses
 LONG_MODEL_RUN = "swap_long"  # perplexity at 8,192 tokens: the picture
 QUALITY_RUNS = (LONG_MODEL_RUN, "fidelity_long", "fidelity_8192")  # as far as they are published
 QUALITY_LENGTH = 8192
 PICTURE = ROOT / "docs" / "perplexity.png"
 LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
-TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
+TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup at", "Quality")  # processors precede the last
+MODES = {"forward": "forward", "forward_backward": "forward and backward", "decode": "a decode step"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Advice:
 ADVICE = (
     Advice("reading a long prompt, local context", "sliding_window:window=128", "forward", 8192),
     Advice("reading a long prompt, lowest cost", "linear", "forward", 8192),
-    Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 4096),
+    Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 8192),
     Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
     Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),
 )
@@ -70,6 +83,8 @@ ADVICE = (
 
 def main(check: bool) -> int:
     made = {README: {"output": make_output, "figures": make_table}, GUIDE: {"answer": make_answer}}
+    made[MEASURED] = {name: partial(make_timing_table, table) for name, table in TABLES.items()}
+    made[MEASURED] |= {"libraries": make_peer_table}
     different = False
     for document, makers in made.items():
         text_before = document.read_text(encoding="utf-8")
@@ -109,26 +124,37 @@ def make_output() -> str:
 
 
 def make_table() -> str:
-    runs = gather([ROOT / "results" / name for name in RUNS])
-    rows = select.add_labels(runs.rows)
-    processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
-    head = [cell.format(processors=processors) for cell in TABLE_HEAD]
-    lines = [head, ["---"] * len(head), *(format_advice(rows, advice) for advice in ADVICE)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    """A line for each use case, with a column of speedups for each processor that has current rows at its
+    configuration."""
+    timings = load_timings()
+    timings = timings[timings["suite"].isin(SUITES) & (timings["baseline"] == "full") & (timings["note"] == "")]
+    timings = timings[timings["heads"] == timings["mode"].map(lambda mode: 8 if mode == "decode" else 4)]
+    timings = timings[timings["head_dim"] == HEAD_DIM]
+    by_advice = {advice: _select_timings(timings, advice) for advice in ADVICE}
+    measured = pd.concat(own[own["seq_len"] == advice.seq_len] for advice, own in by_advice.items())
+    processors = sorted(measured["processor"].unique())
+    lines = [[*TABLE_HEAD[:-1], *processors, TABLE_HEAD[-1]]]
+    lines.append(["---"] * len(lines[0]))
+    for advice, own in by_advice.items():
+        lines.append([*format_timings(advice, own, processors), format_quality(advice)])
+    return format_markdown(lines)
 
 
-def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
-    chosen = (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal) & (rows["status"] == "ok")
-    chosen &= (rows["variant"] == advice.variant) & rows["backend"].isna() & (rows["batch"] == 1)
-    timed = rows[chosen & (rows["part"] != "key-value heads")]
-    longest = timed[timed["seq_len"] == advice.seq_len]
-    if longest.empty:
+def _select_timings(rows: pd.DataFrame, advice: Advice) -> pd.DataFrame:
+    chosen = (rows["variant"] == advice.variant) & (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal)
+    return rows[chosen]
+
+
+def format_timings(advice: Advice, timings: pd.DataFrame, processors: Sequence[str]) -> list[str]:
+    """The cells of a use case except quality. timings: of the mechanism, all lengths and processors."""
+    column = Column("", advice.mode, advice.seq_len, advice.causal)
+    rows = {processor: choose_row(timings[timings["processor"] == processor], column) for processor in processors}
+    if not any(rows.values()):
         raise SystemExit(f"no published row of {advice.variant}, {advice.mode}, {advice.seq_len}")
-    ratios = sorted(longest["speedup"])
-    speedup = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
-    mode = {"forward": "", "forward_backward": ", forward and backward", "decode": ", per step"}[advice.mode]
-    quality = format_quality(advice)
-    return [advice.situation, f"`{advice.variant}`", find_start(timed), speedup + mode, quality]
+    direction = ", causal" if advice.causal and advice.mode != "decode" else ""
+    measured_at = f"{advice.seq_len:,}, {MODES[advice.mode]}{direction}"
+    speedups = [format_timing(row) for row in rows.values()]
+    return [advice.situation, f"`{advice.variant}`", find_start(timings), measured_at, *speedups]
 
 
 def format_quality(advice: Advice) -> str:
@@ -206,19 +232,18 @@ def draw_picture(path: Path) -> None:
     plt.close(figure)
 
 
-def find_start(timed: pd.DataFrame) -> str:
-    """The shortest measured length from which the mechanism is faster at all lengths and on all machines."""
-    slow = timed[~(timed["speedup_low"] > 1)]["seq_len"]
-    faster = timed[timed["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
-    if faster.empty:
-        return "not shown"
-    return f"{int(faster.min()):,}"
-
-
-def name_processor(machine: str) -> str:
-    return (
-        machine.partition("-2c")[0].replace("-", " ").replace("Zen", "Zen ").replace("EmeraldRapids", "Emerald Rapids")
-    )
+def find_start(timings: pd.DataFrame) -> str:
+    """The shortest measured length from which the mechanism is faster at all lengths, on each processor that was
+    measured at three lengths or more; once if it is the same on all."""
+    starts: dict[str, list[str]] = {}
+    for processor, own in timings.groupby("processor"):
+        slow = own[~(own["speedup_low"] > 1)]["seq_len"]
+        faster = own[own["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
+        if own["seq_len"].nunique() > 2:
+            starts.setdefault("not shown" if faster.empty else f"{int(faster.min()):,}", []).append(str(processor))
+    if len(starts) == 1 and len(*starts.values()) == timings["processor"].nunique():
+        return next(iter(starts))
+    return ", ".join(f"{start} ({' and '.join(names)})" for start, names in starts.items())
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_it_recommends_from_published_rows(command: Command) -> None:
-    arguments = ("--seq-len", "16K", "--mode", "decode", "--kv-heads", "2", "--max-error", ".1", "--machine", "Zen5")
-    done = command("recommend", RESULTS / "decode", *arguments, "--json")
+    arguments = ("--seq-len", "16K", "--mode", "decode", "--kv-heads", "2", "--max-error", ".1", "--machine", "Zen4")
+    done = command("recommend", RESULTS / "decode_zen4", *arguments, "--json")
     assert (done.code, done.err) == (0, "")
     output = json.loads(done.out)
     assert output["choices"][0]["mechanism"].startswith("gqa")
@@ -22,7 +22,7 @@ def test_it_recommends_from_published_rows(command: Command) -> None:
 
 
 def test_without_an_answer_it_lists_the_missing_benchmarks(command: Command) -> None:
-    done = command("recommend", RESULTS / "decode", "--seq-len", "3000K", "--mode", "decode", "--machine", "Zen5")
+    done = command("recommend", RESULTS / "decode_zen4", "--seq-len", "3000K", "--mode", "decode", "--machine", "Zen4")
     assert (done.code, done.err) == (1, "")
     assert "efficient-attn run decode --seq-len 3072000 --device cpu" in done.out
     assert "left out: " in done.out
@@ -80,7 +80,7 @@ def test_data_has_the_conditions_of_a_quality(command: Command) -> None:
     ],
 )
 def test_invalid_requirements_end_in_one_line(arguments: list[str], message: str, command: Command) -> None:
-    done = command("recommend", RESULTS / "decode", "--seq-len", "1024", *arguments)
+    done = command("recommend", RESULTS / "decode_zen4", "--seq-len", "1024", *arguments)
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1
@@ -94,6 +94,6 @@ def test_recommending_without_runs_ends_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_recommending_imports_no_torch(tmp_path: Path) -> None:
-    found = loaded("recommend", str(RESULTS / "quickstart"), "--seq-len", "1024", cwd=tmp_path)
+    found = loaded("recommend", str(RESULTS / "quickstart_zen4"), "--seq-len", "1024", cwd=tmp_path)
     assert {"torch", "matplotlib"} & found == set()
     assert "efficient_attn.report.answers.recommendation" in found

@@ -1,35 +1,107 @@
-"""README's figures and picture agree with the published rows."""
+"""The tables and the picture of README and measured-results.md agree with the published rows."""
 
 from __future__ import annotations
 
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import figures
+import pandas as pd
+import published_tables
 import pytest
 import report_runs
 
 from efficient_attn.results.rows import Record
 
-README = Path(__file__).parents[2] / "README.md"
+README, MEASURED = figures.README, figures.MEASURED
+INTERVAL = re.compile(r"(\d[\d.,]*)x \(([\d.]+)-([\d.]+)\)")
 
 
-def test_readme_has_the_published_figures() -> None:
+def test_documents_have_the_published_figures() -> None:
     assert figures.main(check=True) == 0, "run: python suites/trials/figures.py"
 
 
-def test_a_changed_figure_is_detected(tmp_path: Path, monkeypatch) -> None:
-    text = README.read_text(encoding="utf-8")
-    table = figures.make_table()
-    number = re.search(r"\d+\.\d+x", table)
-    assert number
-    copy = tmp_path / "README.md"
-    copy.write_text(text.replace(number[0], "99.9x"), encoding="utf-8")
-    monkeypatch.setattr(figures, "README", copy)
+@pytest.mark.parametrize("name", ["README", "MEASURED"])
+def test_a_changed_figure_is_detected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = getattr(figures, name).read_text(encoding="utf-8")
+    generated = re.search(r"<!-- (?:figures|exact) -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert generated
+    changed = INTERVAL.sub("99.9x (1.0-2.0)", generated[1], count=1)
+    copy = tmp_path / "copy.md"
+    copy.write_text(text.replace(generated[1], changed), encoding="utf-8")
+    monkeypatch.setattr(figures, name, copy)
+    monkeypatch.setattr(figures, "PICTURE", tmp_path / "picture.png")
     assert figures.main(check=True) == 1
     assert figures.main(check=False) == 0
     assert copy.read_text(encoding="utf-8") == text
+    copy.write_text(text.replace("<!-- end -->", ""), encoding="utf-8")
+    assert figures.main(check=True) == 2
+
+
+def _make_tables() -> dict[str, str]:
+    tables = {name: published_tables.make_timing_table(table) for name, table in published_tables.TABLES.items()}
+    return tables | {"libraries": published_tables.make_peer_table(), "figures": figures.make_table()}
+
+
+def test_every_speedup_has_an_interval_that_contains_it() -> None:
+    for name, table in _make_tables().items():
+        found = INTERVAL.findall(table)
+        assert len(found) >= 10, name
+        assert len(found) == len(re.findall(r"\dx\b", re.sub(r"[\d.]+x the perplexity", "", table))), name
+        assert all(float(low) <= float(value.replace(",", "")) <= float(high) for value, low, high in found), name
+
+
+def test_all_processors_with_rows_are_shown() -> None:
+    timings = published_tables.load_timings()
+    tables = _make_tables()
+    text = "".join(tables.values())
+    assert [name for name in timings["processor"].unique() if name not in text] == []
+    assert {"AMD Zen 3", "AMD Zen 4", "AMD Zen 5", "Intel Xeon Emerald Rapids"} <= set(timings["processor"])
+    marked = [line for line in text.splitlines() if "AMD Zen 5" in line]
+    assert marked
+    assert all("AMD Zen 5 (protocol 2, older code)" in line for line in marked)
+    assert "older code" not in tables["figures"]
+
+
+def _timing(**known: Any) -> dict[str, Any]:
+    base = {
+        "suite": "promises", "variant": "linear", "baseline": "full", "mode": "forward", "causal": False,
+        "seq_len": 8192, "heads": 4, "head_dim": 64, "latency_ms": 1.0, "speedup": 2.0, "speedup_low": 1.5,
+        "speedup_high": 2.5, "processor": "AMD Zen 4", "run": "new", "note": "", "status": "ok",
+    }  # fmt: skip
+    return base | known
+
+
+def test_the_latest_current_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    older, current, latest, other = (
+        _timing(note="protocol 3, older code", run="older", speedup=9.0),
+        _timing(run="current", speedup=1.8),
+        _timing(run="latest", speedup=2.0),
+        _timing(run="alone", processor="AMD Zen 5", note="protocol 3, older code"),
+    )
+    timings = pd.DataFrame([older, current, latest, _timing(run="latest", speedup=7.0), other])
+    monkeypatch.setattr(published_tables, "load_timings", lambda: timings)
+    lines = published_tables.make_timing_table(published_tables.TABLES["exact"]).splitlines()[2:]
+    assert lines == [
+        "| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - |",
+        "| `linear` | AMD Zen 5 (protocol 3, older code) | 2.00x (1.50-2.50) | - | - | - |",
+    ]
+
+
+def test_the_start_of_a_speedup_names_its_processors() -> None:
+    def start(*lows: tuple[str, int, float]) -> str:
+        rows = [_timing(processor=p, seq_len=n, speedup_low=low) for p, n, low in lows]
+        return figures.find_start(pd.DataFrame(rows))
+
+    assert start(("A", 512, 0.9), ("A", 1024, 1.1), ("A", 2048, 1.2)) == "1,024"
+    assert start(("A", 512, 1.1), ("A", 1024, 0.9), ("A", 2048, 1.2)) == "2,048"
+    assert start(("A", 512, 1.1), ("A", 1024, 1.1), ("A", 2048, 0.9)) == "not shown"
+    fast = ("A", 512, 1.1), ("A", 1024, 1.2), ("A", 2048, 1.2)
+    assert start(*fast, ("B", 200, 0.5), ("B", 2048, 1.2)) == "512 (A)"
+    both = start(*fast, ("B", 512, 0.5), ("B", 1024, 1.2), ("B", 2048, 1.2))
+    assert both == "512 (A), 1,024 (B)"
 
 
 def test_the_picture_has_the_published_perplexities(tmp_path: Path, monkeypatch) -> None:
@@ -87,5 +159,6 @@ def test_readme_is_short_and_has_few_figures() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     written = "".join(re.findall(r"<!-- (?:output|figures) -->\n(.*?)<!-- end -->", text, re.DOTALL))
-    written = re.sub(r"\([^)]*\bN = [^)]*\)|Zen \d", "", written)  # conditions and processors do not count as figures
+    # conditions, processors and intervals do not count as figures
+    written = re.sub(r"\([^)]*\bN = [^)]*\)|Zen \d|\([\d.]+-[\d.]+\)", "", written)
     assert 10 <= len(re.findall(r"(?<![\w=])\d[\d.,]*", written)) <= 40

@@ -13,7 +13,7 @@ from ...results.file_marks import MARK
 from .. import approximation_errors, select
 from ..drawing import print_figure, style
 from ..drawing.figures import Panel
-from ..gather import gather
+from ..gather import gather, join_notes
 from ..sections.tradeoffs import CostName
 from . import latex, selection
 from .paper_figures import PaperFigure, choose_figure
@@ -82,8 +82,8 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     if request.highlight and not bold:
         raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
     names = selection.read_labels(request.labels, shown_labels)
-    overridden = any(run in gathered.overrides for run in plot_rows.rows["run_id"])
-    config_text = ("with overrides, " if overridden else "") + plot_rows.format_config()
+    note = join_notes(gathered.run_notes, plot_rows.rows["run_id"])
+    config_text = ", ".join(filter(None, (note, plot_rows.format_config())))
     caption = _replace_labels(f"{paper_figure.caption} Measured: {config_text}.", names)
     data = _render(paper_figure, request, names, bold, caption, config_text)
     options = tuple(dict.fromkeys(_format_options(plot_rows, alternative) for alternative in alternatives))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...results.overrides import gather_overrides
+from ...results.store import describe_older_protocol
 from .. import formatting
 from ..gather import Frame, ReportData
 
@@ -31,6 +32,17 @@ def describe_overrides(data: ReportData) -> str:
         overrides = gather_overrides(session for session in data.sessions if session["run"] == run)
         texts += [f"{run} ran with {' '.join(overrides)}"] if overrides else []
     return f"Not a result of the suite as written: {'; '.join(texts)}." if texts else ""
+
+
+def describe_older_runs(data: ReportData) -> str:
+    """Runs of an earlier protocol; empty for none."""
+    sessions_by_run: dict[str, list[Mapping[str, Any]]] = {}
+    for session in data.sessions:
+        sessions_by_run.setdefault(str(session["run"]), []).append(session)
+    texts = [
+        f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older_protocol(*sessions))
+    ]
+    return f"Not comparable with present results: {', '.join(texts)}." if texts else ""
 
 
 def describe_environment(rows: Frame, data: ReportData) -> str:

@@ -13,7 +13,7 @@ from ... import units
 from .. import approximation_errors, formatting, select, tables
 from ..drawing import figures, length_plots
 from ..drawing.style import LineStyle
-from ..gather import Frame
+from ..gather import Frame, join_notes
 
 # a plot takes a tenth of a second, half of it for lines and labels
 MOST_PLOTS, MOST_LINES = 24, 240
@@ -25,20 +25,18 @@ MOST_OMITTED = 4  # titles of plots that are not drawn
 class SectionData:
     """Input of all sections: labeled rows, processor names by machine, and line_styles of variants.
 
-    overridden_runs: ``run_id`` of sessions that overrode their suite.
+    run_notes: notes on sessions that overrode their suite or have an earlier protocol, by ``run_id``.
     """
 
     rows: Frame
     cpus: dict[str, str]
     line_styles: Mapping[str, LineStyle]
-    overridden_runs: frozenset[str] = frozenset()
+    run_notes: Mapping[str, str] = field(default_factory=dict)
 
     def describe_config(self, setting: select.SettingRows) -> str:
-        """Configuration of a setting, marked if its suite was overridden."""
-        is_overridden = bool(self.overridden_runs.intersection(setting.rows["run_id"]))
-        return ", ".join(
-            filter(None, ("with overrides" if is_overridden else "", formatting.format_config(setting.key, self.cpus)))
-        )
+        """Configuration of a setting, with notes on its runs."""
+        note = join_notes(self.run_notes, setting.rows["run_id"])
+        return ", ".join(filter(None, (note, formatting.format_config(setting.key, self.cpus))))
 
 
 @dataclass

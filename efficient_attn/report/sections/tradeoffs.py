@@ -18,6 +18,7 @@ from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.panel_data import make_point
 from ..drawing.style import FAINT, LineStyle
+from ..gather import join_notes
 from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData
 
@@ -59,9 +60,11 @@ def make_chapter(decision_tables: Sequence[DecisionTable], section_data: Section
     for number, decision_table in enumerate(ordered[:MAX_TABLES], 1):
         title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
         config_text = formatting.format_config(dict(decision_table.config), section_data.cpus)
-        override_prefix = "with overrides, " if decision_table.run_ids & section_data.overridden_runs else ""
+        note = join_notes(section_data.run_notes, sorted(decision_table.run_ids))
         context = length_plots.PlotContext(
-            section_data.line_styles, str(number) if varying_columns else "", f"{override_prefix}{config_text}"
+            section_data.line_styles,
+            str(number) if varying_columns else "",
+            ", ".join(filter(None, (note, config_text))),
         )
         plans = [plan for axis in COST_AXES for plan in _plan_axis(decision_table, axis, context)]
         if plans:

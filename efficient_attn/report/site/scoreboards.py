@@ -44,7 +44,7 @@ def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterat
     if not len(rows) or (section is not None and section.layout in TIME_LAYOUTS):
         return
     rows = select.add_labels(rows)
-    data = SectionData(rows, dict(cpus), {}, frozenset(run.gathered.overrides))
+    data = SectionData(rows, dict(cpus), {}, run.gathered.run_notes)
     trained = trained_scores.filter_trained(rows)
     if len(trained):
         # batch describes timed calls, not training

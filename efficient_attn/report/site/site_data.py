@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import UsageError
 from ...registry import catalogue
 from ...results.shards import list_shards, scan_lines
+from ...results.store import describe_older_protocol
 from ...spec import list_names
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
@@ -84,6 +85,11 @@ class SiteRun:
         """The first digits of the commit that was run; empty outside a checkout."""
         git = (self.last_session.get("environment") or {}).get("git") or {}
         return str(git.get("revision") or "")[:7]
+
+    @property
+    def protocol_note(self) -> str:
+        """``protocol 2, older code`` for a run of an earlier protocol, else nothing."""
+        return describe_older_protocol(*self.gathered.sessions)
 
     @property
     def day(self) -> str:

@@ -135,7 +135,7 @@ class SitePages:
         """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
         data = self.data
         line_styles = style.choose_line_styles(data.rows["label"])
-        section_data = SectionData(data.rows, data.gathered.cpus, line_styles, frozenset(data.gathered.overrides))
+        section_data = SectionData(data.rows, data.gathered.cpus, line_styles, data.gathered.run_notes)
         tables = (table for table in data.decision_tables if table.baseline == "full")
         chapter = tradeoffs.make_chapter([t for t in tables if t.config["mode"] != "decode"], section_data)
         panels = sorted((panel for block in chapter.blocks for panel in block.plans), key=length_plots.rank_plan)

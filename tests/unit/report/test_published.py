@@ -17,7 +17,7 @@ from PIL import Image
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report import write_report
-from efficient_attn.report.published import MOST_PICTURES, ChangedSources, shrink_png, update_published
+from efficient_attn.report.published import MOST_PICTURES, ChangedSources, ReplacedRun, shrink_png, update_published
 from efficient_attn.results import file_marks, frames, store
 from efficient_attn.results.store import RunWriter, read
 
@@ -109,6 +109,27 @@ def test_the_index_lists_every_run(folder: Path) -> None:
     ]
     assert cells[0][-1] == "`run`"
     assert file_marks.MARK in text
+
+
+def test_older_and_replaced_runs_are_marked(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    for name, machine, protocol in (("old", "Zen5", 2), ("new", "Zen4", 5), ("alone", "Zen5", 3)):
+        suite = {"name": name if name == "alone" else "quickstart", "title": "", "baseline": "full"}
+        about = runs.about(machine, protocol=protocol, suite=suite, started=f"2026-01-0{protocol}T03:04:05+00:00")
+        runs.write_run(folder / name, runs.speed(lengths=(512,), machine=machine), about)
+    with pytest.warns(ReplacedRun, match=r"results/old: replaced by new; remove it: git rm -r \S+results/old$") as seen:
+        assert len(update_published(folder)) == 3
+    assert [warning.category for warning in seen] == [ReplacedRun]
+    text = (folder / "README.md").read_text()
+    for cell in (
+        "[alone](alone/report.md) (protocol 3, older code)",
+        "[new](new/report.md)",
+        "[old](old/report.md) (protocol 2, older code; replaced by new)",
+    ):
+        assert f"| {cell} |" in text
+    assert (
+        "Not comparable with present results: old (protocol 2, older code)." in (folder / "old/report.md").read_text()
+    )
 
 
 def test_uncommitted_changes_are_reported(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_damage_is_skipped_with_a_warning(tmp_path: Path) -> None:
         assert ea.load(folder).case_key.tolist() == ["b"]
 
 
-@pytest.mark.parametrize("name", ["quickstart", "promises"])
+@pytest.mark.parametrize("name", ["quickstart_zen4", "sparse"])
 def test_published_runs_are_loaded(name: str) -> None:
     loaded = ea.load(Path(__file__).parents[3] / "results" / name)
     assert dict(loaded.dtypes.astype(str)) == COLUMN_DTYPES
@@ -111,7 +111,7 @@ def test_published_runs_are_loaded(name: str) -> None:
 PUBLISHED = Path(__file__).parents[3] / "results"
 
 
-@pytest.mark.parametrize("name", ["quickstart", "promises", "decode", "linear", "sparse_peers"])
+@pytest.mark.parametrize("name", ["quickstart_zen4", "decode_xeon", "linear_xeon", "sparse", "sparse_peers_glibc"])
 def test_published_speedups_have_a_baseline(name: str) -> None:
     loaded = ea.load(PUBLISHED / name)
     compared = loaded[loaded.speedup.notna()]
@@ -123,12 +123,12 @@ def test_published_speedups_have_a_baseline(name: str) -> None:
 
 def test_a_pivot_by_baseline_does_not_mix_baselines() -> None:
     """cosFormer was timed against full and against linear: one speedup each, where a pivot without it averages them."""
-    loaded = ea.load(PUBLISHED / "linear")
+    loaded = ea.load(PUBLISHED / "linear_xeon")
     at = loaded[(loaded["mode"] == "forward") & loaded.causal & (loaded.seq_len == 4096)]
     found = at.pivot_table(index="variant", columns="baseline", values="speedup", aggfunc=["mean", "count"])
     assert set(found["mean"].columns) >= {"full", "linear"}
     means = found["mean"].loc["cosformer"]
-    assert means["full"] > 4
+    assert means["full"] > 3
     assert means["linear"] < 1
 
 

@@ -229,7 +229,7 @@ def test_runs_with_only_disturbed_rows_are_an_error(tmp_path: Path) -> None:
 def test_recommendations_agree_with_published_groups() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"
-    named = [results / name for name in ("quickstart", "linear", "decode")]
+    named = [results / name for name in ("quickstart_zen4", "linear_xeon", "decode_zen4")]
     for found in recommendation_accuracy.main(named, 60, 5).values():
         assert found.questions == 30
         assert found.right >= 0.9 * (found.questions - found.unanswered)

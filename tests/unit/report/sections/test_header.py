@@ -53,6 +53,30 @@ def test_only_runs_with_overrides_are_named(tmp_path: Path) -> None:
     assert [text.count("with overrides") for text in shown.findings] == [0, 1]
 
 
+@pytest.mark.parametrize(("protocol", "marked"), [(2, True), (3, True), (4, False), (5, False), (None, False)])
+def test_rows_of_older_protocols_are_marked_on_pages_and_plots(
+    protocol: int | None, marked: bool, tmp_path: Path
+) -> None:
+    shown = content(write(tmp_path / "mine", protocol=protocol, command=[]))
+    note = f"protocol {protocol}, older code"
+    for text in (page.as_html(shown), page.as_markdown(shown)):
+        assert (f"Not comparable with present results: mine ({note})." in text) is marked
+    assert all((f"({note}, cpu, float32" in text) is marked for text in shown.findings)
+    assert all((f"{note}, cpu" in plot.svg) is marked for plot in shown.plots)
+
+
+def test_only_the_older_of_two_runs_is_marked(tmp_path: Path) -> None:
+    present = write(tmp_path / "present", protocol=5, command=[])
+    older = runs.write_run(
+        tmp_path / "older",
+        runs.speed(lengths=(512, 1024), threads=2, run_id="q"),
+        runs.about(run_id="q", trial=["--quick"], protocol=3),
+    )
+    shown = content(present, older)
+    assert shown.override_notice.endswith("results: older (protocol 3, older code).")
+    assert [text.count("(with overrides, protocol 3, older code, cpu") for text in shown.findings] == [0, 1]
+
+
 def test_the_summary_states_the_configuration(tmp_path: Path) -> None:
     shown = content(write(tmp_path / "mine"))
     machine = "machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"

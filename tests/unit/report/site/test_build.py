@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hostile
 import pytest
+import report_runs as runs
 import sites
 
 from efficient_attn.errors import UsageError
@@ -47,6 +48,20 @@ def test_every_page_is_linked_and_no_link_is_broken(site: Path) -> None:
     assert len(reached) > 100, "mechanisms and claims have a page each"
     assert set(files) - reached == {"files.json"}
     assert sum(map(len, files.values())) < MAX_BYTES
+
+
+def test_runs_of_older_protocols_are_marked_where_they_are_linked(tmp_path: Path) -> None:
+    first, second = sites.write_runs(tmp_path / "runs")
+    about = runs.about("Other-x8", run_id="other-1", protocol=3)
+    (second / "run.json").write_text(json.dumps({"sessions": [about]}))
+    files = _read(publish([first, second], tmp_path / "site", details=DETAILS).site)
+    marks = {
+        name: re.findall(r">(\w+)</a> <small class=\"soft\">\((.*?)\)</small>", data.decode())
+        for name, data in files.items()
+        if name.endswith(".html")
+    }
+    assert marks["index.html"] == [("second", "protocol 3, older code")]
+    assert {mark for found in marks.values() for mark in found if "protocol" in mark[1]} == set(marks["index.html"])
 
 
 def test_heads_titles_and_policies(site: Path) -> None:

@@ -1,0 +1,156 @@
+"""Tables of the published timings, for documents: a line for each mechanism and processor, with 95% intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from efficient_attn import units
+from efficient_attn.report.gather import gather
+from efficient_attn.results.store import describe_older_protocol
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {"device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "fill": "full"}  # of all tables
+HEAD_DIM = 64
+PEER_SUITES = ("sparse_peers", "linear_peers")
+# lengths between these, as libraries take multiples of a block; heads; width of a head
+PEER_SHAPES = ((1400, 1600, 32, 32), (4400, 4600, 4, 128))
+FLAGS = ("compiled", "cuda_graph")
+ASCII = str.maketrans({"\N{EN DASH}": "-", "\N{MICRO SIGN}": "u"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: mode, length and direction of its calls."""
+
+    heading: str
+    mode: str
+    seq_len: int
+    causal: bool
+
+
+@dataclass(frozen=True)
+class TimingTable:
+    """Speedups over a baseline at several configurations. suites: whose runs are used, in the order of mechanisms."""
+
+    suites: tuple[str, ...]
+    heads: int
+    columns: tuple[Column, ...]
+    baseline: str = "full"
+
+
+def _four_columns(seq_len: int) -> tuple[Column, ...]:
+    return tuple(
+        Column(f"{heading}{', causal' if causal else ''}", mode, seq_len, causal)
+        for mode, heading in (("forward", "forward"), ("forward_backward", "forward and backward"))
+        for causal in (False, True)
+    )
+
+
+def _steps(*lengths: int) -> tuple[Column, ...]:
+    return tuple(Column(f"{length:,}", "decode", length, True) for length in lengths)
+
+
+TABLES = {
+    "exact": TimingTable(("promises", "quickstart", "sparse"), 4, _four_columns(8192)),
+    "linear": TimingTable(("linear",), 4, _four_columns(4096)),
+    "decoding": TimingTable(("decode",), 8, _steps(1024, 4096, 16384, 32768, 65536)),
+    "grouped": TimingTable(("decode",), 8, _steps(4096, 16384, 32768, 65536), baseline="sdpa_gqa"),
+}
+
+
+@cache
+def load_timings() -> pd.DataFrame:
+    """The paired timings of all published runs at the usual configuration, newest runs last. Columns besides those of
+    rows: run, started, processor, and note, which marks runs of earlier protocols."""
+    runs = []
+    for path in sorted((ROOT / "results").glob("*/run.json")):
+        gathered = gather([path.parent])
+        rows = gathered.rows
+        rows = rows[(rows["status"] == "ok") & rows["speedup"].notna() & rows["budget"].isna()]
+        for column, value in CONFIG.items():
+            rows = rows[rows[column] == value]
+        for flag in FLAGS:
+            rows = rows[~rows[flag].fillna(False).astype(bool)]
+        if len(rows):
+            started = str(gathered.sessions[-1].get("started"))
+            note = describe_older_protocol(*gathered.sessions)
+            processors = rows["machine"].map(name_processor)
+            runs.append(rows.assign(run=path.parent.name, started=started, note=note, processor=processors))
+    return pd.concat(runs).sort_values("started", kind="stable", ignore_index=True)
+
+
+def make_timing_table(table: TimingTable) -> str:
+    """A table in Markdown: for each mechanism, a line for each processor with rows."""
+    timings = load_timings()
+    timings = timings[timings["suite"].isin(table.suites) & (timings["heads"] == table.heads)]
+    timings = timings[(timings["baseline"] == table.baseline) & (timings["head_dim"] == HEAD_DIM)]
+    lines = [["mechanism", "processor", *(column.heading for column in table.columns)]]
+    lines.append(["---"] * len(lines[0]))
+    in_order = sorted(timings["suite"].unique(), key=table.suites.index)
+    for variant in pd.concat(timings["variant"][timings["suite"] == suite] for suite in in_order).unique():
+        for processor in sorted(timings["processor"].unique()):
+            own = timings[(timings["variant"] == variant) & (timings["processor"] == processor)]
+            chosen = [choose_row(own, column) for column in table.columns]
+            if any(chosen):
+                lines.append(_make_line(variant, processor, chosen))
+    return format_markdown(lines)
+
+
+def make_peer_table() -> str:
+    """Speedups over other libraries, forward: a line for each mechanism and processor, a column for each shape."""
+    timings = load_timings()
+    timings = timings[timings["suite"].isin(PEER_SUITES) & (timings["mode"] == "forward") & (timings["note"] == "")]
+    timings = timings[~timings["variant"].str.startswith("peer_")]
+    shapes = [f"H = {heads}, N of about {low + 100:,}, D = {dim}" for low, _, heads, dim in PEER_SHAPES]
+    lines = [["mechanism", "compared with", "processor", *shapes], ["---"] * (3 + len(shapes))]
+    for (part, variant, causal, processor), own in timings.groupby(
+        ["part", "variant", "causal", "processor"], sort=False
+    ):
+        chosen = [
+            own[own["seq_len"].between(low, high) & (own["heads"] == heads) & (own["head_dim"] == dim)]
+            for low, high, heads, dim in PEER_SHAPES
+        ]
+        if any(map(len, chosen)):
+            cells = [format_timing(rows.iloc[-1].to_dict() if len(rows) else None) for rows in chosen]
+            name = f"`{variant}`{', causal' if causal else ''}"
+            lines.append([name, str(part).removesuffix(", causal"), str(processor), *cells])
+    return format_markdown(lines)
+
+
+def format_markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, in ASCII."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines).translate(ASCII)
+
+
+def choose_row(timings: pd.DataFrame, column: Column) -> dict[str, Any] | None:
+    """The row of a configuration: of the latest run, but of an earlier protocol only if there is no other."""
+    rows = timings[(timings["mode"] == column.mode) & (timings["seq_len"] == column.seq_len)]
+    rows = rows[rows["causal"] == column.causal].drop_duplicates("run")
+    rows = rows[rows["note"] == ""] if (rows["note"] == "").any() else rows
+    return rows.iloc[-1].to_dict() if len(rows) else None
+
+
+def _make_line(variant: str, processor: str, chosen: Sequence[dict[str, Any] | None]) -> list[str]:
+    notes = dict.fromkeys(row["note"] for row in chosen if row and row["note"])
+    return [f"`{variant}`", f"{processor}{''.join(f' ({note})' for note in notes)}", *map(format_timing, chosen)]
+
+
+def format_timing(row: dict[str, Any] | None) -> str:
+    """The speedup with its interval; the time of the baseline itself."""
+    if row is None:
+        return "-"
+    if row["variant"] == row["baseline"]:
+        return units.duration(row["latency_ms"])
+    return units.ratio(row["speedup"], row["speedup_low"], row["speedup_high"])
+
+
+def name_processor(machine: str) -> str:
+    """``AMD Zen 4`` for ``AMD-Zen4-2c-24GiB#5d0574``."""
+    name = machine.partition("-2c")[0].replace("-", " ")
+    return name.replace("Zen", "Zen ").replace("EmeraldRapids", "Xeon Emerald Rapids")
