@@ -156,6 +156,7 @@ WITHOUT_FIDELITY = {
     "linear:backend=cpp": COMPILED,
     "cosformer:backend=cpp": COMPILED,
     "general": SCORES,
+    "cosine": SCORES,
     "additive": SCORES,
     "broadcast_additive": SCORES,
     "luong_local:window=128": SCORES,
