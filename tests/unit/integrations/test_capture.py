@@ -61,7 +61,12 @@ def test_fidelity_reads_the_file(tmp_path: Path, ending: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [("--layers 9", "layers 0 to 1"), ("--seq-len 900", "256 positions"), ("--out a.txt", ".npz or .safetensors")],
+    [
+        ("--layers 9", "layers 0 to 1"),
+        ("--seq-len 900", "256 positions"),
+        ("--out a.txt", ".npz or .safetensors"),
+        ("--out gone/a.npz", "no such folder"),
+    ],
 )
 def test_invalid_input_is_reported_in_one_line(
     tmp_path: Path, more: str, message: str, capsys: pytest.CaptureFixture[str]
