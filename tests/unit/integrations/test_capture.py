@@ -73,6 +73,7 @@ def test_invalid_input_is_reported_in_one_line(
 ) -> None:
     save_tiny(tmp_path / "tiny")
     told = f"--model {tmp_path / 'tiny'} --layers 0 --seq-len 20 --out {tmp_path / 'a.npz'} {more}"
+    capsys.readouterr()  # transformers shows a bar while the model is saved
     assert capture.main(told.split()) == 2
     error = capsys.readouterr().err
     assert message in error
