@@ -34,12 +34,14 @@ MIN_PARALLEL_S = 0.001  # the difference over a sample exceeds so many seconds
 @dataclass
 class TimedCall:
     """A subject of timing. run(count): makes min_calls <= count <= max_calls calls. reset(count): called before each
-    sample, untimed. verify: called after one random sample of each round, untimed; raises an exception for a wrong
-    result. release: called after the other samples; releases their results.
+    sample, untimed. settle, verify: called one after the other after one random sample of each round, untimed; they
+    raise an exception if work goes on after the calls, and for a wrong result. release: called after the other samples;
+    releases their results.
     """
 
     run: Callable[[int], None]
     reset: Callable[[int], None] = lambda count: None
+    settle: Callable[[], object] = lambda: None
     verify: Callable[[], object] = lambda: None
     release: Callable[[], None] = lambda: None
     max_calls: int = 1_000_000
@@ -204,7 +206,10 @@ class _Sampler(NamedTuple):
                 elapsed = _time_sample(subject, plan.cost.calls, self.device)
                 self.after_clock(name)
                 if verify:
+                    subject.settle()
+                    self.after_sample(name)
                     subject.verify()
+                    self.after_clock(name)
                     verify = False
                 else:
                     subject.release()

@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layers = [int(x) for x in options.layers.split(",")]
         if options.out.suffix not in (".npz", ".safetensors"):
             raise UsageError(f"--out {options.out}: activations are a .npz or .safetensors file")
+        if not options.out.parent.is_dir():  # checked before the model reads the text
+            raise UsageError(f"--out {options.out}: no such folder")
         loaded_model, text = load(options.model), Text.find(options.text)
         arrays = capture(loaded_model, cut_segment(loaded_model, text, options.seq_len, options.segment), layers)
     except (UsageError, ValueError) as error:

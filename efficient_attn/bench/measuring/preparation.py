@@ -16,7 +16,6 @@ from ...instruments.timing import calibrate, time_first_call
 from ...kernels.autotuning import autotuner
 from ...results.rows import Row, finite_or_none
 from ..case import Case
-from .output_comparison import InvalidResult
 from .prepared_case import (
     CALIBRATING,
     COMPILING,
@@ -26,8 +25,9 @@ from .prepared_case import (
     VERIFYING,
     PreparedCase,
     add_reason,
+    is_much_more,
 )
-from .process_memory import is_much_more
+from .row_errors import InvalidResult
 from .samples import TimedSteps, make_timed, verify_workload
 from .workload import BACKWARD, Workload
 

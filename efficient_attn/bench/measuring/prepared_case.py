@@ -20,6 +20,8 @@ STAGES = (
 )
 MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, TIMING, EVALUATING = range(len(STAGES))
 
+MIN_EXCESS_SHARE, MIN_EXCESS_BYTES = 0.2, 16 * 2**20  # of memory, beyond which differences are reported
+
 
 @dataclass
 class PreparedCase:
@@ -35,3 +37,10 @@ class PreparedCase:
 def add_reason(row: Row, reason: str | None) -> None:
     """Add a sentence to the row's reason, if there is one."""
     row.reason = "; ".join(filter(None, (row.reason, reason))) or None
+
+
+def is_much_more(measured: int | None, counted: int | None) -> bool:
+    """Whether memory exceeds what was counted by so much that a row says so."""
+    if measured is None or counted is None:
+        return False
+    return measured - counted > max(MIN_EXCESS_SHARE * counted, MIN_EXCESS_BYTES)

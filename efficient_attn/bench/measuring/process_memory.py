@@ -18,11 +18,10 @@ from ...results.rows import Row
 from ..case import Case
 from .conditions import Conditions
 from .kernel_choices import Choices, apply_choices
-from .prepared_case import COUNTING_MEMORY, add_reason
+from .prepared_case import COUNTING_MEMORY, add_reason, is_much_more
 from .workload import Workload
 
 WARM_UP_LENGTH = 256
-MIN_EXCESS_SHARE, MIN_EXCESS_BYTES = 0.2, 16 * 2**20  # beyond which differences are reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +96,3 @@ def measure_process_memory(case: Case, row: Row, conditions: Conditions) -> None
         growth = units.size(row.process_peak_bytes)
         comparison = f"a new process grew by {growth}, {owner} {units.size(counted)}"
         add_reason(row, f"{comparison}: it allocates memory that is not counted")
-
-
-def is_much_more(measured: int | None, counted: int | None) -> bool:
-    """Whether memory exceeds what was counted by so much that a row says so."""
-    if measured is None or counted is None:
-        return False
-    return measured - counted > max(MIN_EXCESS_SHARE * counted, MIN_EXCESS_BYTES)

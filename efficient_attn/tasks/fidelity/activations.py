@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import UsageError
 from ...resources import find_suites_folder
 
-BUILT_IN = "minilm", "smollm2"
+BUILT_IN = "minilm", "smollm2", "smollm2_8192"
 
 
 class ActivationsNotInstalled(UsageError):
@@ -20,8 +20,8 @@ class ActivationsNotInstalled(UsageError):
 
 
 class ActivationSizes(NamedTuple):
-    """The sizes of activations, for planning. label: the file's name with a digest of its content. layers: their
-    numbers in the model."""
+    """The sizes of activations, for planning. label: the model's name, with a digest of the file's content if it is
+    known. layers: their numbers in the model."""
 
     label: str
     layers: tuple[int, ...]
@@ -31,15 +31,19 @@ class ActivationSizes(NamedTuple):
     width: int
 
 
-# files of the repository that are too large for the package
-REPOSITORY_ONLY = {"smollm2": ActivationSizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
+# files that the package does not contain, because they are too large; the repository has that of 2,048 tokens
+CAPTURES = {
+    "smollm2": ActivationSizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64),
+    "smollm2_8192": ActivationSizes("smollm2", (5, 20), heads=9, kv_heads=3, length=8192, width=64),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Activations:
     """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled.
 
-    label: the file's name with a digest of its content. layers: their numbers in the model.
+    label: the model's name for captures by that name, else the file's, with a digest of its content. layers: their
+    numbers in the model.
     """
 
     label: str
@@ -59,8 +63,8 @@ class Activations:
         """
         path = find_suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
-            if name in REPOSITORY_ONLY:
-                raise ActivationsNotInstalled(_format_capture_hint(name, REPOSITORY_ONLY[name]))
+            if name in CAPTURES:
+                raise ActivationsNotInstalled(_format_capture_hint(name, CAPTURES[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read_arrays(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
@@ -71,7 +75,8 @@ class Activations:
         _check_shapes(path, q, k, v)
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-        return cls(f"{path.stem}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
+        model = CAPTURES[path.stem].label if path.stem in CAPTURES else path.stem
+        return cls(f"{model}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
 
     @property
     def sizes(self) -> ActivationSizes:
@@ -90,12 +95,12 @@ def describe_activations(name: str) -> ActivationSizes:
     try:
         return Activations.find(name).sizes
     except ActivationsNotInstalled:
-        return REPOSITORY_ONLY[name]
+        return CAPTURES[name]
 
 
 def _format_capture_hint(name: str, sizes: ActivationSizes) -> str:
     layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
-    options = f"--model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
+    options = f"--model {sizes.label} --layers {layers} --seq-len {sizes.length} --out {file}"
     command = f"python -m efficient_attn.integrations.capture {options}"
     return f"{file} is not installed; make it ({command}), then use --activations {file}"
 

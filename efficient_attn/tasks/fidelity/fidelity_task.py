@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pydantic import Field
 from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
+from ...errors import UnsupportedError
 from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from .activations import Activations, ActivationsNotInstalled, describe_activations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ...bench.case import Case
     from ...contract.mask import Mask
     from ...contract.mechanism import Attention
+    from ...contract.shapes import Shape
     from ...instruments.roofline import Roofline
     from .exact import ExactReference
 
@@ -31,7 +34,8 @@ LIVE_BLOCKS = 8  # blocks of exact attention that exist at once, including tempo
 
 
 class FidelityKeys(Keys):
-    """activations: ``minilm``, ``smollm2``, or a file of captured tensors, identified by its content."""
+    """activations: ``minilm``, ``smollm2``, ``smollm2_8192``, or a file of captured tensors, identified by its
+    content."""
 
     activations: str = Field(default="minilm", exclude=True)
 
@@ -63,12 +67,12 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     attn, mask = case.create(), Mask(causal=config.causal)
+    _check_applicable(attn, case.shape)
     with torch.no_grad(), watch_global_state((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
         distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group)))
     row.backend_used, _ = attn.what_runs(case.shape, causal=config.causal, dtype=q.dtype, gradient=False)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
-    row.parameters = sum(p.numel() for p in attn.parameters())
     if not attn.traits.gradient:
         row.reason = "no gradient_cosine: the mechanism has no gradient"
     mean_value_error = distances.pop("mean_value_error")
@@ -79,6 +83,21 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         else:
             setattr(row, name, finite_value)
     return Record(row, {"mean_value_error": mean_value_error})
+
+
+def _check_applicable(attn: Attention, shape: Shape) -> None:
+    """Raise `UnsupportedError` for a mechanism that has to be trained, whose error would be that of initial values."""
+    import torch
+
+    parameters = sum(p.numel() for p in attn.parameters())
+    sample = attn.sample(replace(shape, n=1, m=1), generator=torch.Generator())
+    for needs_training, reason in (
+        (parameters > 0, f"it has {parameters:,} parameters"),
+        (bool(attn.traits.inputs), f"it takes further inputs: {', '.join(attn.traits.inputs)}"),
+        (sample.k is sample.q, "its queries are its keys"),
+    ):
+        if needs_training:
+            raise UnsupportedError(f"not applicable: {attn.label} has to be trained ({reason})")
 
 
 def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:

@@ -136,6 +136,7 @@ HEADS = "each of the encoder's heads has keys of its own, and sharing them has t
 LATENT = "its keys are latents, which have to be trained"
 SCORES = "its scores or positions have to be trained"
 LONG = "its window holds all of the text"
+PLUGIN = "it is exact or causal attention under another name"
 COMPILED = "it computes the same as the other backend and has the same reference implementation"
 WITHOUT_FIDELITY = {
     "gqa": HEADS,
@@ -156,12 +157,13 @@ WITHOUT_FIDELITY = {
     "linear:backend=cpp": COMPILED,
     "cosformer:backend=cpp": COMPILED,
     "general": SCORES,
+    "cosine": SCORES,
     "additive": SCORES,
     "broadcast_additive": SCORES,
     "luong_local:window=128": SCORES,
-    "bare_sdpa": "it is full attention without checks",
+    "bare_sdpa": PLUGIN,
     "sdpa_gqa": HEADS,
-    "lookback_window:window=128": "it is causal without a mask; sliding_window has a fidelity with a causal mask",
+    "lookback_window:window=128": PLUGIN,
     "linformer:rank=256": "its projections have to be trained",
     "reformer:bucket_size=64:n_hashes=4": "its keys are its queries, and the encoder's are not",
     "random_feature:gated=true:n_features=64": "its gate has to be trained",
@@ -169,6 +171,7 @@ WITHOUT_FIDELITY = {
 WITH_FIDELITY = sorted(
     set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "complexity"}
+    - {"fidelity_long"}  # it times nothing
     - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # these train models instead
     - {name for name in list_suite_names() if name.startswith("swap")}
 )
@@ -183,6 +186,24 @@ def test_timed_specs_have_a_fidelity_case_or_a_reason(name: str) -> None:
     assert sorted(evaluated & WITHOUT_FIDELITY.keys()) == []
 
 
+COMPARED = ("quickstart", "promises", "breadth", "decode", "sparse", "linear")
+COMPARED_LENGTHS = {"MiniLM at 384": (384, False), "SmolLM2 at 2048": (2048, True), "SmolLM2 at 8192": (8192, True)}
+WITHOUT_ROW = {HEADS, LATENT, COMPILED, PLUGIN}  # reasons for which fidelity_long has no row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", COMPARED_LENGTHS)
+def test_fidelity_long_has_a_row_for_every_timed_spec_at_every_length(part: str) -> None:
+    cases = [c for c in _planned("fidelity_long") if c.group.part == part]
+    assert {(c.group.config.seq_len, c.group.config.causal) for c in cases} == {COMPARED_LENGTHS[part]}
+    timed = {c.variant for name in COMPARED for c in _planned(name) if c.group.task == "speed"}
+    expected = {variant for variant in timed if WITHOUT_FIDELITY.get(variant) not in WITHOUT_ROW}
+    assert sorted(expected ^ {c.variant for c in cases}) == []
+    layers = {c.group.config.layer for c in cases}
+    assert len(cases) == len(layers) * len(expected)
+    assert {c.group.config.inputs.partition("@")[0] for c in cases} == {part.partition(" ")[0].lower()}
+
+
 @pytest.mark.slow
 def test_every_spec_without_fidelity_is_timed() -> None:
     timed = {c.variant for name in WITH_FIDELITY for c in _planned(name) if c.group.task == "speed"}
@@ -191,7 +212,7 @@ def test_every_spec_without_fidelity_is_timed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", sorted({*WITH_FIDELITY} - {"fidelity_long"}))  # it takes a minute
+@pytest.mark.parametrize("name", WITH_FIDELITY)
 def test_fidelity_cases_have_an_approximation_error(name: str) -> None:
     """Otherwise a spec that refuses the heads, length or mask of the encoder would have a case without a result."""
     evaluated = [case for case in _planned(name) if case.group.task == "fidelity" and case.group.config.layer == 0]

@@ -61,13 +61,19 @@ def test_fidelity_reads_the_file(tmp_path: Path, ending: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [("--layers 9", "layers 0 to 1"), ("--seq-len 900", "256 positions"), ("--out a.txt", ".npz or .safetensors")],
+    [
+        ("--layers 9", "layers 0 to 1"),
+        ("--seq-len 900", "256 positions"),
+        ("--out a.txt", ".npz or .safetensors"),
+        ("--out gone/a.npz", "no such folder"),
+    ],
 )
 def test_invalid_input_is_reported_in_one_line(
     tmp_path: Path, more: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_tiny(tmp_path / "tiny")
     told = f"--model {tmp_path / 'tiny'} --layers 0 --seq-len 20 --out {tmp_path / 'a.npz'} {more}"
+    capsys.readouterr()  # transformers shows a bar while the model is saved
     assert capture.main(told.split()) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -13,7 +13,8 @@ import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
-from efficient_attn.bench.measuring.process_memory import is_much_more, measure_process_memory
+from efficient_attn.bench.measuring.prepared_case import is_much_more
+from efficient_attn.bench.measuring.process_memory import measure_process_memory
 from efficient_attn.engines.job import WorkerDied
 from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.rows import Row

@@ -41,6 +41,7 @@ def _run_samples(timed: TimedCall, calls: int, *, n_samples: int) -> None:
     for _ in range(n_samples):
         timed.reset(calls)
         timed.run(calls)
+        timed.settle()
         timed.verify()
 
 
@@ -111,6 +112,7 @@ def test_writes_to_inputs_through_numpy_are_detected() -> None:
     timed = _make_timed(_workload("zz_writes"))
     timed.reset(3)
     timed.run(3)
+    timed.settle()
     with pytest.raises(GlobalStateChanged, match="it wrote into its input v"):
         timed.verify()
 
@@ -174,6 +176,7 @@ def test_the_state_has_room_for_a_sample_of_steps() -> None:
     for _ in range(2):
         timed.reset(timed.max_calls)
         timed.run(timed.max_calls)
+        timed.settle()
         timed.verify()
 
 
@@ -221,6 +224,7 @@ def test_cold_decode_steps_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         timed.reset(1)
         timed.run(1)
+        timed.settle()
         timed.verify()
 
 

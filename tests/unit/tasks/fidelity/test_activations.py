@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from efficient_attn.errors import UsageError
 from efficient_attn.tasks.fidelity import activations
 from efficient_attn.tasks.fidelity.activations import (
-    REPOSITORY_ONLY,
+    CAPTURES,
     Activations,
     ActivationsNotInstalled,
     describe_activations,
@@ -44,22 +44,37 @@ def test_minilm_has_three_layers_of_a_trained_encoder() -> None:
 
 def test_smollm2_has_the_sizes_that_are_listed_for_it() -> None:
     loaded = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # not in wheels
-    assert loaded.sizes._replace(label="smollm2") == REPOSITORY_ONLY["smollm2"]
+    assert loaded.sizes._replace(label="smollm2") == CAPTURES["smollm2"]
     assert (loaded.q.shape, loaded.k.shape, loaded.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
     assert loaded.label.startswith("smollm2@")
     assert describe_activations("smollm2")._replace(label="") == loaded.sizes._replace(label="")
     assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (loaded.q, loaded.k, loaded.v))
 
 
-def test_missing_smollm2_is_reported_with_the_capture_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "length"), [("smollm2", 2048), ("smollm2_8192", 8192)])
+def test_missing_captures_are_reported_with_the_command(
+    name: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
-    command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
-    with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations smollm2.npz"):
-        Activations.find("smollm2")
-    assert describe_activations("smollm2") == REPOSITORY_ONLY["smollm2"]
+    command = f"efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len {length} --out {name}.npz"
+    with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations {name}.npz"):
+        Activations.find(name)
+    assert describe_activations(name) == CAPTURES[name]
+    assert (CAPTURES[name].label, CAPTURES[name].length) == ("smollm2", length)
     with pytest.raises(UsageError, match="no such file") as caught:
         describe_activations("minilm")
     assert not isinstance(caught.value, ActivationsNotInstalled)
+
+
+def test_captures_are_labelled_by_their_model_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "smollm2_8192.npz"
+    _npz(tmp_path, **_arrays(2, 4, 10, 8, kv_heads=2)).rename(file)
+    monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
+    by_name, by_path = Activations.find("smollm2_8192"), Activations.find(str(file))
+    assert by_name.label == by_path.label
+    assert by_name.label.partition("@")[0] == "smollm2"
+    assert by_name.sizes.length == 10  # the file's, not the listed one
 
 
 def test_layers_are_selected_by_number() -> None:
@@ -156,7 +171,10 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "broken safetensors": (_named("mine.safetensors", b"\xff" * 40), "cannot be read"),
     "empty file": (_named("mine.npz", b""), "cannot be read"),
     "another kind of file": (_named("mine.pt", b""), r"a \.npz or \.safetensors file"),
-    "no file": (lambda folder: folder / "gone.npz", r"gone\.npz: no such file \(built in: minilm, smollm2\)"),
+    "no file": (
+        lambda folder: folder / "gone.npz",
+        r"gone\.npz: no such file \(built in: minilm, smollm2, smollm2_8192\)",
+    ),
     "a folder": (lambda folder: folder, "no such file"),
 }
 

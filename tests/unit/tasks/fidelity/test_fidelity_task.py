@@ -81,6 +81,33 @@ def test_fidelity_cases_are_verified() -> None:
     assert (failing.row.status, full.row.status) == ("error", "ok")
 
 
+NOT_APPLICABLE = {
+    "linformer:rank=8": "it has 3,072 parameters",
+    "cosine": "it has 12 parameters",
+    "reformer:bucket_size=16": "its queries are its keys",
+    "random_feature:gated=true:n_features=8": "it takes further inputs: gate",
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_mechanisms_that_have_to_be_trained_are_not_applicable(causal: bool) -> None:
+    """Also with a mask that they do not support."""
+    text = tiny_suites.TINY.replace('"forward"', '"fidelity"')
+    cases = tiny_suites.plan(text, variants=tuple(NOT_APPLICABLE), axes={"causal": [causal]})
+    records = measure_cases([c for c in cases if c.group.config.layer == 2])
+    assert {r.row.variant: (r.row.status, r.row.reason) for r in records} == {
+        variant: ("unsupported", f"not applicable: {variant} has to be trained ({reason})")
+        for variant, reason in NOT_APPLICABLE.items()
+    }
+    assert {r.row.relative_error for r in records} == {r.row.oracle_error for r in records} == {None}
+
+
+def test_mechanisms_that_are_not_trained_are_measured_whatever_their_buffers() -> None:
+    """Random features and drawn patterns are no parameters."""
+    records = _measure_fidelity("performer:n_features=8", "random_feature:n_features=8", "random_blocks:block_size=16")
+    assert [record.row.status for record in records] == ["ok"] * 3
+
+
 # -- causal, grouped, long -------------------------------------------------------------------------------------------
 
 
