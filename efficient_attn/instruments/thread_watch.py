@@ -12,7 +12,7 @@ from pathlib import Path
 TASKS = Path("/proc/self/task")
 MIN_FOREIGN_S = 0.005  # processor seconds in the turns of other cases that count, provided that they exceed
 MIN_FOREIGN_SHARE = 0.02  # this share of the time, the difference below which speeds count as equal
-MIN_LATE_S = 0.0002  # processor seconds after a call has returned that count
+MIN_LATE_S = 0.0005  # processor seconds after a call has returned that count
 WAIT_S = 0.02  # during which threads that a prepared case leaves behind are observed
 
 

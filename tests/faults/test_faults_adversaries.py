@@ -56,7 +56,7 @@ REASONS = {  # a pattern in the reason of its rows
     "busy_thread": "a thread that it started worked for",
     "one_core": "after its calls had returned|after the call had returned",
 }
-AT_LONG_LENGTH = ("short", "partial_rows", "wrong_tile", "unseen_precision")
+AT_LONG_LENGTH = ("one_core", "short", "partial_rows", "wrong_tile", "unseen_precision")
 NAMES = sorted({*REASONS, *SHOWN})
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu aten::scaled_dot_product_attention"
 
