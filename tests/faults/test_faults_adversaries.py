@@ -49,7 +49,7 @@ REASONS = {  # a pattern in the reason of its rows
     "partial_rows": "differs",
     "wrong_tile": "differs",
     "unseen_precision": "differs",
-    "disk": DIFFERS,
+    "disk": f"{DIFFERS}|its kernels changed",
     "flash_switch": "it turned the flash kernel of scaled_dot_product_attention off",
     "patched_function": PATCHED.format("torch.nn.functional.scaled_dot_product_attention", "adversaries_of_timing"),
     "patched_baseline": PATCHED.format("efficient_attn.variants.full.full.Full.compute", "adversaries_of_timing"),
