@@ -23,6 +23,7 @@ SAMPLES_PER_ROUND = 3  # least number of samples of a mechanism in a round, unle
 MAX_SAMPLES_PER_ROUND = 15
 MIN_SAMPLE_S = 0.002  # a sample repeats a fast call until it takes this long, far longer than reading the clock
 MIN_ROUND_S = 0.25  # rounds of fast groups get more samples until they take this long
+SLOW_CALL_S = 0.1  # a call that takes this long is timed once to plan its samples
 SELF_WARMING_S = 1.0  # a call that takes this long needs no separate warm-up
 DISTURBED_RATIO = 1.05  # wall time over processor time from which another program has used this processor
 MAX_RETRIES = 2  # largest number of repeated samples of a mechanism in a round
@@ -105,7 +106,7 @@ def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost
     start = perf_counter()
     call_s = _time_sample(subject, 1, device).wall
     reset_s = perf_counter() - start - call_s
-    if call_s < budget_s / 4 and call_s < SELF_WARMING_S:
+    if call_s < budget_s / 4 and call_s < SLOW_CALL_S:
         call_s = min(call_s, _time_sample(subject, 1, device).wall)
     call_s = max(call_s, 1e-7)  # a coarse clock may measure zero
     calls = max(subject.min_calls, min(math.ceil(MIN_SAMPLE_S / call_s), subject.max_calls))

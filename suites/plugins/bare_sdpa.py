@@ -12,7 +12,9 @@ class BareSDPA(ea.SoftmaxAttention):
     backends = ("sdpa", "dense")
 
     def forward(self, q, k, v, mask=None, **inputs):
-        if self.backend == "dense" or v is None:
+        if (
+            self.backend == "dense" or v is None or q.shape[2] != k.shape[2]
+        ):  # is_causal would align other queries first
             return super().forward(q, k, v, mask)
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=self.dropping, is_causal=mask is not None and mask.causal

@@ -58,22 +58,21 @@ def check_call(
         return check_same(w, out, attn(q, k, v, w.mask, **inputs))
 
 
-def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random) -> None:
+def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random, *, whole: bool = True) -> None:
     """Compare a whole output with that of a new instance on copies of the inputs, in two parts, cut at a drawn row.
 
     The instance has no memory of earlier calls, and the cut shifts its tiles. Packed batches, and mechanisms that are
-    compiled for each size, are not cut. Raises `InvalidResult`. For mechanisms whose single rows can be computed.
+    compiled for each size, are not cut. whole: whether both parts are computed, or a drawn one. Raises `InvalidResult`.
+    For mechanisms whose single rows can be computed.
     """
-    attn, sample, n, start = w.case.create(), _copy(sample), w.shape.n, 0
-    parts = [(sample, w.mask)]
+    attn, sample, n = w.case.create(), _copy(sample), w.shape.n
+    parts = [(slice(0, n), sample, w.mask)]
     if n > 1 and w.mask.cu_seqlens is None and not attn.compiles:
         parts = split_queries(sample, w.mask, draw_cut(n, rng), attn.traits.inputs)
-    for part, mask in parts:
-        end = start + part.q.shape[2]
+    for rows, part, mask in parts if whole else [rng.choice(parts)]:
         with torch.no_grad():
             expected = attn(part.q, part.k, part.v, mask, **part.inputs)
-        check_same(w, out[:, :, start:end].detach(), expected, "the output, compared with that of a new instance,")
-        start = end
+        check_same(w, out[:, :, rows].detach(), expected, "the output, compared with that of a new instance,")
 
 
 def draw_cut(n: int, rng: Random) -> int:

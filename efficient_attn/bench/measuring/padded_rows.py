@@ -71,8 +71,8 @@ def _slice_sample(sample: Sample, queries: Tensor | slice, keys: slice, sides: M
     return Sample(q[:, :, queries], k[:, :, keys], None if v is None else v[:, :, keys], cut)
 
 
-def split_queries(sample: Sample, mask: Mask, cut: int, sides: Mapping[str, Input]) -> list[tuple[Sample, Mask]]:
+def split_queries(sample: Sample, mask: Mask, cut: int, sides: Mapping[str, Input]) -> list[tuple[slice, Sample, Mask]]:
     """The queries before and from ``cut`` on, each with all keys. Not for packed sequences."""
     n, m = sample.q.shape[2], sample.k.shape[2]
     spans = slice(0, cut), slice(cut, n)
-    return [(_slice_sample(sample, span, slice(None), sides), mask.rows(span, n, m)) for span in spans]
+    return [(span, _slice_sample(sample, span, slice(None), sides), mask.rows(span, n, m)) for span in spans]

@@ -148,7 +148,7 @@ class ProcessRuns:
             seed=next(self.seeds),
             timeout_s=tuple(timed.until_timeout_s for timed in members),
             memory_bytes=_add_memory(conditions.memory_bytes, len(members), conditions.available_bytes),
-            energy=number == 0,
+            first=number == 0,
             choices=conditions.choices,
         )
         return conditions.engine.run(job)

@@ -71,7 +71,7 @@ class MeasureRounds:
     seed: int
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
-    energy: bool  # also measured, if the device has a counter
+    first: bool  # of its group: energy is also measured, if the device has a counter, and outputs are compared whole
     choices: kernel_choices.Choices = field(default_factory=dict)
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
@@ -83,7 +83,7 @@ class MeasureRounds:
         guard = TurnGuard(self.cases, single_thread=threads == 1 and device == "cpu")
         workloads, failed = self._make_workloads(task, board, guard)
         send(RoundResult({}, {}, failed))
-        subjects = {i: make_timed(workload, seed=self.seed) for i, workload in workloads.items()}
+        subjects = {i: make_timed(workload, seed=self.seed, whole=self.first) for i, workload in workloads.items()}
         kernels = KernelCounts(self.cases, self.sampling_plans, self.rounds)
         watch = DisturbanceWatch()
         for samples in self._run_rounds(subjects, board, guard, kernels):
@@ -150,7 +150,7 @@ class MeasureRounds:
 
     def _measure_energy(self, subjects: Mapping[int, TimedCall]) -> dict[int, float | None]:
         device = self.group.config.device
-        read = find_meter(device) if self.energy else None
+        read = find_meter(device) if self.first else None
         if read is None:
             return {}
         calls = {i: self.sampling_plans[i].cost.calls for i in subjects}

@@ -30,15 +30,16 @@ BACKGROUND_WORK_S = 0.002  # wait before verification, in which work in other th
 GRAPH_INPUT_SETS = 3  # a captured graph always reads the same tensors: one graph for each set of inputs
 
 
-def make_timed(workload: Workload, *, seed: int) -> TimedCall:
-    """The timed calls of a workload's mode, with warm or cold caches. seed: of everything random."""
+def make_timed(workload: Workload, *, seed: int, whole: bool = True) -> TimedCall:
+    """The timed calls of a workload's mode, with warm or cold caches. seed: of everything random. whole: whether the
+    first verified output is compared as a whole with that of a new instance, or a drawn part."""
     config = workload.case.group.config
     limits: dict[str, int] = {}
     if config.mode == "decode":
         calls = TimedSteps(workload, seed)
         limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS}
     else:
-        calls = TimedCalls(workload, seed)
+        calls = TimedCalls(workload, seed, whole=whole)
     subject = TimedCall(calls.run, calls.reset, calls.settle, calls.verify, calls.release, **limits)
     return subject if config.cache == "warm" else flush_caches(subject, config.device)
 
@@ -57,8 +58,8 @@ def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tupl
 class TimedCalls:
     """Consecutive calls, each on its own inputs; the result of a randomly chosen one is stored and verified."""
 
-    def __init__(self, workload: Workload, seed: int) -> None:
-        self.workload, self.random = workload, random.Random(seed)
+    def __init__(self, workload: Workload, seed: int, *, whole: bool = True) -> None:
+        self.workload, self.random, self.whole = workload, random.Random(seed), whole
         graphed = workload.case.group.config.cuda_graph
         sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
         self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
@@ -106,7 +107,7 @@ class TimedCalls:
             if len(results) > 1:
                 check_gradients(self.workload, sample, results, self.random)
             if supports_rows(self.workload):
-                check_repeated(self.workload, sample, results[0], self.random)
+                check_repeated(self.workload, sample, results[0], self.random, whole=self.whole)
         self.wholly_verified = True
         self.release()
 

@@ -304,3 +304,31 @@ def test_a_reference_that_needs_consecutive_queries_computes_row_by_row() -> Non
     wrong[:, :, 1::2] *= 1.01
     with pytest.raises(InvalidResult, match="relative error"):
         check_call(w, w.sample, (wrong,), Random(0))
+
+
+def test_a_drawn_part_is_computed_unless_the_whole_output_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = ea.SoftmaxAttention.compute
+
+    def count(self: Any, q: Tensor, *args: Any, **inputs: Any) -> Tensor:
+        sizes.append(q.shape[2])
+        return real(self, q, *args, **inputs)
+
+    w = Workload(tiny_suites.case("full", seq_len=300, causal=True))
+    out = w.forward(w.sample)
+    monkeypatch.setattr(ea.SoftmaxAttention, "compute", count)
+    check_repeated(w, w.sample, out, Random(0))
+    assert (len(sizes), sum(sizes)) == (2, 300)
+    sizes.clear()
+    wrong = out.clone()
+    wrong[:, :, 150] *= 1.01  # the middle is in either part about as often
+    found = 0
+    for seed in range(40):
+        check_repeated(w, w.sample, out, Random(seed), whole=False)
+        try:
+            check_repeated(w, w.sample, wrong, Random(seed), whole=False)
+        except InvalidResult:
+            found += 1
+    assert len(sizes) == 80
+    assert 10 <= found <= 38
+    assert len(set(sizes)) > 20

@@ -128,7 +128,8 @@ def test_queries_are_split_with_all_keys(fill: str, causal: bool, cut: int) -> N
     w = Workload(_case(fill, dtype="float64", causal=causal))
     parts = split_queries(w.sample, w.mask, cut, w.attn.traits.inputs)
     with torch.no_grad():
-        outputs = [w.attn(*sample[:3], mask) for sample, mask in parts]
+        outputs = [w.attn(*sample[:3], mask) for _, sample, mask in parts]
+    assert [rows for rows, _, _ in parts] == [slice(0, cut), slice(cut, 40)]
     assert [out.shape[2] for out in outputs] == [cut, 40 - cut]
     torch.testing.assert_close(torch.cat(outputs, 2), w.forward(w.sample))
 
