@@ -107,7 +107,7 @@ _snapshot = Snapshot(())
 def record_integrity() -> None:
     """Record the modules and classes that exist now and were not recorded before."""
     global _snapshot
-    modules = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]
+    modules = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and _is_complete(m)]
     new_modules = [module for module in modules if id(module) not in _recorded and _list_members(module)]
     if not new_modules:
         return
@@ -148,6 +148,11 @@ def find_blame(mechanism: str) -> str | None:
 def list_blame() -> dict[str, str]:
     """The reasons by mechanism, for worker processes."""
     return dict(_blamed)
+
+
+def _is_complete(module: Any) -> bool:
+    """Whether a module's own code has run, which may import the module that records."""
+    return isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False)
 
 
 def _list_classes(module: ModuleType) -> list[type]:

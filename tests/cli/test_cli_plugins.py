@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from shell import TINY, run_fresh
 
-from efficient_attn.results.frames import load
-
 MECHANISM = '''
 import efficient_attn as ea
 
@@ -102,10 +100,12 @@ def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> No
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("named_by", ["the command", "the suite"])
-def test_statistics_replaced_by_a_plugin_are_restored(named_by: str, tmp_path: Path) -> None:
+def test_a_plugin_that_replaces_statistics_and_has_no_mechanism_is_refused(named_by: str, tmp_path: Path) -> None:
     flags = ("--plugin", "mine.py") if named_by == "the command" else ()
     (tmp_path / "tiny.toml").write_text(TINY if flags else f'plugins = ["mine.py"]\n{TINY}')
     (tmp_path / "mine.py").write_text("from efficient_attn.results import stats\nstats.median = lambda values: 1e-9\n")
     done = run_fresh("run", "tiny.toml", *flags, "--seq-len", "8", "--out", "out", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert (load(tmp_path / "out").latency_ms > 1e-6).all()
+    assert done.code == 2
+    assert (
+        "--plugin mine.py: when it was imported, it replaced efficient_attn.results.stats.median by its own" in done.err
+    )

@@ -75,7 +75,12 @@ def test_output_without_a_terminal_is_plain(finished: Finished) -> None:
     text = finished.done.out
     assert "\x1b" not in text + finished.done.err
     assert "\r" not in text + finished.done.err
-    for piece in ("forward, length 128", "decode, length 128", "fidelity on minilm@", f"cases: {len(lines)} ok"):
+    for piece in (
+        "forward, length 128",
+        "decode, length 128",
+        "fidelity: MiniLM, N = 384, bidirectional",
+        f"cases: {len(lines)} ok",
+    ):
         assert piece in text
     assert re.search(r"^rounds: \d+, (none|\d+%) disturbed", text, re.MULTILINE)
     assert text.splitlines()[-1] == f"page: {Path('out') / 'report.html'}"

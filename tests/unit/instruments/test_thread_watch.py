@@ -61,7 +61,7 @@ def test_a_busy_thread_is_attributed_to_the_case_that_started_it(single_thread: 
     with _run_thread(lambda: _work(0.001)):
         _take_turn(watch, SECOND)
         assert watch.find_culprit() is None
-        _take_turn(watch, FIRST, 2 * MIN_FOREIGN_S)
+        _take_turn(watch, FIRST, 10 * MIN_FOREIGN_S)
         culprit = watch.find_culprit()
     assert culprit is not None
     assert culprit[0] == SECOND
@@ -71,7 +71,7 @@ def test_a_busy_thread_is_attributed_to_the_case_that_started_it(single_thread: 
 def test_a_thread_from_before_all_cases_has_no_owner() -> None:
     with _run_thread(lambda: _work(0.001)):
         watch = ThreadWatch(single_thread=True)
-        _take_turn(watch, FIRST, 2 * MIN_FOREIGN_S)
+        _take_turn(watch, FIRST, 10 * MIN_FOREIGN_S)
         culprit = watch.find_culprit()
     assert culprit is not None
     assert culprit[0] is None

@@ -285,27 +285,6 @@ def test_the_reference_computes_all_drawn_rows_in_one_call(monkeypatch: pytest.M
     assert sizes == [40, 40, 16]
 
 
-def test_a_reference_that_needs_consecutive_queries_computes_row_by_row() -> None:
-    sizes: list[int] = []
-
-    class Consecutive(ea.SoftmaxAttention):
-        """Exact attention whose reference uses the start of its queries."""
-
-        def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-            start = mask.start(q.shape[2], k.shape[2])
-            sizes.append(q.shape[2])
-            return super().oracle(q, k, v, ea.Mask(causal=mask.causal, query_start=start), **inputs)
-
-    ea.register("zz_consecutive", family="full")(Consecutive)
-    w = Workload(tiny_suites.case("zz_consecutive", seq_len=500, causal=True))
-    assert check_call(w, w.sample, (w.forward(w.sample),), Random(0)) < 1e-5
-    assert sizes == [1] * 96
-    wrong = w.forward(w.sample)
-    wrong[:, :, 1::2] *= 1.01
-    with pytest.raises(InvalidResult, match="relative error"):
-        check_call(w, w.sample, (wrong,), Random(0))
-
-
 def test_a_drawn_part_is_computed_unless_the_whole_output_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = ea.SoftmaxAttention.compute

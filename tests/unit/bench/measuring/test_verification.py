@@ -13,6 +13,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import verification
+from efficient_attn.bench.measuring.output_comparison import check_call
 from efficient_attn.bench.measuring.row_errors import TOLERANCE, InvalidResult
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
@@ -179,3 +180,24 @@ def test_gradients_of_one_batch_row_are_compared_as_a_fallback(
     monkeypatch.setattr(verification, "MAX_GRADIENT_PAIRS", 2 * 400**2 - 1)
     with pytest.raises(ea.UnsupportedError, match="too short"):
         verification._check_small_gradients(small, Random(0))
+
+
+def test_a_reference_that_needs_consecutive_queries_computes_row_by_row() -> None:
+    sizes: list[int] = []
+
+    class Consecutive(ea.SoftmaxAttention):
+        """Exact attention whose reference uses the start of its queries."""
+
+        def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            start = mask.start(q.shape[2], k.shape[2])
+            sizes.append(q.shape[2])
+            return super().oracle(q, k, v, ea.Mask(causal=mask.causal, query_start=start), **inputs)
+
+    ea.register("zz_consecutive", family="full")(Consecutive)
+    w = Workload(tiny_suites.case("zz_consecutive", seq_len=500, causal=True))
+    assert check_call(w, w.sample, (w.forward(w.sample),), Random(0)) < 1e-5
+    assert sizes == [1] * 96
+    wrong = w.forward(w.sample)
+    wrong[:, :, 1::2] *= 1.01
+    with pytest.raises(InvalidResult, match="relative error"):
+        check_call(w, w.sample, (wrong,), Random(0))
