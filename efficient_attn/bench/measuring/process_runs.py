@@ -77,9 +77,7 @@ class ProcessRuns:
         self.records: dict[str, Record] = {}
         # differs between sessions too: a mechanism that stores results by contents on disk never finds one
         self.seed = zlib.crc32(repr(group).encode() + secrets.token_bytes(SALT_BYTES))
-        self.seeds = itertools.count(
-            self.seed
-        )  # one for each worker: a repeated process run gets other contents as well
+        self.seeds = itertools.count(self.seed)  # one a worker: a repeated process run also gets other contents
         self.rounds_per_run = math.ceil(group.sampling.rounds / group.sampling.processes)
         self.min_runs = math.ceil(group.sampling.rounds / self.rounds_per_run)
         self.max_runs = max(self.min_runs, group.sampling.max_rounds // self.rounds_per_run)

@@ -20,6 +20,7 @@ from efficient_attn.instruments.resident_memory import measure_resident_growth
 
 retain_freed_pages()
 kept = []
+torch.ones(8).sum(), np.ones(8, dtype=np.uint8).sum()  # loads code, which is part of resident memory
 {before}
 growth = measure_resident_growth(lambda: {call})
 print(growth.peak, growth.held)
@@ -53,14 +54,14 @@ linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="n
 )
 def test_growth_is_that_of_touched_pages_whoever_allocates_them(call: str, peak: int, held: int) -> None:
     measured = _measure(call)
-    assert measured == pytest.approx((peak, held), abs=10)
+    assert measured == pytest.approx((peak, held), abs=3)
 
 
 @linux
 @pytest.mark.slow
 def test_memory_freed_before_the_call_does_not_hide_it() -> None:
     """The allocator of workers keeps freed memory, and returns it before the call."""
-    assert _measure("torch.ones(64 * 2**18).sum()", "torch.ones(256 * 2**18).sum()")[0] == pytest.approx(64, abs=10)
+    assert _measure("torch.ones(64 * 2**18).sum()", "torch.ones(256 * 2**18).sum()")[0] == pytest.approx(64, abs=3)
 
 
 def test_a_system_without_the_counter_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
