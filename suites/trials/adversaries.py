@@ -7,8 +7,10 @@ manipulated mechanism and accept its counterpart, which differs in one line.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,19 +18,16 @@ from torch import Tensor
 
 import efficient_attn as ea
 
+sys.path.append(str(Path(__file__).parent))  # a plug-in is loaded by its path
+from adversary_base import ExactMechanism, register_pairs
 
-class AdversarialMechanism(ea.SoftmaxAttention):
+
+class AdversarialMechanism(ExactMechanism):
     """Exact attention, with a cache for the subclasses."""
-
-    honest = False
 
     def __init__(self) -> None:
         super().__init__()
         self.cache: dict[Any, Tensor] = {}
-        self.calls = 0
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
-        return super().compute(q, k, v, mask)
 
     def compute_cached(self, key: Any, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
         if self.honest:
@@ -181,12 +180,4 @@ MECHANISMS = {
     "half": Half, "numpy": Numpy, "sixty": Sixty,
 }  # fmt: skip
 
-
-def register() -> None:
-    for name, cls in MECHANISMS.items():
-        honest = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
-        ea.register(f"zz_{name}", family="full")(cls)
-        ea.register(f"zz_honest_{name}", family="full")(honest)
-
-
-register()
+register_pairs(MECHANISMS)

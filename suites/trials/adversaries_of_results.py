@@ -7,6 +7,7 @@ All compute exact attention, with one manipulation; the honest counterpart diffe
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +20,12 @@ from torch import Tensor
 
 import efficient_attn as ea
 
+sys.path.append(str(Path(__file__).parent))  # a plug-in is loaded by its path
+from adversary_base import ExactMechanism, register_pairs
+
 COMPARED_ROWS = 32  # at the start, in the middle and at the end: protocol 4 compared only these
 TILE = 64
 STORED_CALLS = 200  # of a process, on disk
-
-
-class ExactMechanism(ea.SoftmaxAttention):
-    """Exact attention, with a count of calls for the subclasses."""
-
-    honest = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
-        return super().compute(q, k, v, mask)
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------------
@@ -167,12 +158,4 @@ MECHANISMS = {
     "numpy_workspace": NumpyWorkspace, "retained_buffers": RetainedBuffers, "hidden_cache": HiddenCache, "disk": Disk,
 }  # fmt: skip
 
-
-def register() -> None:
-    for name, cls in MECHANISMS.items():
-        honest = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
-        ea.register(f"zz_{name}", family="full")(cls)
-        ea.register(f"zz_honest_{name}", family="full")(honest)
-
-
-register()
+register_pairs(MECHANISMS)

@@ -6,10 +6,12 @@ All compute exact attention, with one manipulation; the honest counterpart diffe
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,27 +20,17 @@ from torch import Tensor
 
 import efficient_attn as ea
 
+sys.path.append(str(Path(__file__).parent))  # a plug-in is loaded by its path
+from adversary_base import ExactMechanism, register_pairs
+
 FIRST_CALLS = 8  # that are not manipulated: about as many as verification and calibration make
 attend_with_torch = F.scaled_dot_product_attention
-
-
-class TimedMechanism(ea.SoftmaxAttention):
-    """Exact attention, with a count of calls for the subclasses."""
-
-    honest = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
-        return super().compute(q, k, v, mask)
 
 
 # -- the baseline ------------------------------------------------------------------------------------------------------
 
 
-class FlashSwitch(TimedMechanism):
+class FlashSwitch(ExactMechanism):
     """Turns torch's flash kernel off when it is created, so that the baseline uses a slower one."""
 
     def __init__(self) -> None:
@@ -59,7 +51,7 @@ def slow_down(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_twice
 
 
-class PatchedFunction(TimedMechanism):
+class PatchedFunction(ExactMechanism):
     """Replaces torch's attention by a slow one."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -67,7 +59,7 @@ class PatchedFunction(TimedMechanism):
         return attend_with_torch(q, k, v)
 
 
-class PatchedBaseline(TimedMechanism):
+class PatchedBaseline(ExactMechanism):
     """Gives the baseline a slow ``compute``."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -78,7 +70,7 @@ class PatchedBaseline(TimedMechanism):
         return self.attend(q, k, v, mask)
 
 
-class BusyThread(TimedMechanism):
+class BusyThread(ExactMechanism):
     """Starts a thread that uses the processor whenever other mechanisms are called."""
 
     called = False
@@ -101,7 +93,7 @@ class BusyThread(TimedMechanism):
 # -- background threads ------------------------------------------------------------------------------------------------
 
 
-class OneCore(TimedMechanism):
+class OneCore(ExactMechanism):
     """Computes the last row, which is compared first, and leaves the others to a thread that works after the call."""
 
     def __init__(self) -> None:
@@ -118,7 +110,7 @@ class OneCore(TimedMechanism):
         return out
 
 
-class TwoCores(TimedMechanism):
+class TwoCores(ExactMechanism):
     """Computes half of the rows in a second thread, where one is requested."""
 
     def __init__(self) -> None:
@@ -139,12 +131,4 @@ MECHANISMS = {
     "busy_thread": BusyThread, "one_core": OneCore, "two_cores": TwoCores,
 }  # fmt: skip
 
-
-def register() -> None:
-    for name, cls in MECHANISMS.items():
-        honest = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
-        ea.register(f"zz_{name}", family="full")(cls)
-        ea.register(f"zz_honest_{name}", family="full")(honest)
-
-
-register()
+register_pairs(MECHANISMS)

@@ -264,15 +264,21 @@ def test_whole_outputs_of_correct_mechanisms_are_accepted(variant: str, dtype: s
         check_call(w, w.sample, (out,), Random(seed))
 
 
-def test_the_reference_computes_all_drawn_rows_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def _list_query_counts(monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
+    """A list that gets the number of queries of each call of a method of exact attention."""
     sizes: list[int] = []
-    real = ea.SoftmaxAttention.oracle
+    real = getattr(ea.SoftmaxAttention, method)
 
     def count(self: Any, q: Tensor, *args: Any, **inputs: Any) -> Tensor:
         sizes.append(q.shape[2])
         return real(self, q, *args, **inputs)
 
-    monkeypatch.setattr(ea.SoftmaxAttention, "oracle", count)
+    monkeypatch.setattr(ea.SoftmaxAttention, method, count)
+    return sizes
+
+
+def test_the_reference_computes_all_drawn_rows_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = _list_query_counts(monkeypatch, "oracle")
     w = Workload(tiny_suites.case("full", seq_len=1000))
     assert w.reference_supports_positions
     sizes.clear()
@@ -286,16 +292,9 @@ def test_the_reference_computes_all_drawn_rows_in_one_call(monkeypatch: pytest.M
 
 
 def test_a_drawn_part_is_computed_unless_the_whole_output_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    real = ea.SoftmaxAttention.compute
-
-    def count(self: Any, q: Tensor, *args: Any, **inputs: Any) -> Tensor:
-        sizes.append(q.shape[2])
-        return real(self, q, *args, **inputs)
-
     w = Workload(tiny_suites.case("full", seq_len=300, causal=True))
     out = w.forward(w.sample)
-    monkeypatch.setattr(ea.SoftmaxAttention, "compute", count)
+    sizes = _list_query_counts(monkeypatch, "compute")
     check_repeated(w, w.sample, out, Random(0))
     assert (len(sizes), sum(sizes)) == (2, 300)
     sizes.clear()
