@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.job import Limits, WorkerDied
-from ..engines.local import LocalEngine, Method, choose_method
+from ..engines.local import Method
 from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import describe_settings
@@ -32,7 +32,7 @@ from ..results.store import RunWriter, read_sessions
 from .case import PROTOCOL, Case, group_cases
 from .case_config import Group
 from .measuring import kernel_choices
-from .measuring.conditions import PRELOAD, Conditions
+from .measuring.conditions import Conditions, make_engine
 from .measuring.group import measure_group
 from .measuring.plausibility import list_rooflines, measure_roofline
 from .planning.experimental_design import list_sections
@@ -149,7 +149,7 @@ class _Session:
     def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.writer = writer
-        self.engine = LocalEngine(method or choose_method(), preload=PRELOAD)
+        self.engine = make_engine(method)
         self.started = time.perf_counter()
         self.entry: dict[str, Any] = {
             "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

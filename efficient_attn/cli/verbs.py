@@ -64,16 +64,16 @@ def run(args: Namespace) -> int:
 def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
+    from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
     from ..engines.job import Limits
-    from ..engines.local import LocalEngine, choose_method
     from ..tasks import TABLE
 
     loaded = load_suite(
         args.suite, TABLE, load=load_guarded_plugin
     )  # reports a misspelled name before torch is imported
     # the engine's server imports torch and the measuring code while this process does
-    LocalEngine(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
+    make_engine(args.start_method).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
     from . import console, summary

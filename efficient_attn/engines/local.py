@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from ..instruments import integrity
 from ..registry import plugins
 from ..results.rows import Status
 from .job import EngineTimes, Job, StageBoard, WorkerDied
@@ -68,6 +67,8 @@ class LocalEngine:
         yield from messages
 
     def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
+        from ..instruments import integrity  # imports torch, as the fork server does at the same time
+
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()

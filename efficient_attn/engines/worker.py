@@ -1,4 +1,7 @@
-"""The worker's side: it ends with its parent, imports what it needs, and limits its memory."""
+"""The worker's side: it ends with its parent, imports what it needs, and limits its memory.
+
+The command line imports this module before torch, so that the fork server imports torch at the same time.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..instruments import integrity
 from ..instruments.allocator import retain_freed_pages
-from ..instruments.global_state import GlobalState
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -52,6 +53,8 @@ class WorkerImports:
 
     def load(self) -> None:
         """Import all. Raises `UsageError` if functions were replaced before plug-ins are imported."""
+        from ..instruments import integrity
+
         for module in self.modules:
             importlib.import_module(module)
         integrity.record_integrity()
@@ -80,6 +83,9 @@ def run_worker(job: Job, connection: Connection, fields: Any, imports: WorkerImp
 def load_watched_plugin(plugin: str) -> None:
     """Import a plug-in. If that replaces recorded functions or changes settings, it is undone, and the results of the
     plug-in's mechanisms are invalid. Raises `UsageError` if it has none."""
+    from ..instruments import integrity
+    from ..instruments.global_state import GlobalState
+
     before = GlobalState.capture()
     names = load_plugin(plugin)
     if reason := before.describe_change(random=False):

@@ -164,6 +164,7 @@ LIGHT += (
     "efficient_attn.tasks",
     "efficient_attn.tasks.speed",
     "efficient_attn.bench.planning.suite",
+    "efficient_attn.bench.measuring.conditions",
     "efficient_attn.units",
 )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ...engines.local import LocalEngine
-from ...instruments.roofline import Roofline
+from ...engines.local import LocalEngine, Method, choose_method
 from ...variants import CATALOGUE
-from .kernel_choices import Choices
+
+if TYPE_CHECKING:  # torch is not imported here, because the fork server imports it at the same time
+    from ...instruments.roofline import Roofline
+    from .kernel_choices import Choices
 
 Setting: TypeAlias = tuple[str, str, int | None]  # device, dtype and threads
 
@@ -22,6 +24,12 @@ PRELOAD = (
 )
 
 
+def make_engine(method: Method | None = None) -> LocalEngine:
+    """The engine of a run. All engines of a process share the fork server that the first one starts, and its imports:
+    what it has not imported, every worker imports again."""
+    return LocalEngine(method or choose_method(), preload=PRELOAD)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
@@ -31,7 +39,7 @@ class Conditions:
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
-    engine: LocalEngine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
+    engine: LocalEngine = field(default_factory=make_engine)
     choices: Choices = field(default_factory=dict)
     rooflines: dict[Setting, Roofline] = field(default_factory=dict)
     folder: Path | None = None
