@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import tiny_suites
 
 from efficient_attn.bench.case import Case, group_cases
+from efficient_attn.bench.measuring import round_job
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.engines.local import LocalEngine
@@ -29,3 +31,17 @@ def measure_cases(cases: Sequence[Case]) -> list[Record]:
     for record in records:
         Record.from_line(record.to_line())
     return records
+
+
+def watch_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """A function that returns whether the timing of rounds has begun."""
+    begun = False
+    original = round_job.run_rounds
+
+    def take_rounds(*args: Any, **options: Any) -> Any:
+        nonlocal begun
+        begun = True
+        return original(*args, **options)
+
+    monkeypatch.setattr(round_job, "run_rounds", take_rounds)
+    return lambda: begun

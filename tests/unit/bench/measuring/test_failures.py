@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny_suites
 import torch
-from inline_measurement import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants, watch_timing
 from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import group_cases
-from efficient_attn.bench.measuring import round_job
 from efficient_attn.kernels.native import building
 from efficient_attn.registry import class_of
 
@@ -81,22 +79,14 @@ def test_other_cases_have_no_speedup_if_the_baseline_fails() -> None:
 
 
 def test_a_case_that_fails_while_timed_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = False
+    is_timing = watch_timing(monkeypatch)
 
     def twist(out: Tensor) -> Tensor:
-        if timing:
+        if is_timing():
             raise RuntimeError("on a later call")
         return out
 
     name = tiny_suites.register_modified("zz_later", twist)
-    original = round_job.run_rounds
-
-    def take_rounds(*args: Any, **options: Any) -> Any:
-        nonlocal timing
-        timing = True
-        return original(*args, **options)
-
-    monkeypatch.setattr(round_job, "run_rounds", take_rounds)
     full, failed, linear = measure_variants("full", name, "linear")
     assert (failed.row.status, failed.row.reason) == ("error", "RuntimeError: on a later call")
     assert failed.row.latency_ms is None

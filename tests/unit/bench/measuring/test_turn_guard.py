@@ -6,17 +6,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import tiny_suites
 import torch
 import torch.nn.functional as F
-from inline_measurement import measure_cases, measure_variants
+from inline_measurement import measure_cases, measure_variants, watch_timing
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring import round_job
 from efficient_attn.bench.measuring.turn_guard import TurnGuard, is_built_in, list_mechanisms, make_guarded
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments import integrity
@@ -134,16 +132,8 @@ def test_a_switch_that_creation_turns_off_only_affects_its_own_case() -> None:
 def test_a_switch_that_is_turned_off_in_a_process_run_only_affects_its_own_case(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    is_timing = False
-    original = round_job.run_rounds
-
-    def take_rounds(*given: Any, **options: Any) -> Any:
-        nonlocal is_timing
-        is_timing = True
-        return original(*given, **options)
-
-    monkeypatch.setattr(round_job, "run_rounds", take_rounds)
-    name = _register("zz_switch", lambda: None, lambda: _disable_flash() if is_timing else None)
+    is_timing = watch_timing(monkeypatch)
+    name = _register("zz_switch", lambda: None, lambda: _disable_flash() if is_timing() else None)
     full, own, linear = measure_variants("full", name, "linear")
     assert own.row.status == "invalid"
     assert "turned the flash kernel" in (own.row.reason or "")
