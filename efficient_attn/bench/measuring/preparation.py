@@ -49,23 +49,16 @@ def prepare_case(
     call. memory_budget: for the longest context, when decoding. process_memory: whether memory is also measured in a
     new process.
     """
-    config, budget_s = case.group.config, case.group.sampling.budget_s
+    config, sampling = case.group.config, case.group.sampling
     report_stage(MAKING_INPUTS)
     workload = Workload(case)
     with watch_global_state(workload.sampled_inputs):
-        compiles = config.compiled or workload.attn.compiles
-        report_stage(COMPILING if compiles else FIRST_CALL, None if compiles else budget_s)
-        workload.warm()
-        report_stage(FIRST_CALL, budget_s)
-        if config.mode == "decode":
-            row.state_bytes = workload.held_state.total
-            add_reason(row, workload.held_state.reason)
-            report_stage(FIRST_CALL, budget_s)
-        steps = TimedSteps(workload, case.group.sampling.seed) if config.mode == "decode" else None
-        subject = make_timed(workload, seed=case.group.sampling.seed)
+        _make_slow_calls(workload, row, report_stage)
+        steps = TimedSteps(workload, sampling.seed) if config.mode == "decode" else None
+        subject = make_timed(workload, seed=sampling.seed)
 
         def make_first_call() -> None:
-            time_first_call(subject, budget_s=budget_s, device=config.device)
+            time_first_call(subject, budget_s=sampling.budget_s, device=config.device)
             subject.release()
             if steps is not None:
                 steps.reset(1)
@@ -77,15 +70,27 @@ def prepare_case(
         report_stage(VERIFYING)
         error, row.gate_len = verify_workload(workload, steps)
         row.oracle_error = finite_or_none(error)
-        row.parameters = sum(p.numel() for p in workload.attn.parameters())
-        row.clamped_rows = workload.clamped_rows()
-        row.bytes_moved = workload.bytes_moved
         _count_work(workload, row)
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
         report_stage(CALIBRATING)
-        cost = calibrate(subject, budget_s=budget_s, device=config.device)
+        cost = calibrate(subject, budget_s=sampling.budget_s, device=config.device)
     return PreparedCase(row, cost, samples | {"bytes_moved": row.bytes_moved}, process_memory)
+
+
+def _make_slow_calls(workload: Workload, row: Row, report_stage: Callable[..., None]) -> None:
+    """Compile the mechanism where that is requested, and absorb a context when decoding, whose state is counted."""
+    config, budget_s = workload.case.group.config, workload.case.group.sampling.budget_s
+    if config.compiled or workload.attn.compiles:
+        report_stage(COMPILING, None)
+    else:
+        report_stage(FIRST_CALL, budget_s)
+    workload.warm()
+    report_stage(FIRST_CALL, budget_s)
+    if config.mode == "decode":
+        row.state_bytes = workload.held_state.total
+        add_reason(row, workload.held_state.reason)
+        report_stage(FIRST_CALL, budget_s)
 
 
 def _count_memory(
@@ -116,6 +121,9 @@ def _check_growth(workload: Workload, footprint: Footprint) -> None:
 
 def _count_work(workload: Workload, row: Row) -> None:
     s, attn, config = workload.shape, workload.attn, workload.case.group.config
+    row.parameters = sum(p.numel() for p in attn.parameters())
+    row.clamped_rows = workload.clamped_rows()
+    row.bytes_moved = workload.bytes_moved
     decoding, m = config.mode == "decode", config.seq_len
     n, causal = (1, True) if decoding else (m, config.causal)
     shape, dtype, gradient = replace(s, n=n, m=m), workload.sample.q.dtype, config.mode == "forward_backward"
