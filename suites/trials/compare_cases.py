@@ -102,7 +102,7 @@ def measure_pairs(folder: Path, options: list[str]) -> Iterator[Pair]:
     yield Pair("another processor, `--across-machines`", processors, ("--across-machines",))
     newer = run_suite(folder, "present", "--part", OLDER_PART, suite="promises")
     schemas = f"base of schema {read_schema(OLDER)} (published), new run of schema {read_schema(newer)}"
-    yield Pair(schemas, (OLDER, newer))
+    yield Pair(f"{schemas}, `--across-machines`", (OLDER, newer), ("--across-machines",))
 
 
 def read_schema(run: Path) -> int:
