@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch.profiler import ProfilerActivity, profile
 
-from .memory import FUSED_KERNELS
+from .memory import list_fused_kernels
 
 TRACE_S = 0.001  # seconds that a trace takes beyond the call
 ATTENTION = "attention"  # in the names of kernels that do not depend on timings of matrix products
@@ -19,8 +19,7 @@ def trace_kernels() -> Iterator[set[str]]:
     names: set[str] = set()
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         yield names
-    events = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    names.update(name for name in {e.name() for e in events} if any(part in name for part in FUSED_KERNELS))
+    names.update(list_fused_kernels(trace.profiler.kineto_results.events()))  # type: ignore[union-attr]
 
 
 def select_attention(kernels: set[str] | list[str]) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.instruments.memory import Footprint, measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import Footprint, measure_footprint
 
 MIB, WIDTH, FLOAT_BYTES = 2**20, 64, 4  # bytes, head dimension, bytes of a float32
 SIZES = (1, 16, 128, 1024)  # MiB
@@ -71,7 +71,7 @@ def make_training(size: int, device: str) -> KnownFootprint:
         return torch.autograd.grad(out, leaves, upstream)
 
     return KnownFootprint(
-        expected, lambda: measure_training_footprint(lambda: _naive(*leaves), backward, device=device)
+        expected, lambda: measure_footprint(lambda: _naive(*leaves), backward, device=device)
     )
 
 
