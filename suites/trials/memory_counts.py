@@ -70,9 +70,7 @@ def make_training(size: int, device: str) -> KnownFootprint:
     def backward(out: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(out, leaves, upstream)
 
-    return KnownFootprint(
-        expected, lambda: measure_footprint(lambda: _naive(*leaves), backward, device=device)
-    )
+    return KnownFootprint(expected, lambda: measure_footprint(lambda: _naive(*leaves), backward, device=device))
 
 
 KINDS = (make_allocation, make_naive, make_sdpa, make_training)
