@@ -9,13 +9,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from ..engines.job import Limits, WorkerDied
+from ..engines.job import WorkerDied
 from ..engines.local import LocalEngine, Method, choose_method
 from ..errors import UsageError
 from ..instruments import integrity
@@ -81,14 +81,16 @@ def run(
     resume: bool = False,
     retry_failed: bool = False,
     overridden: Sequence[str] = (),
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
     start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not contain.
 
     retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
-    the number of finished and of planned cases. A group whose cases are timed interleaved is measured as a whole even
+    the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
+    what the machine has left. A group whose cases are timed interleaved is measured as a whole even
     if some of its rows exist, because speedups are paired; existing rows stay unchanged.
     """
     integrity.restore()  # functions that a plug-in has replaced here
@@ -103,7 +105,7 @@ def run(
             _warn_of_stale(writer, missing)
             session = _Session(loaded, writer, start_method)
             session.entry[OVERRIDES_KEY] = list(overridden)
-            conditions = session.begin([group for group, _ in planned], limits)
+            conditions = session.begin([group for group, _ in planned], timeout_s, memory_bytes)
             done = len(cases) - len(missing)
             for group, members in planned:
                 for record in measure_group(group, members, conditions):
@@ -167,15 +169,15 @@ class _Session:
         }
         self._timeout_s = loaded.suite.timeout_s
 
-    def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
+    def begin(self, planned: Sequence[Group], timeout_s: float | None, memory_bytes: int | None) -> Conditions:
         """Record what will run, measure the machine, and fix the conditions of measuring."""
         _check_same_machine(self.writer.folder, self.entry["environment"])
         self.writer.write_session(self.entry)
         available = find_available_memory()
         allowed = None if available is None else int(MEMORY_SHARE * available)
         conditions = Conditions(
-            timeout_s=limits.timeout_s or self._timeout_s,
-            memory_bytes=limits.memory_bytes or allowed,
+            timeout_s=timeout_s or self._timeout_s,
+            memory_bytes=memory_bytes or allowed,
             available_bytes=allowed,
             engine=self.engine,
             choices=self._autotune(planned),
@@ -220,7 +222,7 @@ class _Session:
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 
     def end(self, conditions: Conditions) -> None:
-        account = asdict(conditions.engine.times)
+        account = {name: getattr(self.engine, name) for name in ("starts", "starting_s", "working_s")}
         account["wall_s"] = time.perf_counter() - self.started
         self.entry["checks"] = [_inspect_again(check, conditions) for check in self.entry["checks"]]
         self.writer.write_session(

@@ -65,7 +65,6 @@ def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     from ..bench.planning.suite import load_suite
-    from ..engines.job import Limits
     from ..engines.local import LocalEngine, choose_method
     from ..tasks import TABLE
 
@@ -92,7 +91,8 @@ def _run(args: Namespace) -> int:
                 resume=args.resume,
                 retry_failed=args.retry_failed,
                 overridden=_read_overrides(args).described,
-                limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
+                timeout_s=args.timeout,
+                memory_bytes=args.memory_limit,
                 start_method=args.start_method,
                 progress=on_progress,
             )

@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import retain_freed_pages
 from ..instruments.global_state import GlobalState
+from ..instruments.resident_memory import read_status
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -134,6 +135,4 @@ def limit_memory(allowed: int | None) -> None:
         return
     import resource
 
-    status = Path("/proc/self/status").read_text()
-    now = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
-    resource.setrlimit(resource.RLIMIT_DATA, (now + allowed, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (read_status("VmData") + allowed, resource.RLIM_INFINITY))
