@@ -21,8 +21,7 @@ from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import describe_settings
 from ..instruments.disturbance import Disturbance
-from ..instruments.environment import collect_environment, find_available_memory, read_load_average
-from ..instruments.environment.devices import describe_absence
+from ..instruments.environment import collect_environment, describe_absence, find_available_memory, read_load_average
 from ..results import checkpoints
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record

@@ -74,7 +74,7 @@ class LocalEngine:
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        imports = WorkerImports(self.preload, plugins(), integrity.list_blame())
+        imports = WorkerImports(self.preload, plugins(), integrity.blamed)
         process = context.Process(target=run_worker, args=(job, sender, fields, imports, str(trace)), daemon=True)
         process.start()
         sender.close()

@@ -44,12 +44,12 @@ class WorkerFinished:
 
 @dataclass(frozen=True)
 class WorkerImports:
-    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blame: why the
-    results of mechanisms are invalid, from the import of their plug-ins in the parent process."""
+    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blamed:
+    `integrity.blamed` of the parent process, which has imported the plug-ins too."""
 
     modules: tuple[str, ...]
     plugins: tuple[str, ...]
-    blame: dict[str, str]
+    blamed: dict[str, str]
 
     def load(self) -> None:
         """Import all. Raises `UsageError` if functions were replaced before plug-ins are imported."""
@@ -58,8 +58,7 @@ class WorkerImports:
         integrity.record_integrity()
         if reason := integrity.describe_replacement():
             raise UsageError(f"the program's main module cannot be measured: {reason}")
-        for mechanism, reason in self.blame.items():
-            integrity.blame([mechanism], reason)
+        integrity.blamed.update(self.blamed)
         for plugin in self.plugins:
             load_watched_plugin(plugin)
 
@@ -87,7 +86,7 @@ def load_watched_plugin(plugin: str) -> None:
         before.restore()
         if not names:
             raise UsageError(f"--plugin {plugin}: when it was imported, {reason}")
-        integrity.blame(names, f"when its plug-in was imported, {reason}")
+        integrity.blamed.update(dict.fromkeys(names, f"when its plug-in was imported, {reason}"))
 
 
 def _prepare_process(trace: str) -> None:

@@ -100,7 +100,7 @@ class Snapshot:
 
 
 _recorded: dict[int, RecordedNamespace] = {}  # by the owner's identity
-_blamed: dict[str, str] = {}  # why results of a mechanism are invalid, by its name
+blamed: dict[str, str] = {}  # why all results of a mechanism are invalid, because of the import of its plug-in
 _snapshot = Snapshot(())
 
 
@@ -133,21 +133,6 @@ def restore() -> None:
     """Restore what was replaced."""
     for namespace in _recorded.values():
         namespace.restore()
-
-
-def blame(mechanisms: Iterable[str], reason: str) -> None:
-    """Note that the import of these mechanisms' plug-in replaced functions or changed settings."""
-    _blamed.update(dict.fromkeys(mechanisms, reason))
-
-
-def find_blame(mechanism: str) -> str | None:
-    """Why all results of a mechanism are invalid; None if they are not."""
-    return _blamed.get(mechanism)
-
-
-def list_blame() -> dict[str, str]:
-    """The reasons by mechanism, for worker processes."""
-    return dict(_blamed)
 
 
 def _is_complete(module: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import TypeVar
 from ...instruments import integrity
 from ...instruments.global_state import GlobalState, GlobalStateChanged
 from ...instruments.thread_watch import MIN_LATE_S, ThreadWatch
-from ...spec import Union
 from ...variants import CATALOGUE
 from ..case import Case
 
@@ -16,20 +15,15 @@ BUILT_IN = frozenset(entry.name for entry in CATALOGUE)
 Made = TypeVar("Made")
 
 
-def list_mechanisms(case: Case) -> list[str]:
-    """The names of a case's mechanism, several for a union of patterns."""
-    return list(case.variant.names) if isinstance(case.variant, Union) else [case.variant.name]
-
-
 def is_built_in(case: Case) -> bool:
     """Whether a case runs this package's code only, which replaces no functions: they are not compared after it."""
-    return BUILT_IN.issuperset(list_mechanisms(case))
+    return BUILT_IN.issuperset(case.variant.names)
 
 
 def check_plugin(case: Case) -> None:
     """Raise `GlobalStateChanged` if the import of the case's plug-in replaced functions or changed settings."""
-    for name in list_mechanisms(case):
-        if reason := integrity.find_blame(name):
+    for name in case.variant.names:
+        if reason := integrity.blamed.get(name):
             raise GlobalStateChanged(reason)
 
 

@@ -74,21 +74,6 @@ def describe_torch_build() -> dict[str, Any]:
     }
 
 
-def find_blas() -> str | Unknown:
-    """The library that computes torch's matrix products on the CPU."""
-    import torch
-
-    _, separator, rest = torch.__config__.show().partition("BLAS_INFO=")
-    return rest.partition(",")[0].strip() if separator else Unknown("torch's build settings name no BLAS_INFO")
-
-
-def count_threads() -> dict[str, int]:
-    """torch's threads within an operation, and of concurrent operations."""
-    import torch
-
-    return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
-
-
 def describe_runtime(root: Path = ROOT) -> dict[str, Any]:
     """The C library, and the allocators and OpenMP libraries that this process has loaded."""
     maps = read_text(root / "proc/self/maps")
