@@ -15,7 +15,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from ..engines.job import WorkerDied
 from ..engines.local import LocalEngine, Method, choose_method
 from ..errors import UsageError
 from ..instruments import integrity
@@ -95,11 +94,8 @@ def run(
     integrity.restore()  # functions that a plug-in has replaced here
     with RunWriter(folder, resume=resume) as writer:
         missing = {c.key for c in cases if _is_missing(writer.statuses.get(c.key), retry_failed)}
-        planned = [
-            (group, selected)
-            for group, members in group_cases(cases)
-            if (selected := _select_cases(group, members, missing))
-        ]
+        by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]
+        planned = [(group, members) for group, members in by_group if members]
         if planned:
             _warn_of_stale(writer, missing)
             session = _Session(loaded, writer, start_method)
@@ -148,12 +144,11 @@ class _Session:
     """A session of a run: its entry in ``run.json``, from beginning to end."""
 
     def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
-        now = dt.datetime.now(dt.UTC)
         self.writer = writer
         self.engine = LocalEngine(method or choose_method(), preload=PRELOAD)
         self.started = time.perf_counter()
         self.entry: dict[str, Any] = {
-            "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            "run_id": f"{loaded.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
             "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
             "suite_text": loaded.text,
             "command": ["efficient-attn", *sys.argv[1:]],
@@ -188,9 +183,8 @@ class _Session:
             "memory_is_enforced": sys.platform == "linux" and self.engine.method != "inline",
         }
         self.entry["seed"] = planned[0].sampling.seed
-        self.entry["checks"] = [
-            _inspect(device, planned, conditions) for device in sorted({c.config.device for c in planned})
-        ]
+        devices = sorted({group.config.device for group in planned})
+        self.entry["checks"] = [_inspect(device, planned, conditions) for device in devices]
         self._check_machine(planned)
         self.writer.write_session(self.entry)
         return conditions
@@ -224,37 +218,29 @@ class _Session:
         account = {name: getattr(self.engine, name) for name in ("starts", "starting_s", "working_s")}
         account["wall_s"] = time.perf_counter() - self.started
         self.entry["checks"] = [_inspect_again(check, conditions) for check in self.entry["checks"]]
-        self.writer.write_session(
-            self.entry | {"finished": _now(), "account": account, "load_after": read_load_average()}
-        )
+        self.entry |= {"finished": _now(), "account": account, "load_after": read_load_average()}
+        self.writer.write_session(self.entry)
 
 
 def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> dict[str, Any]:
     """Check the memory counter and measure the machine's highest rates, which are stored in the conditions."""
     if reason := describe_absence(device):
         return {"device": device, "skipped": reason}
-    settings = sorted(
-        {(c.config.dtype, c.config.threads) for c in planned if c.config.device == device and c.config.mode}, key=str
-    )
-    facts: dict[str, Any] = {"device": device}
-    try:
-        facts |= measure_roofline(device, settings, conditions, "before")
-    except WorkerDied as death:
-        facts["failed"] = death.reason  # measuring continues without a roofline
-    return facts | {"ceilings": list_rooflines(device, conditions)}
+    configs = [group.config for group in planned if group.config.device == device and group.config.mode]
+    settings = sorted({(config.dtype, config.threads) for config in configs}, key=str)
+    facts = measure_roofline(device, settings, conditions, "before")
+    return {"device": device} | facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
     """Measure the machine's highest rates again, after the run."""
     device = check["device"]
     settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
-    facts: dict[str, Any] = {}
-    try:
-        if settings:
-            measure_roofline(device, settings, conditions, "after")
-    except WorkerDied as death:
-        facts["failed"] = death.reason
-    return check | facts | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
+    if not settings:
+        return check
+    facts = measure_roofline(device, settings, conditions, "after")
+    facts.pop("seen", None)  # the disturbance before the run is reported
+    return check | facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:

@@ -24,18 +24,21 @@ def measure_roofline(
     """Measure the machine for each dtype and number of threads; the highest rates are stored in the conditions.
 
     when: ``before``, ``after`` or ``again``. Returns the disturbance (``seen``), and before the run also the result of
-    the memory check (``canary``). Raises `WorkerDied` like every job.
+    the memory check (``canary``); if the worker dies, only the reason (``failed``).
     """
     facts: dict[str, Any] = {}
     job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
-    for message in conditions.engine.run(job):
-        if isinstance(message, dict):
-            facts["canary"] = message
-        elif isinstance(message, Disturbance):
-            facts["seen"] = asdict(message)
-        else:
-            dtype, threads, roofline = message
-            add_roofline((device, dtype, threads), when, roofline, conditions)
+    try:
+        for message in conditions.engine.run(job):
+            if isinstance(message, dict):
+                facts["canary"] = message
+            elif isinstance(message, Disturbance):
+                facts["seen"] = asdict(message)
+            else:
+                dtype, threads, roofline = message
+                add_roofline((device, dtype, threads), when, roofline, conditions)
+    except WorkerDied as death:
+        return {"failed": death.reason}  # measuring continues without a roofline
     return facts
 
 
@@ -71,9 +74,7 @@ def explain_implausible(
     while reason := _compare_with_roofline(flops or 0.0, bytes_moved, seconds, conditions.rooflines[setting], config):
         if sum(when == "again" for when, _ in conditions.inspections.get(setting, ())) >= MAX_RECHECKS:
             return reason
-        try:
-            measure_roofline(config.device, [(config.dtype, config.threads)], conditions, "again")
-        except WorkerDied:
+        if "failed" in measure_roofline(config.device, [(config.dtype, config.threads)], conditions, "again"):
             return reason
     return None
 
