@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -75,25 +76,23 @@ def recommend(args: Namespace) -> int:
     from ..report.answers.requirements import Requirements
     from ..report.gather import gather
 
-    names = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
-    names += ("machine", "max_error", "max_ppl_ratio", "memory")
     min_accuracy = dict(args.min_accuracy)
     if len(min_accuracy) < len(args.min_accuracy):
         raise UsageError("recommend: --min-accuracy names a task twice")
-    limits = {name: getattr(args, name) for name in names}
+    requested = vars(args) | {"latency_ms": args.latency, "min_accuracy": min_accuracy}
+    limits = {field.name: requested[field.name] for field in fields(Requirements)}
     for name, value in (args.shape.axes if args.shape else {}).items():
         limits[name] = value if limits[name] is None else limits[name]
-    requirements = Requirements(**limits, min_accuracy=min_accuracy, latency_ms=args.latency)
+    requirements = Requirements(**limits)
     runs = choose_runs("recommend", args.run, "*/rows.jsonl*", "local/*/rows.jsonl*")
     data = RecommendationData.of(gather(runs).rows)
     check_rows(data)
     recommendation = answer(data, requirements, local_machine=name_machine())
-    code = 0 if recommendation.choices else 1
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
-        return code
-    show_answer(recommendation)
-    return code
+    else:
+        show_answer(recommendation)
+    return 0 if recommendation.choices else 1
 
 
 def show_answer(recommendation: Recommendation) -> None:
