@@ -113,7 +113,7 @@ def record_integrity() -> None:
         return
     for module in new_modules:
         _record(module, _list_members(module))
-        for cls in _list_classes(module):
+        for cls in (x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__):
             _record(cls, _list_members(cls), _list_inherited(cls))
     _record_torch(_collect_names(code for n in _recorded.values() for code in n.codes.values()))
     _snapshot = Snapshot(_recorded.values())
@@ -138,11 +138,6 @@ def restore() -> None:
 def _is_complete(module: Any) -> bool:
     """Whether a module's own code has run, which may import the module that records."""
     return isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False)
-
-
-def _list_classes(module: ModuleType) -> list[type]:
-    """The classes that a module defines."""
-    return [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
 
 
 def _list_members(owner: Any) -> dict[str, Any]:
@@ -180,13 +175,10 @@ def _record_torch(names: set[str]) -> None:
     operators = {name: getattr(torch.ops.aten, name) for name in (FUSED_ATTENTION, f"{FUSED_ATTENTION}_backward")}
     _record(torch.ops.aten, operators)
     for owner in TORCH_OWNERS:
-        members = {name: x for name, x in vars(owner).items() if name in names and _is_function(x)}
+        named = {name: x for name, x in vars(owner).items() if name in names}
+        members = {name: x for name, x in named.items() if callable(x) or isinstance(x, DESCRIPTORS)}
         inherited = frozenset(n for n in names - vars(owner).keys() if isinstance(owner, type) and hasattr(owner, n))
         _record(owner, members, inherited)
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) or isinstance(value, DESCRIPTORS)
 
 
 def _record(owner: Any, members: Mapping[str, Any], inherited: frozenset[str] = frozenset()) -> None:

@@ -103,9 +103,8 @@ def merge_rooflines(rooflines: Sequence[Roofline]) -> Roofline:
     """The highest rates of several measurements of one machine."""
     best_gemm = max(rooflines, key=lambda roofline: roofline.gemm_flops_per_s)
     best_read = max(rooflines, key=lambda roofline: roofline.bytes_per_s)
-    fastest: dict[str, CacheLevel] = {}
-    for cache in sorted((c for roofline in rooflines for c in roofline.caches), key=lambda c: c.bytes_per_s):
-        fastest[cache.name] = cache  # the fastest comes last
+    caches = sorted((c for roofline in rooflines for c in roofline.caches), key=lambda c: c.bytes_per_s)
+    fastest = {cache.name: cache for cache in caches}  # the last one of each name
     by_size = tuple(sorted(fastest.values(), key=lambda cache: cache.size))
     return Roofline(best_gemm.gemm_flops_per_s, best_read.bytes_per_s, best_gemm.gemm_by, best_read.read_by, by_size)
 

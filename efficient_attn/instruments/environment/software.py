@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import platform
@@ -19,22 +20,19 @@ PACKAGES = (
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
     *("linformer", "reformer-pytorch", "fla-core"),
 )
-# names, or prefixes that end in "_"; other variables are not stored, because they may contain secrets
+# other variables are not stored, because they may contain secrets
 VARIABLES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),
-    *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "VECLIB_*", "DNNL_*", "ONEDNN_*", "MALLOC_*"),
+    *("ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
     *("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG"),
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN_*", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
 
 
 def list_variables() -> dict[str, str]:
     """Environment variables that affect measurements."""
-    return {name: value for name, value in sorted(os.environ.items()) if _is_relevant(name)}
-
-
-def _is_relevant(name: str) -> bool:
-    return any(name == variable or (variable.endswith("_") and name.startswith(variable)) for variable in VARIABLES)
+    names = {name for pattern in VARIABLES for name in fnmatch.filter(os.environ, pattern)}
+    return {name: os.environ[name] for name in sorted(names)}
 
 
 def list_package_versions() -> dict[str, str | None]:
