@@ -30,6 +30,12 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
+# settings that several options share
+NAMES: dict[str, Any] = {"type": values.list_of(str), "metavar": "A,B"}
+FILES: dict[str, Any] = {"nargs": "+", "action": "extend", "default": [], "metavar": "FILE"}
+SHARE: dict[str, Any] = {"type": values.share, "metavar": "X"}
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser with errors of one line and without abbreviations. options: all option strings."""
 
@@ -135,13 +141,8 @@ def _add_doctor_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_suite_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
-    verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
-    verb.add_argument(
-        "--variant",
-        type=values.list_of(str),
-        metavar="A,B",
-        help="only these mechanisms; others than the suite's may be named",
-    )
+    verb.add_argument("--task", **NAMES, help="only these of the suite's tasks")
+    verb.add_argument("--variant", **NAMES, help="only these mechanisms; others than the suite's may be named")
     verb.add_argument("--part", metavar="A,B", help="only these of the suite's parts")
     verb.add_argument(
         "--shape", type=values.shape, metavar="MODEL", help="heads, key-value heads and width of a model: llama3-8b"
@@ -156,9 +157,7 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
         help="a key of a task, such as activations=my.npz",
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
-    verb.add_argument(
-        "--model", type=values.list_of(str), metavar="A,B", help="trained models: smollm2, minilm, or a folder"
-    )
+    verb.add_argument("--model", **NAMES, help="trained models: smollm2, minilm, or a folder")
     verb.add_argument("--text", metavar="FILE", help="text that models read (default: State of the Union addresses)")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     verb.add_argument(
@@ -208,17 +207,10 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases together (0.95)"
     )
-    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to ignore (2%%)")
-    verb.add_argument(
-        "--tolerance",
-        type=values.share,
-        default=0.1,
-        metavar="X",
-        help="smaller differences count as the same; a case that cannot detect this one is blind (10%%)",
-    )
-    verb.add_argument(
-        "--drift", type=values.share, default=0.02, metavar="X", help="standard deviation of a time between runs (2%%)"
-    )
+    verb.add_argument("--margin", **SHARE, default=0.02, help="differences to ignore (2%%)")
+    tolerance = "smaller differences count as the same; a case that cannot detect this one is blind (10%%)"
+    verb.add_argument("--tolerance", **SHARE, default=0.1, help=tolerance)
+    verb.add_argument("--drift", **SHARE, default=0.02, help="standard deviation of a time between runs (2%%)")
     verb.add_argument("--across-machines", action="store_true", help="compare runs of different machines anyway")
     verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
     verb.add_argument(
@@ -233,19 +225,5 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_claims_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder")
-    verb.add_argument(
-        "--claims",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="test these claims instead of the built-in ones",
-    )
-    verb.add_argument(
-        "--check",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="check claim files, and print correct hashes",
-    )
+    verb.add_argument("--claims", **FILES, help="test these claims instead of the built-in ones")
+    verb.add_argument("--check", **FILES, help="check claim files, and print correct hashes")
