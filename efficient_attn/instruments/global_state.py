@@ -148,19 +148,32 @@ class GlobalState:
 
 
 @contextmanager
-def watch_global_state(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
+def watch_global_state(
+    tensors: Sequence[Tensor] = (), *, random: bool = True, replacements: bool = True
+) -> Iterator[None]:
     """Raise `GlobalStateChanged` if code in this context changes global settings or writes into these tensors.
 
-    The settings are restored in any case, so that later mechanisms are not affected.
+    The settings are restored then, and after any other error, so that later mechanisms are not affected. random,
+    replacements: as of `GlobalState.describe_change`.
     """
     before, versions = GlobalState.capture(), [t._version for t in tensors]
     try:
         yield
-        reason = before.describe_change()
-        if reason is None and versions != [t._version for t in tensors]:
-            reason = "it wrote into its inputs"
-        if reason is not None:
+        if reason := before.describe_change(random=random, replacements=replacements):
             raise GlobalStateChanged(reason)
+        if versions != [t._version for t in tensors]:
+            raise GlobalStateChanged("it wrote into its inputs")
+    except BaseException:
+        before.restore()
+        raise
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Set torch's number of threads in this context; None leaves it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
     finally:
-        if before.describe_change():
-            before.restore()
+        torch.set_num_threads(before)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from .environment import find_available_memory
 from .environment.machine import count_cache_copies, read_cache_sizes
+from .global_state import use_threads
 from .timing import synchronize
 
 GEMM_S = 0.02  # seconds of one product: longer than a launch, shorter than changes of the clock frequency
@@ -88,7 +88,7 @@ def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, 
     """
     torch_dtype = getattr(torch, dtype)
     is_half = device == "cpu" and torch_dtype.itemsize < 4  # often computed in float32 there, and slower
-    with _use_threads(threads), torch.no_grad():
+    with use_threads(threads), torch.no_grad():
         if rough:
             read = _measure_memory_read(device, 1, BUFFER_BYTES // 4)
             return Roofline(_measure_product_roughly(device, torch.float32 if is_half else torch_dtype).rate, read.rate)
@@ -257,13 +257,3 @@ def _time_best(call: Callable[[], object], repeats: int, device: str) -> float:
         synchronize(device)
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-@contextmanager
-def _use_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...instruments import integrity
-from ...instruments.global_state import GlobalState, GlobalStateChanged
+from ...instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
 from ...instruments.thread_watch import MIN_LATE_S, ThreadWatch
 from ...variants import CATALOGUE
 from ..case import Case
@@ -32,17 +32,8 @@ def make_guarded(case: Case, make: Callable[[], Made]) -> Made:
 
     Raises `GlobalStateChanged` for other changes, and undoes them, also after another error.
     """
-    before, replacements = GlobalState.capture(), not is_built_in(case)
-    try:
-        made = make()
-        reason = before.describe_change(random=False, replacements=replacements)
-    except BaseException:
-        before.restore()
-        raise
-    if reason:
-        before.restore()
-        raise GlobalStateChanged(reason)
-    return made
+    with watch_global_state(random=False, replacements=not is_built_in(case)):
+        return make()
 
 
 class TurnGuard:
