@@ -53,23 +53,20 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
 def _show_times(rows: Any, title: str, mark: str) -> None:
     """Times, speedups and memory at the longest length, without empty columns, and the rows' reasons."""
     longest = rows[rows.seq_len == rows.seq_len.max()]
-    table = [
-        [
-            name,
-            units.duration(r.latency_ms),
-            _format_speedup(r),
-            units.size(r.peak_memory_bytes),
-            units.size(r.state_bytes),
-        ]
-        for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True)
-    ]
-    columns = ["variant", "time", "speedup (95%)", "peak memory (with output)", "state"]
-    filled = [i for i in range(len(columns)) if any(texts[i] != units.EMPTY for texts in table)]
-    table = [[texts[i] for i in filled] for texts in table]
-    print_table(f"{title}, length {rows.seq_len.max()}{mark}", [columns[i] for i in filled], table, right=columns[1:])
-    for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True):
+    labels, results = _label_variants(longest), list(longest.itertuples())
+    columns = {
+        "variant": labels,
+        "time": [units.duration(r.latency_ms) for r in results],
+        "speedup (95%)": [_format_speedup(r) for r in results],
+        "peak memory (with output)": [units.size(r.peak_memory_bytes) for r in results],
+        "state": [units.size(r.state_bytes) for r in results],
+    }
+    filled = {name: texts for name, texts in columns.items() if set(texts) != {units.EMPTY}}
+    table = list(zip(*filled.values(), strict=True))
+    print_table(f"{title}, length {rows.seq_len.max()}{mark}", list(filled), table, right=list(filled)[1:])
+    for label, r in zip(labels, results, strict=True):
         if units.is_present(r.reason):
-            print(f"{name}: {r.reason}")
+            print(f"{label}: {r.reason}")
 
 
 def _print_means(title: str, rows: Any, columns: Mapping[str, str]) -> None:
