@@ -42,9 +42,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
     )
-    verb.add_argument(
-        "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first one with rows"
-    )
+    verb.add_argument("--mode", choices=values.MODES, help="default: the first one with rows")
     verb.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
     )

@@ -27,27 +27,18 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens: 16384, 16K or 1M",
     )
-    verb.add_argument(
-        "--mode",
-        choices=("forward", "forward_backward", "prefill", "decode"),
-        default="forward",
-        help="mode; training is forward_backward (default: forward)",
-    )
+    mode_help = "mode; training is forward_backward (default: forward)"
+    verb.add_argument("--mode", choices=values.MODES, default="forward", help=mode_help)
     verb.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
     )
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
     verb.add_argument("--kv-heads", type=values.count, metavar="N", help="key-value heads (default: as many as heads)")
-    for name, text in (
-        ("heads", "heads"),
-        ("head-dim", "width of a head"),
-        ("batch", "batch size"),
-        ("threads", "threads"),
-    ):
-        verb.add_argument(
-            f"--{name}", type=values.count, metavar="N", help=f"{text} (default: the one with most measurements)"
-        )
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: the one with most measurements")
+    default = "default: the one with most measurements"
+    names = {"heads": "heads", "head-dim": "width of a head", "batch": "batch size", "threads": "threads"}
+    for name, text in names.items():
+        verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} ({default})")
+    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help=default)
     verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
     verb.add_argument("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
     for name, kind, unit, text in (

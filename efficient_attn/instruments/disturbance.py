@@ -76,7 +76,7 @@ class DisturbanceWatch:
         busy, stolen = _increase(before.busy, now.busy), _increase(before.stolen, now.stolen)
         averages, others_cores, steal_share = read_load_average(), None, None
         if wall >= MIN_COUNTED_S and busy is not None:
-            others_cores = max(0.0, busy / _ticks_per_second() - own_cpu) / wall
+            others_cores = max(0.0, busy / os.sysconf("SC_CLK_TCK") - own_cpu) / wall
             steal_share = None if stolen is None else stolen / max(1, busy + stolen)
         return Disturbance(
             wall_s=wall,
@@ -90,11 +90,6 @@ class DisturbanceWatch:
 
 def _increase(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
-
-
-def _ticks_per_second() -> int:
-    """The kernel's ticks per second."""
-    return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def _read_counters(root: Path) -> _Counters:
