@@ -90,7 +90,10 @@ def _read_content(file: Path) -> bytes:
 def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
     """All files reachable from the given ones, including them. The package of the first is followed like ours."""
     todo = [SourceName(file, ALL) for file in starts]
-    packages = frozenset({package, _find_top(todo[0].file)})
+    own_package = todo[0].file.parent  # or the folder of a file in none
+    while (own_package.parent / "__init__.py").is_file():
+        own_package = own_package.parent
+    packages = frozenset({package, own_package})
     visited: set[SourceName] = set()
     while todo:
         requested = todo.pop()
@@ -98,14 +101,6 @@ def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
             visited.add(requested)
             todo += _follow(requested, packages)
     return tuple(sorted({requested.file for requested in visited if not _is_finder(requested.file, packages)}))
-
-
-def _find_top(file: Path) -> Path:
-    """The outermost package of a file, or its folder if it is in none."""
-    folder = file.parent
-    while (folder.parent / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
 
 
 # -- from file to file ---------------------------------------------------------------------------------------------

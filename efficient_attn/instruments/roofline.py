@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
@@ -146,10 +146,12 @@ ProductShape = tuple[int, int, int]  # rows, inner, columns
 
 def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
     """The best rate of several products, square and skinny, each through all libraries that multiply here."""
-    products_by_rate = {}
-    for shape in _list_product_shapes(device, dtype):
-        for name in _list_libraries(device, dtype):
-            products_by_rate[_measure_product(name, shape, 1, device, dtype)] = name, shape
+    n = _find_size(device, dtype)
+    square = [(n // 2, n // 2, n // 2), (n, n, n), (2 * n, n, n)]
+    skinny = [(4 * n, SKINNY_SIDE, 4 * n), (4 * n, 4 * n, SKINNY_SIDE), (4 * n, n // 2, n // 2)]
+    shapes = [shape for shape in (*square, *skinny) if max(shape) <= MAX_ROWS.get(device, MAX_ROWS["cpu"])]
+    products = product(_list_libraries(device, dtype), shapes)
+    products_by_rate = {_measure_product(name, shape, 1, device, dtype): (name, shape) for name, shape in products}
     fastest = [products_by_rate[rate] for rate in sorted(products_by_rate, reverse=True)[:N_FINALISTS]]
     return max(_measure_product(name, shape, GEMM_REPEATS, device, dtype) for name, shape in fastest)
 
@@ -157,13 +159,6 @@ def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
 def _measure_product_roughly(device: str, dtype: torch.dtype) -> MeasuredRate:
     n = _find_size(device, dtype)
     return _measure_product("torch.mm", (n, n, n), 2, device, dtype)
-
-
-def _list_product_shapes(device: str, dtype: torch.dtype) -> list[ProductShape]:
-    n = _find_size(device, dtype)
-    square = [(n // 2, n // 2, n // 2), (n, n, n), (2 * n, n, n)]
-    skinny = [(4 * n, SKINNY_SIDE, 4 * n), (4 * n, 4 * n, SKINNY_SIDE), (4 * n, n // 2, n // 2)]
-    return [shape for shape in (*square, *skinny) if max(shape) <= MAX_ROWS.get(device, MAX_ROWS["cpu"])]
 
 
 def _find_size(device: str, dtype: torch.dtype) -> int:
