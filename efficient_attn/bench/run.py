@@ -235,7 +235,7 @@ def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> d
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
     """Measure the machine's highest rates again, after the run."""
     device = check["device"]
-    settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
+    settings = [(dtype, threads) for on, dtype, threads in conditions.inspections if on == device]
     if not settings:
         return check
     facts = measure_roofline(device, settings, conditions, "after")

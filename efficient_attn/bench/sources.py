@@ -110,10 +110,9 @@ def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
 def _follow(requested: SourceName, packages: frozenset[Path]) -> set[SourceName]:
     """The names that this file needs from other files."""
     file, name = requested
-    folders = [folder for folder in file.parents if any(folder.is_relative_to(package) for package in packages)]
-    names = {
-        SourceName(init, "") for folder in folders if (init := folder / "__init__.py").is_file()
-    }  # Python runs them
+    # Python runs the `__init__` of every package that contains the file
+    inits = [folder / "__init__.py" for folder in file.parents if any(folder.is_relative_to(p) for p in packages)]
+    names = {SourceName(init, "") for init in inits if init.is_file()}
     if file.suffix != ".py":
         return names | {SourceName(header, ALL) for header in _list_included(file)}
     if name:
