@@ -54,13 +54,13 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
 def _check_gpu() -> Finding:
     names = list_gpus()
     if not names:
-        return Finding.make("gpu", "no CUDA device on this machine", {}, problem="use --device cpu")
+        return Finding.make("gpu", "no CUDA device on this machine", {}, "use --device cpu")
     sensors = read_sensors()
     readings = ", ".join(f"{name} {value}" for name, value in sensors.items() if not isinstance(value, Unknown))
     numbers = {name: value_or_none(value) for name, value in sensors.items()}
     reason = next((value.reason for value in sensors.values() if isinstance(value, Unknown)), None)
     note = f"clock, power and temperature are not available: {reason}" if reason else None
-    return Finding.make("gpu", f"{names[0]}: {readings or 'no sensors'}", numbers, note=note)
+    return Finding.make("gpu", f"{names[0]}: {readings or 'no sensors'}", numbers, note, level="note")
 
 
 # -- trial measurements -----------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def _check_clock() -> Finding:
     message = f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns"
     advice = "the clock is too coarse for samples of 2 ms: check the system's clock source"
     numbers = {"overhead_s": overhead, "resolution_s": resolution}
-    return Finding.make("clock", message, numbers, problem=advice if is_coarse else None)
+    return Finding.make("clock", message, numbers, advice if is_coarse else None)
 
 
 def _check_memory_counter(device: str) -> Finding:
@@ -81,7 +81,7 @@ def _check_memory_counter(device: str) -> Finding:
         return Finding(topic="counting", message=str(counted["reason"]), level="note", numbers=counted)
     message = f"{counted['measured_bytes']} bytes counted of {counted['expected_bytes']} allocated"
     advice = "do not use the memory columns of this machine"
-    return Finding.make("counting", message, counted, problem=None if counted["ok"] else advice)
+    return Finding.make("counting", message, counted, None if counted["ok"] else advice)
 
 
 def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
     numbers = {"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor}
     is_noisy = classify_ratio(low, high) in ("faster", "slower") or noise.floor > 0.1
     advice = "measure on an idle machine, or with more rounds"
-    return Finding.make("noise", message, numbers, problem=advice if is_noisy else None)
+    return Finding.make("noise", message, numbers, advice if is_noisy else None)
 
 
 def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:

@@ -27,17 +27,10 @@ class Finding:
 
     @classmethod
     def make(
-        cls,
-        topic: str,
-        message: str,
-        numbers: Mapping[str, Any],
-        *,
-        problem: str | None = None,
-        note: str | None = None,
+        cls, topic: str, message: str, numbers: Mapping[str, Any], advice: str | None, level: Level = "problem"
     ) -> Finding:
-        """The finding whose level follows from its advice, which is that on a problem or a note."""
-        level: Level = "problem" if problem else "note" if note else "ok"
-        return cls(topic=topic, message=message, level=level, advice=problem or note, numbers=numbers)
+        """A finding of this level with advice; a good one without advice."""
+        return cls(topic=topic, message=message, level=level if advice else "ok", advice=advice, numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ def check_threads(count: int) -> Finding:
         "affinity": value_or_none(machine.read_affinity()),
     }
     advice = f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
-    return Finding.make("threads", message, numbers, problem=advice if count > limit else None)
+    return Finding.make("threads", message, numbers, advice if count > limit else None)
 
 
 def check_frequency() -> Finding:
@@ -122,7 +115,7 @@ def check_frequency() -> Finding:
     elif turbo:
         advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
     numbers = {"governor": governor, "turbo": turbo, "mhz": value_or_none(facts["mhz"])}
-    return Finding.make("frequency", message, numbers, note=advice)
+    return Finding.make("frequency", message, numbers, advice, level="note")
 
 
 def check_virtualisation() -> Finding:
@@ -132,7 +125,7 @@ def check_virtualisation() -> Finding:
     message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
     numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
     advice = "a hypervisor may take processor time away: repeat at another time to confirm small differences"
-    return Finding.make("virtual", message, numbers, note=advice if hypervisor else None)
+    return Finding.make("virtual", message, numbers, advice if hypervisor else None, level="note")
 
 
 def _format_bool(value: bool | None) -> str:
@@ -147,7 +140,7 @@ def check_memory() -> Finding:
     message += f", memory limit {_format_gib(limit)}" if limit else ""
     numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
     is_low = free is not None and free < 2**30
-    return Finding.make("memory", message, numbers, problem="free some memory: at least 1 GiB" if is_low else None)
+    return Finding.make("memory", message, numbers, "free some memory: at least 1 GiB" if is_low else None)
 
 
 def _format_gib(size: int | None) -> str:
@@ -161,4 +154,4 @@ def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
     advice = "measure at a time with less other activity"
     if disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES:
         advice = f"another program uses {disturbance.others_cores:.1f} cores: stop it"
-    return Finding.make("quiet", message, asdict(disturbance), problem=advice if reason else None)
+    return Finding.make("quiet", message, asdict(disturbance), advice if reason else None)
