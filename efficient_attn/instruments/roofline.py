@@ -150,8 +150,8 @@ def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
     square = [(n // 2, n // 2, n // 2), (n, n, n), (2 * n, n, n)]
     skinny = [(4 * n, SKINNY_SIDE, 4 * n), (4 * n, 4 * n, SKINNY_SIDE), (4 * n, n // 2, n // 2)]
     shapes = [shape for shape in (*square, *skinny) if max(shape) <= MAX_ROWS.get(device, MAX_ROWS["cpu"])]
-    products = product(_list_libraries(device, dtype), shapes)
-    products_by_rate = {_measure_product(name, shape, 1, device, dtype): (name, shape) for name, shape in products}
+    products = product(shapes, _list_libraries(device, dtype))
+    products_by_rate = {_measure_product(name, shape, 1, device, dtype): (name, shape) for shape, name in products}
     fastest = [products_by_rate[rate] for rate in sorted(products_by_rate, reverse=True)[:N_FINALISTS]]
     return max(_measure_product(name, shape, GEMM_REPEATS, device, dtype) for name, shape in fastest)
 
