@@ -24,7 +24,7 @@ from .jobs import classify_error, set_threads
 from .kernel_counts import KernelCounts
 from .prepared_case import MAKING_INPUTS, TIMING
 from .samples import make_timed
-from .turn_guard import TurnGuard, check_plugin, make_guarded
+from .turn_guard import TurnGuard, make_guarded
 from .workload import Workload
 
 
@@ -115,7 +115,6 @@ class MeasureRounds:
         for index, case in enumerate(self.cases):
             board.set_stage(index, MAKING_INPUTS, self.timeout_s[index])
             try:
-                check_plugin(case)
                 workloads[index] = make_guarded(
                     case, partial(_make_warm, task.work, replace(case, keys_model=task.keys))
                 )

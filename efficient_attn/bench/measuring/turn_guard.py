@@ -20,18 +20,15 @@ def is_built_in(case: Case) -> bool:
     return BUILT_IN.issuperset(case.variant.names)
 
 
-def check_plugin(case: Case) -> None:
-    """Raise `GlobalStateChanged` if the import of the case's plug-in replaced functions or changed settings."""
-    for name in case.variant.names:
-        if reason := integrity.blamed.get(name):
-            raise GlobalStateChanged(reason)
-
-
 def make_guarded(case: Case, make: Callable[[], Made]) -> Made:
     """Call a function that creates the case's mechanism, which may draw random numbers, but change nothing else.
 
-    Raises `GlobalStateChanged` for other changes, and undoes them, also after another error.
+    Raises `GlobalStateChanged` for other changes, and undoes them, also after another error, and if the import of the
+    case's plug-in replaced functions or changed settings.
     """
+    for name in case.variant.names:
+        if reason := integrity.blamed.get(name):
+            raise GlobalStateChanged(reason)
     with watch_global_state(random=False, replacements=not is_built_in(case)):
         return make()
 
