@@ -87,7 +87,7 @@ class MeasureRounds:
         kernels = KernelCounts(self.cases, self.sampling_plans, self.rounds)
         watch = DisturbanceWatch()
         for samples in self._run_rounds(subjects, board, guard, kernels):
-            if culprit := guard.find_culprit():
+            if culprit := guard.threads.find_culprit():
                 send(ProcessRunSpoiled(*culprit))
                 return
             failed = _classify(samples.errors)
@@ -120,7 +120,7 @@ class MeasureRounds:
                 )
             except GlobalStateChanged as error:
                 failed[index] = classify_error(error)
-            guard.attribute_threads(index)
+            guard.threads.end_turn(index)  # new threads are its own
         return workloads, failed
 
     def _run_rounds(
@@ -141,7 +141,7 @@ class MeasureRounds:
             {str(i): count for i, count in enumerate(self.rounds) if i in subjects},
             seed=self.seed,
             device=self.group.config.device,
-            single_thread=guard.single_thread,
+            single_thread=guard.threads.single_thread,
             before_sample=before_sample,
             after_clock=after_clock,
             after_sample=lambda name: guard.after_sample(int(name)),

@@ -37,14 +37,9 @@ class TurnGuard:
     """Watches the cases of a job, which take turns and are named by their index."""
 
     def __init__(self, cases: Sequence[Case], *, single_thread: bool) -> None:
-        self.single_thread = single_thread
         self._built_in = {index for index, case in enumerate(cases) if is_built_in(case)}
-        self._threads = ThreadWatch(single_thread=single_thread)
+        self.threads = ThreadWatch(single_thread=single_thread)
         self._before = GlobalState.capture()
-
-    def attribute_threads(self, index: int) -> None:
-        """The case has been created; new threads are its own."""
-        self._threads.end_turn(index)
 
     def start(self) -> None:
         """All cases have been created; from now on global state may not change."""
@@ -52,17 +47,13 @@ class TurnGuard:
 
     def after_clock(self, index: int) -> None:
         """The timed calls of the case have returned."""
-        self._threads.stop_clock()
+        self.threads.stop_clock()
 
     def after_sample(self, index: int) -> None:
         """Raise `GlobalStateChanged` if the case changed global state, or still works in the background."""
-        late_s = self._threads.end_turn(index)
+        late_s = self.threads.end_turn(index)
         if reason := self._before.describe_change(replacements=index not in self._built_in):
             self._before.restore()
             raise GlobalStateChanged(reason)
         if late_s > MIN_LATE_S:
             raise GlobalStateChanged(f"its threads worked for {late_s * 1e3:.1f} ms after its calls had returned")
-
-    def find_culprit(self) -> tuple[int | None, str] | None:
-        """The case whose threads disturbed all others, with the reason; None for threads from before all cases."""
-        return self._threads.find_culprit()
