@@ -70,8 +70,8 @@ def sources(*classes: type[Attention]) -> tuple[Path, ...]:
     """The files of a mechanism, sorted; of a union, those of all parts."""
     files: set[Path] = set()
     for cls in classes:
-        own = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]  # with its bases
-        files.update(trace(Path(file).resolve() for c in own if (file := inspect.getsourcefile(c))))
+        bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]  # itself included
+        files.update(trace(Path(file).resolve() for base in bases if (file := inspect.getsourcefile(base))))
     return tuple(sorted(files))
 
 

@@ -152,8 +152,8 @@ def info_as_json(info: Info) -> dict[str, Any]:
     fields |= {"traits": asdict(info.traits), "growth": growth, "options": dict(info.options)}
     if info.pattern is not None:
         grids = _compute_grids(info.pattern, info.traits.directions)
-        kept, is_exact = {grid.direction: grid.share for grid in grids}, all(grid.exact for grid in grids)
-        fields["pattern"] = {"length": grids[0].geometry.n, "kept": kept, "exact": is_exact}
+        shares, is_exact = {grid.direction: grid.share for grid in grids}, all(grid.exact for grid in grids)
+        fields["pattern"] = {"length": grids[0].geometry.n, "kept": shares, "exact": is_exact}
     return fields
 
 

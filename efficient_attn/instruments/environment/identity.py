@@ -66,8 +66,8 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
         "virtual": "hypervisor" in flags,
         "gpus": list(gpus),
     }
-    known = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}  # without reasons
-    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:6]
+    plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}  # without reasons
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]
     return facts | {"name": make_machine_name(facts), "digest": digest}
 
 
