@@ -17,7 +17,7 @@ from efficient_attn.bench.measuring.verification import verify_case
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.planning.suite import load_suite
-from efficient_attn.instruments.environment.devices import describe_absence
+from efficient_attn.instruments.environment import describe_absence
 from efficient_attn.tasks import TABLE
 
 SUITE = os.environ.get("EFFICIENT_ATTN_SUITE", "quickstart")

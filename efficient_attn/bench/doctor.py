@@ -19,6 +19,7 @@ from ..instruments.timing import MIN_SAMPLE_S
 from ..results.exchange import list_round_values
 from ..results.stats import MARGIN, Estimate, classify_ratio, estimate_paired_ratio, t_quantile
 from ..spec import Spec
+from . import readiness
 from .case_config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
@@ -27,15 +28,7 @@ from .measuring.preparation import prepare_case
 from .measuring.workload import Workload
 from .planning.case_factory import make_case
 from .planning.cost_estimate import estimate_call
-from .readiness import (
-    Diagnosis,
-    Finding,
-    check_frequency,
-    check_load,
-    check_memory,
-    check_threads,
-    check_virtualisation,
-)
+from .readiness import Diagnosis, Finding
 from .task import Task
 
 ROUNDS = 8  # of an ordinary run, for which the noise floor is reported
@@ -47,7 +40,8 @@ NOISE = Task(name="noise", words=(), plan=lambda request: (), judge=prepare_case
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
     """Check the machine in about 6 seconds, with ``quick`` 3. threads: those of the planned measurements."""
     count = threads or torch.get_num_threads()
-    findings = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
+    findings = [readiness.check_threads(count), readiness.check_frequency(), readiness.check_virtualisation()]
+    findings += [readiness.check_memory(), _check_clock()]
     if device == "cuda":
         findings.append(_check_gpu())
     if device == "cpu" or torch.cuda.is_available():
@@ -60,16 +54,13 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
 def _check_gpu() -> Finding:
     names = list_gpus()
     if not names:
-        return Finding(
-            topic="gpu", message="no CUDA device on this machine", level="problem", advice="use --device cpu"
-        )
+        return Finding.make("gpu", "no CUDA device on this machine", {}, "use --device cpu")
     sensors = read_sensors()
     readings = ", ".join(f"{name} {value}" for name, value in sensors.items() if not isinstance(value, Unknown))
-    message = f"{names[0]}: {readings or 'no sensors'}"
     numbers = {name: value_or_none(value) for name, value in sensors.items()}
     reason = next((value.reason for value in sensors.values() if isinstance(value, Unknown)), None)
-    advice = f"clock, power and temperature are not available: {reason}" if reason else None
-    return Finding(topic="gpu", message=message, level="note" if reason else "ok", advice=advice, numbers=numbers)
+    note = f"clock, power and temperature are not available: {reason}" if reason else None
+    return Finding.make("gpu", f"{names[0]}: {readings or 'no sensors'}", numbers, note, level="note")
 
 
 # -- trial measurements -----------------------------------------------------------------------------------------------
@@ -77,14 +68,11 @@ def _check_gpu() -> Finding:
 
 def _check_clock() -> Finding:
     overhead, resolution = measure_timer_overhead(), measure_timer_resolution()
-    coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
-    return Finding(
-        topic="clock",
-        message=f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns",
-        level="problem" if coarse else "ok",
-        advice="the clock is too coarse for samples of 2 ms: check the system's clock source" if coarse else None,
-        numbers={"overhead_s": overhead, "resolution_s": resolution},
-    )
+    is_coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
+    message = f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns"
+    advice = "the clock is too coarse for samples of 2 ms: check the system's clock source"
+    numbers = {"overhead_s": overhead, "resolution_s": resolution}
+    return Finding.make("clock", message, numbers, advice if is_coarse else None)
 
 
 def _check_memory_counter(device: str) -> Finding:
@@ -92,10 +80,8 @@ def _check_memory_counter(device: str) -> Finding:
     if counted["ok"] is None:
         return Finding(topic="counting", message=str(counted["reason"]), level="note", numbers=counted)
     message = f"{counted['measured_bytes']} bytes counted of {counted['expected_bytes']} allocated"
-    if counted["ok"]:
-        return Finding(topic="counting", message=message, numbers=counted)
     advice = "do not use the memory columns of this machine"
-    return Finding(topic="counting", message=message, level="problem", advice=advice, numbers=counted)
+    return Finding.make("counting", message, counted, None if counted["ok"] else advice)
 
 
 def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
@@ -107,7 +93,7 @@ def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
     message = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
     message += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in roofline.caches[-1:])
     yield Finding(topic="rates", message=message, numbers=asdict(roofline))
-    yield check_load(disturbance, threads if device == "cpu" else None)
+    yield readiness.check_load(disturbance, threads if device == "cpu" else None)
 
 
 class AANoise(NamedTuple):
@@ -125,17 +111,16 @@ class AANoise(NamedTuple):
 def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
     noise = _measure_aa(device, threads, quick)
     if isinstance(noise, str):
-        return Finding(topic="noise", message=f"not measured: {noise}", level="problem", numbers={})
+        return Finding(topic="noise", message=f"not measured: {noise}", level="problem")
     ratio, low, high = noise.ratio
     if low is None or high is None:
         return Finding(topic="noise", message="not measured: too few rounds", level="problem")
     message = f"A/A ratio {ratio:.3f} ({low:.3f} to {high:.3f}), standard deviation of a round {noise.spread:.1%}"
     message += f"; differences below {noise.floor:.1%} are not significant here"
     numbers = {"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor}
-    if classify_ratio(low, high) not in ("faster", "slower") and noise.floor <= 0.1:
-        return Finding(topic="noise", message=message, numbers=numbers)
+    is_noisy = classify_ratio(low, high) in ("faster", "slower") or noise.floor > 0.1
     advice = "measure on an idle machine, or with more rounds"
-    return Finding(topic="noise", message=message, level="problem", advice=advice, numbers=numbers)
+    return Finding.make("noise", message, numbers, advice if is_noisy else None)
 
 
 def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
@@ -144,14 +129,8 @@ def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     sizes: dict[str, Any] = {"heads": 4, "seq_len": 512, "head_dim": 64, "max_len": 512}
     config = CaseConfig(mode="forward", device=device, dtype=DTYPE.get(device, "float32"), threads=threads, **sizes)
     sampling = Sampling(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
-    names: dict[str, Any] = {
-        "suite": "doctor",
-        "part": "noise",
-        "task": "noise",
-        "target": f"{__name__}:NOISE",
-        "baseline": "full",
-    }
-    group = Group(config=config, sampling=sampling, **names)
+    task: dict[str, Any] = {"part": "noise", "task": "noise", "target": f"{__name__}:NOISE", "baseline": "full"}
+    group = Group(suite="doctor", config=config, sampling=sampling, **task)
     backend = make_case(group, Spec("full"), None).create().backend
     cases = [make_case(group, Spec("full", backend=name), None) for name in (None, backend)]
     records = list(measure_group(group, cases, Conditions(timeout_s=120)))

@@ -25,6 +25,13 @@ class Finding:
     advice: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def make(
+        cls, topic: str, message: str, numbers: Mapping[str, Any], advice: str | None, level: Level = "problem"
+    ) -> Finding:
+        """A finding of this level with advice; a good one without advice."""
+        return cls(topic=topic, message=message, level=level if advice else "ok", advice=advice, numbers=numbers)
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -93,10 +100,8 @@ def check_threads(count: int) -> Finding:
         "quota": quota,
         "affinity": value_or_none(machine.read_affinity()),
     }
-    if count <= limit:
-        return Finding(topic="threads", message=message, numbers=numbers)
     advice = f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
-    return Finding(topic="threads", message=message, level="problem", advice=advice, numbers=numbers)
+    return Finding.make("threads", message, numbers, advice if count > limit else None)
 
 
 def check_frequency() -> Finding:
@@ -110,7 +115,7 @@ def check_frequency() -> Finding:
     elif turbo:
         advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
     numbers = {"governor": governor, "turbo": turbo, "mhz": value_or_none(facts["mhz"])}
-    return Finding(topic="frequency", message=message, level="note" if advice else "ok", advice=advice, numbers=numbers)
+    return Finding.make("frequency", message, numbers, advice, level="note")
 
 
 def check_virtualisation() -> Finding:
@@ -119,10 +124,8 @@ def check_virtualisation() -> Finding:
     kind, container, hypervisor = value_or_none(facts["kind"]), facts["container"], value_or_none(facts["hypervisor"])
     message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
     numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
-    if not hypervisor:
-        return Finding(topic="virtual", message=message, numbers=numbers)
     advice = "a hypervisor may take processor time away: repeat at another time to confirm small differences"
-    return Finding(topic="virtual", message=message, level="note", advice=advice, numbers=numbers)
+    return Finding.make("virtual", message, numbers, advice if hypervisor else None, level="note")
 
 
 def _format_bool(value: bool | None) -> str:
@@ -136,10 +139,8 @@ def check_memory() -> Finding:
     message = f"{_format_gib(free)} available of {_format_gib(total)}"
     message += f", memory limit {_format_gib(limit)}" if limit else ""
     numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
-    if free is None or free >= 2**30:
-        return Finding(topic="memory", message=message, numbers=numbers)
-    advice = "free some memory: at least 1 GiB"
-    return Finding(topic="memory", message=message, level="problem", advice=advice, numbers=numbers)
+    is_low = free is not None and free < 2**30
+    return Finding.make("memory", message, numbers, "free some memory: at least 1 GiB" if is_low else None)
 
 
 def _format_gib(size: int | None) -> str:
@@ -148,11 +149,9 @@ def _format_gib(size: int | None) -> str:
 
 def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
     """Other activity on the machine. threads: those of the measurement; a single one should not have had to wait."""
-    reason, numbers = disturbance.describe(threads), asdict(disturbance)
+    reason = disturbance.describe(threads)
     message = (reason or "nothing else ran") + ("" if disturbance.load is None else f", load {disturbance.load:.2f}")
-    if not reason:
-        return Finding(topic="quiet", message=message, numbers=numbers)
     advice = "measure at a time with less other activity"
     if disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES:
         advice = f"another program uses {disturbance.others_cores:.1f} cores: stop it"
-    return Finding(topic="quiet", message=message, level="problem", advice=advice, numbers=numbers)
+    return Finding.make("quiet", message, asdict(disturbance), advice if reason else None)

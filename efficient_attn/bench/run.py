@@ -9,20 +9,18 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from ..engines.job import Limits, WorkerDied
 from ..engines.local import Method
 from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import describe_settings
 from ..instruments.disturbance import Disturbance
-from ..instruments.environment import collect_environment, find_available_memory, read_load_average
-from ..instruments.environment.devices import describe_absence
+from ..instruments.environment import collect_environment, describe_absence, find_available_memory, read_load_average
 from ..results import checkpoints
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
@@ -81,29 +79,28 @@ def run(
     resume: bool = False,
     retry_failed: bool = False,
     overridden: Sequence[str] = (),
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
     start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not contain.
 
     retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
-    the number of finished and of planned cases. A group whose cases are timed interleaved is measured as a whole even
+    the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
+    what the machine has left. A group whose cases are timed interleaved is measured as a whole even
     if some of its rows exist, because speedups are paired; existing rows stay unchanged.
     """
     integrity.restore()  # functions that a plug-in has replaced here
     with RunWriter(folder, resume=resume) as writer:
         missing = {c.key for c in cases if _is_missing(writer.statuses.get(c.key), retry_failed)}
-        planned = [
-            (group, selected)
-            for group, members in group_cases(cases)
-            if (selected := _select_cases(group, members, missing))
-        ]
+        by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]
+        planned = [(group, members) for group, members in by_group if members]
         if planned:
             _warn_of_stale(writer, missing)
             session = _Session(loaded, writer, start_method)
             session.entry[OVERRIDES_KEY] = list(overridden)
-            conditions = session.begin([group for group, _ in planned], limits)
+            conditions = session.begin([group for group, _ in planned], timeout_s, memory_bytes)
             done = len(cases) - len(missing)
             for group, members in planned:
                 for record in measure_group(group, members, conditions):
@@ -147,12 +144,11 @@ class _Session:
     """A session of a run: its entry in ``run.json``, from beginning to end."""
 
     def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
-        now = dt.datetime.now(dt.UTC)
         self.writer = writer
         self.engine = make_engine(method)
         self.started = time.perf_counter()
         self.entry: dict[str, Any] = {
-            "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            "run_id": f"{loaded.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
             "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
             "suite_text": loaded.text,
             "command": ["efficient-attn", *sys.argv[1:]],
@@ -167,15 +163,15 @@ class _Session:
         }
         self._timeout_s = loaded.suite.timeout_s
 
-    def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
+    def begin(self, planned: Sequence[Group], timeout_s: float | None, memory_bytes: int | None) -> Conditions:
         """Record what will run, measure the machine, and fix the conditions of measuring."""
         _check_same_machine(self.writer.folder, self.entry["environment"])
         self.writer.write_session(self.entry)
         available = find_available_memory()
         allowed = None if available is None else int(MEMORY_SHARE * available)
         conditions = Conditions(
-            timeout_s=limits.timeout_s or self._timeout_s,
-            memory_bytes=limits.memory_bytes or allowed,
+            timeout_s=timeout_s or self._timeout_s,
+            memory_bytes=memory_bytes or allowed,
             available_bytes=allowed,
             engine=self.engine,
             choices=self._autotune(planned),
@@ -187,9 +183,8 @@ class _Session:
             "memory_is_enforced": sys.platform == "linux" and self.engine.method != "inline",
         }
         self.entry["seed"] = planned[0].sampling.seed
-        self.entry["checks"] = [
-            _inspect(device, planned, conditions) for device in sorted({c.config.device for c in planned})
-        ]
+        devices = sorted({group.config.device for group in planned})
+        self.entry["checks"] = [_inspect(device, planned, conditions) for device in devices]
         self._check_machine(planned)
         self.writer.write_session(self.entry)
         return conditions
@@ -220,40 +215,32 @@ class _Session:
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 
     def end(self, conditions: Conditions) -> None:
-        account = asdict(conditions.engine.times)
+        account = {name: getattr(self.engine, name) for name in ("starts", "starting_s", "working_s")}
         account["wall_s"] = time.perf_counter() - self.started
         self.entry["checks"] = [_inspect_again(check, conditions) for check in self.entry["checks"]]
-        self.writer.write_session(
-            self.entry | {"finished": _now(), "account": account, "load_after": read_load_average()}
-        )
+        self.entry |= {"finished": _now(), "account": account, "load_after": read_load_average()}
+        self.writer.write_session(self.entry)
 
 
 def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> dict[str, Any]:
     """Check the memory counter and measure the machine's highest rates, which are stored in the conditions."""
     if reason := describe_absence(device):
         return {"device": device, "skipped": reason}
-    settings = sorted(
-        {(c.config.dtype, c.config.threads) for c in planned if c.config.device == device and c.config.mode}, key=str
-    )
-    facts: dict[str, Any] = {"device": device}
-    try:
-        facts |= measure_roofline(device, settings, conditions, "before")
-    except WorkerDied as death:
-        facts["failed"] = death.reason  # measuring continues without a roofline
-    return facts | {"ceilings": list_rooflines(device, conditions)}
+    configs = [group.config for group in planned if group.config.device == device and group.config.mode]
+    settings = sorted({(config.dtype, config.threads) for config in configs}, key=str)
+    facts = measure_roofline(device, settings, conditions, "before")
+    return {"device": device} | facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
     """Measure the machine's highest rates again, after the run."""
     device = check["device"]
-    settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
-    facts: dict[str, Any] = {}
-    try:
-        if settings:
-            measure_roofline(device, settings, conditions, "after")
-    except WorkerDied as death:
-        facts["failed"] = death.reason
-    return check | facts | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
+    settings = [(dtype, threads) for on, dtype, threads in conditions.inspections if on == device]
+    if not settings:
+        return check
+    facts = measure_roofline(device, settings, conditions, "after")
+    facts.pop("seen", None)  # the disturbance before the run is reported
+    return check | facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:

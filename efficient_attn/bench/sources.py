@@ -29,6 +29,7 @@ from ..variants import CATALOGUE
 PACKAGE = Path(__file__).resolve().parents[1]
 FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # files that find mechanisms by name
 LIBRARIES = {*sys.stdlib_module_names, "torch"}  # whose base classes are not sources
+DOTTED_NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?")  # efficient_attn.kernels.dense:widen, for one
 ALL = "*"
 
 
@@ -67,13 +68,11 @@ def fingerprint(*classes: type[Attention]) -> str:
 
 def sources(*classes: type[Attention]) -> tuple[Path, ...]:
     """The files of a mechanism, sorted; of a union, those of all parts."""
-    return tuple(sorted({file for cls in classes for file in trace(_list_own_files(cls))}))
-
-
-def _list_own_files(cls: type[Attention]) -> list[Path]:
-    """The files of a class and its bases, its own first."""
-    classes = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
-    return [Path(file).resolve() for c in classes if (file := inspect.getsourcefile(c))]
+    files: set[Path] = set()
+    for cls in classes:
+        bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]  # itself included
+        files.update(trace(Path(file).resolve() for base in bases if (file := inspect.getsourcefile(base))))
+    return tuple(sorted(files))
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -91,7 +90,10 @@ def _read_content(file: Path) -> bytes:
 def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
     """All files reachable from the given ones, including them. The package of the first is followed like ours."""
     todo = [SourceName(file, ALL) for file in starts]
-    packages = frozenset({package, _find_top(todo[0].file)})
+    own_package = todo[0].file.parent  # or the folder of a file in none
+    while (own_package.parent / "__init__.py").is_file():
+        own_package = own_package.parent
+    packages = frozenset({package, own_package})
     visited: set[SourceName] = set()
     while todo:
         requested = todo.pop()
@@ -101,14 +103,6 @@ def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
     return tuple(sorted({requested.file for requested in visited if not _is_finder(requested.file, packages)}))
 
 
-def _find_top(file: Path) -> Path:
-    """The outermost package of a file, or its folder if it is in none."""
-    folder = file.parent
-    while (folder.parent / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
-
-
 # -- from file to file ---------------------------------------------------------------------------------------------
 
 
@@ -116,7 +110,9 @@ def _find_top(file: Path) -> Path:
 def _follow(requested: SourceName, packages: frozenset[Path]) -> set[SourceName]:
     """The names that this file needs from other files."""
     file, name = requested
-    names = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
+    # Python runs the `__init__` of every package that contains the file
+    inits = [folder / "__init__.py" for folder in file.parents if any(folder.is_relative_to(p) for p in packages)]
+    names = {SourceName(init, "") for init in inits if init.is_file()}
     if file.suffix != ".py":
         return names | {SourceName(header, ALL) for header in _list_included(file)}
     if name:
@@ -141,13 +137,6 @@ def _select_imports(source: ModuleSource, requested: SourceName, is_finder: bool
     if requested.name != ALL and (named := lazy + [i for i in source.imports if i.bound == requested.name]):
         return named
     return source.imports + list(source.lazy_names.values())
-
-
-def _list_packages(file: Path, package: Path) -> Iterator[Path]:
-    """The ``__init__`` files that Python runs before a file of a package."""
-    if file.is_relative_to(package):
-        folders = [f for f in file.parents if f.is_relative_to(package)]
-        yield from (init for f in folders if (init := f / "__init__.py").is_file())
 
 
 def _resolve_import(
@@ -223,10 +212,13 @@ def _read(file: Path) -> ModuleSource:
         elif isinstance(node, ast.Name) and node not in attribute_names:
             source.read[node.id].add(ALL)
         elif isinstance(node, ast.Call) and node.args and (text := _read_text(node.args[0])):
-            source.calls.append((*_read_call(node.func), text))
-            source.imports += _imported_by_text(source.calls[-1][1], text)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            source.imports += _read_dotted_name(node.value)
+            names = ast.unparse(node.func).split(".")
+            source.calls.append((names[0], names[-1], text))
+            if names[-1] == "import_module" and text.startswith("."):
+                plain = text.lstrip(".")
+                source.imports.append(Import(len(text) - len(plain), plain))
+        elif isinstance(node, ast.Constant) and (match := DOTTED_NAME.fullmatch(str(node.value))):
+            source.imports.append(Import(0, match[1]))
     if file.name == "__init__.py":
         source.lazy_names = _read_lazy_table(tree)
     return source
@@ -242,29 +234,6 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
             todo += node.orelse
         else:
             todo += ast.iter_child_nodes(node)
-
-
-def _read_dotted_name(text: str) -> list[Import]:
-    """The module of a text such as ``efficient_attn.kernels.dense:widen``; nothing for other texts."""
-    match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
-    return [Import(0, match[1])] if match else []
-
-
-def _imported_by_text(function: str, text: str) -> list[Import]:
-    """The module that ``import_module(".dense", __package__)`` names."""
-    if function != "import_module" or not text.startswith("."):
-        return []
-    plain = text.lstrip(".")
-    return [Import(len(text) - len(plain), plain)]
-
-
-def _read_call(function: ast.expr) -> tuple[str, str]:
-    """The first and the last name of a function: ``ea`` and ``create`` of ``ea.create``."""
-    last = function.attr if isinstance(function, ast.Attribute) else ""
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    first = function.id if isinstance(function, ast.Name) else ""
-    return first, last or first
 
 
 def _read_text(node: ast.expr) -> str:

@@ -150,14 +150,11 @@ def info_as_json(info: Info) -> dict[str, Any]:
     fields = {name: getattr(info, name) for name in info.__dataclass_fields__}
     growth = {"time": info.growth.time, "memory": info.growth.memory}
     fields |= {"traits": asdict(info.traits), "growth": growth, "options": dict(info.options)}
-    return fields | {"pattern": info.pattern and _pattern_as_json(info.pattern, info.traits.directions)}
-
-
-def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
-    """The length that is drawn, and the share of pairs kept in each direction."""
-    grids = _compute_grids(pattern, directions)
-    shares = {grid.direction: grid.share for grid in grids}
-    return {"length": grids[0].geometry.n, "kept": shares, "exact": all(grid.exact for grid in grids)}
+    if info.pattern is not None:
+        grids = _compute_grids(info.pattern, info.traits.directions)
+        shares, is_exact = {grid.direction: grid.share for grid in grids}, all(grid.exact for grid in grids)
+        fields["pattern"] = {"length": grids[0].geometry.n, "kept": shares, "exact": is_exact}
+    return fields
 
 
 def show_plan(cases: Sequence[Case]) -> None:

@@ -64,7 +64,9 @@ def check_flags(arguments: Sequence[str], *, verbs: dict[str, list[str]], option
             verb, allowed = (verb, allowed) if verb else (word, verbs[word])
         elif flag not in allowed:
             others = {option for names in verbs.values() for option in names}
-            raise _make_error(verb, flag, find_hint(flag, allowed, others=others))
+            hint, command = find_hint(flag, allowed, others=others), f"efficient-attn {verb}".rstrip()
+            remedy = f"did you mean {hint!r}?" if hint else f"see '{command} --help'"
+            raise UsageError(f"{verb + ': ' if verb else ''}unknown option {flag!r}; {remedy}")
 
 
 def _is_flag(word: str) -> bool:
@@ -103,9 +105,3 @@ def count_edits(a: str, b: str) -> int:
 
 def _normalize(flag: str) -> str:
     return flag.lstrip("-").lower().replace("_", "-")
-
-
-def _make_error(verb: str, flag: str, hint: str | None) -> UsageError:
-    command = f"efficient-attn {verb}".rstrip()
-    remedy = f"did you mean {hint!r}?" if hint else f"see '{command} --help'"
-    return UsageError(f"{verb + ': ' if verb else ''}unknown option {flag!r}; {remedy}")

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from ..errors import UsageError
-from .output import print_files, print_json, write_file
+from .output import print_json, write_file
 
 
 def list_(args: Namespace) -> int:
@@ -37,7 +37,8 @@ def list_(args: Namespace) -> int:
     from . import console
 
     console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_model_shapes(), PEERS)
-    print_files(picture_file)
+    if args.picture:
+        print(f"picture: {args.picture}")
     return 0
 
 
@@ -55,7 +56,8 @@ def info(args: Namespace) -> int:
     if args.json:
         return print_json(console.info_as_json(mechanism) | picture_file)
     console.show_info(mechanism)
-    print_files(picture_file)
+    if args.picture:
+        print(f"picture: {args.picture}")
     return 0
 
 

@@ -1,17 +1,12 @@
-"""Output of verbs: JSON, files, and lines that name files."""
+"""Output of verbs: JSON, lines of text, and files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-
-def print_files(files: Mapping[str, str | Path]) -> None:
-    """Print a line for each file that was written."""
-    for label, file in files.items():
-        print(f"{label}: {file}")
 
 
 def write_file(file: Path, content: str | bytes) -> None:
@@ -29,4 +24,13 @@ def to_json_text(value: Any) -> str:
 def print_json(value: Any) -> int:
     """Print a value as JSON; returns exit code 0."""
     print(to_json_text(value), end="")
+    return 0
+
+
+def print_result(args: Namespace, data: Any, lines: Iterable[str]) -> int:
+    """Print data with ``--json``, otherwise lines of text; returns exit code 0."""
+    if args.json:
+        return print_json(data)
+    for line in lines:
+        print(line)
     return 0

@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
@@ -27,6 +28,12 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "fill": (values.one_of("fill", ("full", "half", "drawn", "packed")), "how full a batch's rows are"),
     "budget": (str, "keys a query (128, N/16) or bytes of a layer's state (192KiB), to which mechanisms are fitted"),
 }
+
+
+# settings that several options share
+NAMES: dict[str, Any] = {"type": values.list_of(str), "metavar": "A,B"}
+FILES: dict[str, Any] = {"nargs": "+", "action": "extend", "default": [], "metavar": "FILE"}
+SHARE: dict[str, Any] = {"type": values.share, "metavar": "X"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -134,13 +141,8 @@ def _add_doctor_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_suite_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
-    verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
-    verb.add_argument(
-        "--variant",
-        type=values.list_of(str),
-        metavar="A,B",
-        help="only these mechanisms; others than the suite's may be named",
-    )
+    verb.add_argument("--task", **NAMES, help="only these of the suite's tasks")
+    verb.add_argument("--variant", **NAMES, help="only these mechanisms; others than the suite's may be named")
     verb.add_argument("--part", metavar="A,B", help="only these of the suite's parts")
     verb.add_argument(
         "--shape", type=values.shape, metavar="MODEL", help="heads, key-value heads and width of a model: llama3-8b"
@@ -155,9 +157,7 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
         help="a key of a task, such as activations=my.npz",
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
-    verb.add_argument(
-        "--model", type=values.list_of(str), metavar="A,B", help="trained models: smollm2, minilm, or a folder"
-    )
+    verb.add_argument("--model", **NAMES, help="trained models: smollm2, minilm, or a folder")
     verb.add_argument("--text", metavar="FILE", help="text that models read (default: State of the Union addresses)")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     verb.add_argument(
@@ -169,7 +169,7 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     _add_suite_options(verb)
-    verb.add_argument("--out", metavar="DIR", help="output folder (default: results/local/SUITE-TIME)")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: results/local/SUITE-TIME)")
     verb.add_argument("--resume", action="store_true", help="resume a run in its folder")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
     verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
@@ -179,7 +179,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_report_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--out", metavar="DIR", help="where to write the report (default: the run's folder)")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="where to write the report (default: the run's folder)")
     verb.add_argument(
         "--export",
         type=values.export,
@@ -207,17 +207,10 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases together (0.95)"
     )
-    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to ignore (2%%)")
-    verb.add_argument(
-        "--tolerance",
-        type=values.share,
-        default=0.1,
-        metavar="X",
-        help="smaller differences count as the same; a case that cannot detect this one is blind (10%%)",
-    )
-    verb.add_argument(
-        "--drift", type=values.share, default=0.02, metavar="X", help="standard deviation of a time between runs (2%%)"
-    )
+    verb.add_argument("--margin", **SHARE, default=0.02, help="differences to ignore (2%%)")
+    tolerance = "smaller differences count as the same; a case that cannot detect this one is blind (10%%)"
+    verb.add_argument("--tolerance", **SHARE, default=0.1, help=tolerance)
+    verb.add_argument("--drift", **SHARE, default=0.02, help="standard deviation of a time between runs (2%%)")
     verb.add_argument("--across-machines", action="store_true", help="compare runs of different machines anyway")
     verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
     verb.add_argument(
@@ -227,24 +220,10 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--all", action="store_true", help="also list unchanged cases")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
-    verb.add_argument("--out", metavar="FILE", help="write the comparison to a file")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="write the comparison to a file")
 
 
 def _add_claims_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder")
-    verb.add_argument(
-        "--claims",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="test these claims instead of the built-in ones",
-    )
-    verb.add_argument(
-        "--check",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="check claim files, and print correct hashes",
-    )
+    verb.add_argument("--claims", **FILES, help="test these claims instead of the built-in ones")
+    verb.add_argument("--check", **FILES, help="check claim files, and print correct hashes")

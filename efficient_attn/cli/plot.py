@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import UsageError
 from . import values
-from .output import print_json, write_file
+from .output import print_result, write_file
 from .runs import choose_runs
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
     )
-    verb.add_argument(
-        "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first one with rows"
-    )
+    verb.add_argument("--mode", choices=values.MODES, help="default: the first one with rows")
     verb.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
     )
@@ -75,15 +73,14 @@ def plot(args: Namespace) -> int:
     )
     figure = make_figure(choose_runs("plot", args.run), request)
     write_file(file, figure.data)
-    if args.json:
-        data = {"file": str(file), "caption": figure.caption, "place": figure.config_text, "shown": figure.labels}
-        return print_json(data | {"left_out": figure.left_out, "others": figure.alternatives})
-    print(f"{'table' if file_format == 'tex' else 'figure'}: {file}", f"caption: {figure.caption}", sep="\n")
+    data = {"file": str(file), "caption": figure.caption, "place": figure.config_text, "shown": figure.labels}
+    data |= {"left_out": figure.left_out, "others": figure.alternatives}
+    lines = [f"{'table' if file_format == 'tex' else 'figure'}: {file}", f"caption: {figure.caption}"]
     if figure.left_out:
-        print(f"left out: {', '.join(figure.left_out)}; choose with --only")
+        lines.append(f"left out: {', '.join(figure.left_out)}; choose with --only")
     if figure.alternatives:
-        print("measured as well:", *figure.alternatives, sep="\n  ")
-    return 0
+        lines += ["measured as well:", *(f"  {text}" for text in figure.alternatives)]
+    return print_result(args, data, lines)
 
 
 def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .output import print_json
+from .output import print_result
 from .runs import RESULTS, choose_runs
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ def publish(args: Namespace) -> int:
     from ..report.site.build import publish as write
 
     site = write(runs, args.site, details={name: _describe_mechanism(name) for name in names()})
-    if args.json:
-        return print_json({"site": str(site.site), "runs": site.runs, "pages": site.pages, "bytes": site.size})
-    print(f"site: {site.site / 'index.html'}")
-    print(f"{site.runs} runs, {site.pages} pages, {site.size / 1e6:.2f} MB")
-    return 0
+    data = {"site": str(site.site), "runs": site.runs, "pages": site.pages, "bytes": site.size}
+    counts = f"{site.runs} runs, {site.pages} pages, {site.size / 1e6:.2f} MB"
+    return print_result(args, data, [f"site: {site.site / 'index.html'}", counts])
 
 
 def _describe_mechanism(name: str) -> MechanismDetails:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -26,27 +27,18 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens: 16384, 16K or 1M",
     )
-    verb.add_argument(
-        "--mode",
-        choices=("forward", "forward_backward", "prefill", "decode"),
-        default="forward",
-        help="mode; training is forward_backward (default: forward)",
-    )
+    mode_help = "mode; training is forward_backward (default: forward)"
+    verb.add_argument("--mode", choices=values.MODES, default="forward", help=mode_help)
     verb.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
     )
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
     verb.add_argument("--kv-heads", type=values.count, metavar="N", help="key-value heads (default: as many as heads)")
-    for name, text in (
-        ("heads", "heads"),
-        ("head-dim", "width of a head"),
-        ("batch", "batch size"),
-        ("threads", "threads"),
-    ):
-        verb.add_argument(
-            f"--{name}", type=values.count, metavar="N", help=f"{text} (default: the one with most measurements)"
-        )
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: the one with most measurements")
+    default = "default: the one with most measurements"
+    names = {"heads": "heads", "head-dim": "width of a head", "batch": "batch size", "threads": "threads"}
+    for name, text in names.items():
+        verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} ({default})")
+    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help=default)
     verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
     verb.add_argument("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
     for name, kind, unit, text in (
@@ -75,25 +67,23 @@ def recommend(args: Namespace) -> int:
     from ..report.answers.requirements import Requirements
     from ..report.gather import gather
 
-    names = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
-    names += ("machine", "max_error", "max_ppl_ratio", "memory")
     min_accuracy = dict(args.min_accuracy)
     if len(min_accuracy) < len(args.min_accuracy):
         raise UsageError("recommend: --min-accuracy names a task twice")
-    limits = {name: getattr(args, name) for name in names}
+    requested = vars(args) | {"latency_ms": args.latency, "min_accuracy": min_accuracy}
+    limits = {field.name: requested[field.name] for field in fields(Requirements)}
     for name, value in (args.shape.axes if args.shape else {}).items():
         limits[name] = value if limits[name] is None else limits[name]
-    requirements = Requirements(**limits, min_accuracy=min_accuracy, latency_ms=args.latency)
+    requirements = Requirements(**limits)
     runs = choose_runs("recommend", args.run, "*/rows.jsonl*", "local/*/rows.jsonl*")
     data = RecommendationData.of(gather(runs).rows)
     check_rows(data)
     recommendation = answer(data, requirements, local_machine=name_machine())
-    code = 0 if recommendation.choices else 1
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
-        return code
-    show_answer(recommendation)
-    return code
+    else:
+        show_answer(recommendation)
+    return 0 if recommendation.choices else 1
 
 
 def show_answer(recommendation: Recommendation) -> None:

@@ -11,6 +11,15 @@ from ..report.comparable_quality import QualityConditions
 from .console import print_table
 
 FIDELITY_KEYS = ["inputs", "causal", "seq_len"]  # what a table of approximation errors has in common
+FIDELITY_COLUMNS = {"relative_error": "relative error", "cosine_similarity": "cosine", "missed_mass": "missed mass"}
+SWAP_COLUMNS = {
+    "loss": "loss",
+    "swap.divergence": "KL a token",
+    "swap.agreement": "same most likely token",
+    "swap.hidden_error": "error of hidden states",
+    "swap.embedding_cosine": "cosine",
+    "speedup": "speedup of a pass",
+}
 
 
 def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
@@ -30,10 +39,13 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     for (inputs, length, causal, single), group in rows_of["swap"].groupby(swap_keys, sort=False, dropna=False):
         segments = tuple(group["swap.segment"].dropna().unique()) if "swap.segment" in group else ()
         conditions = QualityConditions(inputs, length, causal, segments, "text segment").describe()
-        _show_swap(group, f"{'one layer of ' if single else ''}{conditions}{mark}")
+        filled = group.dropna(axis="columns", how="all").columns
+        columns = {name: heading for name, heading in SWAP_COLUMNS.items() if name in filled}
+        _print_means(f"swapped into {'one layer of ' if single else ''}{conditions}{mark}", group, columns)
     for (inputs, causal, length), group in rows_of["fidelity"].groupby(FIDELITY_KEYS, sort=False, dropna=False):
         layers = tuple(group["layer"].dropna().unique())
-        _show_fidelity(group, QualityConditions(inputs, length, causal, layers).describe(), mark)
+        conditions = QualityConditions(inputs, length, causal, layers).describe()
+        _print_means(f"fidelity: {conditions} (predicting zero has error 1){mark}", group, FIDELITY_COLUMNS)
     if overrides:
         print(f"overridden suite, not its standard settings: {', '.join(overrides)}")
 
@@ -41,34 +53,24 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
 def _show_times(rows: Any, title: str, mark: str) -> None:
     """Times, speedups and memory at the longest length, without empty columns, and the rows' reasons."""
     longest = rows[rows.seq_len == rows.seq_len.max()]
-    table = [
-        [
-            name,
-            units.duration(r.latency_ms),
-            _format_speedup(r),
-            units.size(r.peak_memory_bytes),
-            units.size(r.state_bytes),
-        ]
-        for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True)
-    ]
-    columns = ["variant", "time", "speedup (95%)", "peak memory (with output)", "state"]
-    filled = [i for i in range(len(columns)) if any(texts[i] != units.EMPTY for texts in table)]
-    table = [[texts[i] for i in filled] for texts in table]
-    print_table(f"{title}, length {rows.seq_len.max()}{mark}", [columns[i] for i in filled], table, right=columns[1:])
-    for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True):
+    labels, results = _label_variants(longest), list(longest.itertuples())
+    columns = {
+        "variant": labels,
+        "time": [units.duration(r.latency_ms) for r in results],
+        "speedup (95%)": [_format_speedup(r) for r in results],
+        "peak memory (with output)": [units.size(r.peak_memory_bytes) for r in results],
+        "state": [units.size(r.state_bytes) for r in results],
+    }
+    filled = {name: texts for name, texts in columns.items() if set(texts) != {units.EMPTY}}
+    table = list(zip(*filled.values(), strict=True))
+    print_table(f"{title}, length {rows.seq_len.max()}{mark}", list(filled), table, right=list(filled)[1:])
+    for label, r in zip(labels, results, strict=True):
         if units.is_present(r.reason):
-            print(f"{name}: {r.reason}")
-
-
-def _show_fidelity(rows: Any, conditions: str, mark: str) -> None:
-    """Approximation errors, averaged over layers. conditions: model, length, direction and layers."""
-    columns = {"relative_error": "relative error", "cosine_similarity": "cosine", "missed_mass": "missed mass"}
-    title = f"fidelity: {conditions} (predicting zero has error 1){mark}"
-    _print_means(title, rows, columns)
+            print(f"{label}: {r.reason}")
 
 
 def _print_means(title: str, rows: Any, columns: Mapping[str, str]) -> None:
-    """Print the mean of each column by variant. columns: their headings by name."""
+    """Print the mean of each column by variant, over layers and segments. columns: their headings by name."""
     means = rows.groupby("variant", sort=False)[list(columns)].mean()
     table = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
     print_table(title, ["variant", *columns.values()], table, right=list(columns.values()))
@@ -92,22 +94,6 @@ def _show_trained_scores(rows: Any, mark: str) -> None:
     print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, table, right=columns[1:])
     for sentence in filter(None, (test.describe_ranking() for test in tests)):
         print(sentence)
-
-
-SWAP_COLUMNS = {
-    "loss": "loss",
-    "swap.divergence": "KL a token",
-    "swap.agreement": "same most likely token",
-    "swap.hidden_error": "error of hidden states",
-    "swap.embedding_cosine": "cosine",
-    "speedup": "speedup of a pass",
-}
-
-
-def _show_swap(rows: Any, title: str) -> None:
-    """Changes of losses and times with swapped attention, averaged over segments, and over layers if swapped singly."""
-    columns = {name: heading for name, heading in SWAP_COLUMNS.items() if name in rows and rows[name].notna().any()}
-    _print_means(f"swapped into {title}", rows, columns)
 
 
 def _show_retrieval(rows: Any, title: str) -> None:

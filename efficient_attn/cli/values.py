@@ -118,6 +118,7 @@ def length(text: str) -> int:
     return int(number) * unit
 
 
+MODES = ("forward", "forward_backward", "prefill", "decode")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DTYPE_ALIASES = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from .output import print_files, print_json, to_json_text, write_file
+from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
 from .signals import interruptible_by_sigterm, report_stop
 
@@ -23,10 +23,7 @@ def doctor(args: Namespace) -> int:
     from ..bench.doctor import diagnose
 
     diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
-    if args.json:
-        print_json(diagnosis.as_json())
-    else:
-        print(*diagnosis.lines(), sep="\n")
+    print_result(args, diagnosis.as_json(), diagnosis.lines())
     return 1 if args.strict and not diagnosis.healthy else 0
 
 
@@ -55,18 +52,13 @@ def plan(args: Namespace) -> int:
     return 0
 
 
+@interruptible_by_sigterm()
 def run(args: Namespace) -> int:
     """``efficient-attn run``: run a suite."""
-    with interruptible_by_sigterm():
-        return _run(args)
-
-
-def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
-    from ..engines.job import Limits
     from ..tasks import TABLE
 
     loaded = load_suite(
@@ -75,24 +67,25 @@ def _run(args: Namespace) -> int:
     # the engine's server imports torch and the measuring code while this process does
     make_engine(args.start_method).start()
     cases = _make_plan(loaded, args)
-    from ..bench.run import default_folder, run
+    from ..bench import run as running
     from . import console, summary
 
-    folder = Path(args.out) if args.out else default_folder(loaded.name)
+    folder = args.out or running.default_folder(loaded.name)
     if args.resume and folder.is_dir():
         from ..report.write import check_report
 
         check_report(folder)  # now, rather than after hours of measurements
     with console.show_progress(len(cases)) as on_progress:
         try:
-            outcome = run(
+            outcome = running.run(
                 loaded,
                 cases,
                 folder,
                 resume=args.resume,
                 retry_failed=args.retry_failed,
                 overridden=_read_overrides(args).described,
-                limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
+                timeout_s=args.timeout,
+                memory_bytes=args.memory_limit,
                 start_method=args.start_method,
                 progress=on_progress,
             )
@@ -165,15 +158,13 @@ def report(args: Namespace) -> int:
     from ..report import write_report
 
     runs = choose_runs("report", args.run)
-    folder = Path(args.out) if args.out else runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report")
+    folder = args.out or (runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report"))
     try:
         files = write_report(runs, folder)
     except OSError as error:
         raise UsageError(f"report: {folder}: cannot be written: {error.strerror or error}") from error
-    if args.json:
-        return print_json({"page": str(files.page), "markdown": str(files.markdown), "csv": str(files.csv)})
-    print_files({"page": files.page, "markdown": files.markdown, "table": files.csv})
-    return 0
+    data = {"page": str(files.page), "markdown": str(files.markdown), "csv": str(files.csv)}
+    return print_result(args, data, [f"page: {files.page}", f"markdown: {files.markdown}", f"table: {files.csv}"])
 
 
 def _update_published(args: Namespace) -> int:
@@ -185,10 +176,7 @@ def _update_published(args: Namespace) -> int:
         runs = [str(run) for run in update_published(Path(args.run[0]))]
     except OSError as error:
         raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
-    if args.json:
-        return print_json({"runs": runs})
-    print(*(f"published: {run}" for run in runs), sep="\n")
-    return 0
+    return print_result(args, {"runs": runs}, [f"published: {run}" for run in runs])
 
 
 def _export(args: Namespace) -> int:
@@ -199,10 +187,8 @@ def _export(args: Namespace) -> int:
     (run,) = choose_runs("report", args.run)
     for name, file in args.export:
         write_file(file, to_json_text(EXPORTS[name](run)))
-    if args.json:
-        return print_json({name: str(file) for name, file in args.export})
-    print_files(dict(args.export))
-    return 0
+    files = {name: str(file) for name, file in args.export}
+    return print_result(args, files, [f"{name}: {file}" for name, file in files.items()])
 
 
 def compare(args: Namespace) -> int:
@@ -213,7 +199,7 @@ def compare(args: Namespace) -> int:
     from ..results.exchange import read_run
 
     base, new = _choose_pair(args)
-    if args.out and Path(args.out).resolve() in (base.resolve(), new.resolve()):
+    if args.out and args.out.resolve() in (base.resolve(), new.resolve()):
         raise UsageError(f"compare: --out {args.out} is one of the compared files; name another file")
     comparison = compare(
         read_run(base),
@@ -232,7 +218,7 @@ def compare(args: Namespace) -> int:
         render = comparison_text.as_markdown if output_format == "markdown" else comparison_text.as_text
         text = render(comparison, include_all=args.all)
     if args.out:
-        write_file(Path(args.out), file_marks.add_mark(text, output_format))
+        write_file(args.out, file_marks.add_mark(text, output_format))
         print(*comparison_text.summarise_comparison(comparison), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, MutableSequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..results.rows import Status
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of a case: seconds, and bytes beyond an idle worker's. None: the limits of the suite or the machine."""
-
-    timeout_s: float | None = None
-    memory_bytes: int | None = None
 
 
 class StageBoard:
@@ -58,12 +49,3 @@ class WorkerDied(Exception):
         super().__init__(reason)
         self.case, self.stage, self.reason = case, stage, reason
         self.status: Status = status
-
-
-@dataclass
-class EngineTimes:
-    """The overhead of a session's workers: their number, seconds until they started, and seconds that they worked."""
-
-    starts: int = 0
-    starting_s: float = 0.0
-    working_s: float = 0.0

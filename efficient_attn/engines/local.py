@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
+from ..instruments.environment.readings import read_table, value_or_none
 from ..registry import plugins
 from ..results.rows import Status
-from .job import EngineTimes, Job, StageBoard, WorkerDied
+from .job import Job, StageBoard, WorkerDied
 from .worker import WorkerFinished, WorkerImports, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
-METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
 START_S = 300.0  # time limit for a worker to start and report its first case, plug-ins included
 
@@ -35,12 +35,15 @@ class LocalEngine:
     """Workers on this machine, one at a time.
 
     method: how they start; ``inline`` runs jobs in this process for debugging, without limits or crash safety. preload:
-    modules that the fork server imports once, in addition to torch. The server never runs a tensor operation.
+    modules that the fork server imports once, in addition to torch. The server never runs a tensor operation. starts,
+    starting_s, working_s: the number of workers so far, seconds until they started, and seconds that they worked.
     """
 
     method: Method = field(default_factory=choose_method)
     preload: tuple[str, ...] = ()
-    times: EngineTimes = field(default_factory=EngineTimes)
+    starts: int = 0
+    starting_s: float = 0.0
+    working_s: float = 0.0
 
     def start(self) -> None:
         """Start the fork server if it is not running. Returns immediately."""
@@ -63,7 +66,7 @@ class LocalEngine:
         messages: list[Any] = []
         start = time.perf_counter()
         job.run(StageBoard([0.0, 0.0, 0.0]), messages.append)
-        self.times.working_s += time.perf_counter() - start
+        self.working_s += time.perf_counter() - start
         yield from messages
 
     def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
@@ -72,11 +75,11 @@ class LocalEngine:
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        imports = WorkerImports(self.preload, plugins(), integrity.list_blame())
+        imports = WorkerImports(self.preload, plugins(), integrity.blamed)
         process = context.Process(target=run_worker, args=(job, sender, fields, imports, str(trace)), daemon=True)
         process.start()
         sender.close()
-        self.times.starts += 1
+        self.starts += 1
         try:
             while True:
                 try:
@@ -86,9 +89,9 @@ class LocalEngine:
                     status, reason = _explain_exit(process.exitcode, killed_before)
                     raise WorkerDied(board.case, board.stage, status, reason + _read_location(trace)) from None
                 if isinstance(message, WorkerReady):
-                    self.times.starting_s += time.perf_counter() - start
+                    self.starting_s += time.perf_counter() - start
                 elif isinstance(message, WorkerFinished):
-                    self.times.working_s += message.seconds
+                    self.working_s += message.seconds
                     if message.error:
                         raise WorkerDied(board.case, board.stage, "error", message.error)
                     return
@@ -107,12 +110,10 @@ class LocalEngine:
 
 def _receive(connection: Connection, board: StageBoard) -> Any:
     """The next message; None if the worker exceeds its deadline."""
-    while True:
-        left = board.left
-        if connection.poll(0.5 if left is None else min(max(left, 0.0), 0.5)):
-            return connection.recv()
+    while not connection.poll(0.5 if (left := board.left) is None else min(max(left, 0.0), 0.5)):
         if (left := board.left) is not None and left <= 0:
             return None
+    return connection.recv()
 
 
 # -- how a worker ended --------------------------------------------------------------------------------------------
@@ -131,9 +132,8 @@ def _explain_exit(code: int | None, killed_before: int) -> tuple[Status, str]:
 
 def _count_oom_kills() -> int:
     """The number of processes that the kernel has killed for lack of memory; 0 where it is not counted."""
-    path = Path("/proc/vmstat")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    counters = value_or_none(read_table(Path("/proc/vmstat"))) or {}
+    return int(counters.get("oom_kill", 0))
 
 
 def _request_trace(process: Any) -> None:

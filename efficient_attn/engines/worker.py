@@ -23,6 +23,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..instruments.allocator import retain_freed_pages
+from ..instruments.resident_memory import read_status
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -44,12 +45,12 @@ class WorkerFinished:
 
 @dataclass(frozen=True)
 class WorkerImports:
-    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blame: why the
-    results of mechanisms are invalid, from the import of their plug-ins in the parent process."""
+    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blamed:
+    `integrity.blamed` of the parent process, which has imported the plug-ins too."""
 
     modules: tuple[str, ...]
     plugins: tuple[str, ...]
-    blame: dict[str, str]
+    blamed: dict[str, str]
 
     def load(self) -> None:
         """Import all. Raises `UsageError` if functions were replaced before plug-ins are imported."""
@@ -60,8 +61,7 @@ class WorkerImports:
         integrity.record_integrity()
         if reason := integrity.describe_replacement():
             raise UsageError(f"the program's main module cannot be measured: {reason}")
-        for mechanism, reason in self.blame.items():
-            integrity.blame([mechanism], reason)
+        integrity.blamed.update(self.blamed)
         for plugin in self.plugins:
             load_watched_plugin(plugin)
 
@@ -92,7 +92,7 @@ def load_watched_plugin(plugin: str) -> None:
         before.restore()
         if not names:
             raise UsageError(f"--plugin {plugin}: when it was imported, {reason}")
-        integrity.blame(names, f"when its plug-in was imported, {reason}")
+        integrity.blamed.update(dict.fromkeys(names, f"when its plug-in was imported, {reason}"))
 
 
 def _prepare_process(trace: str) -> None:
@@ -140,6 +140,4 @@ def limit_memory(allowed: int | None) -> None:
         return
     import resource
 
-    status = Path("/proc/self/status").read_text()
-    now = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
-    resource.setrlimit(resource.RLIMIT_DATA, (now + allowed, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (read_status("VmData") + allowed, resource.RLIM_INFINITY))

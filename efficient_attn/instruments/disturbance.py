@@ -70,34 +70,26 @@ class DisturbanceWatch:
 
     def read_interval(self) -> Disturbance:
         """The disturbance since the last call, or since the watch was created."""
-        before, self._last = self._last, _read_counters(self._root)
-        return _compute_disturbance(before, self._last)
-
-
-def _compute_disturbance(a: _Counters, b: _Counters) -> Disturbance:
-    wall, own_cpu = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
-    busy, stolen = _increase(a.busy, b.busy), _increase(a.stolen, b.stolen)
-    averages, others_cores, steal_share = read_load_average(), None, None
-    if wall >= MIN_COUNTED_S and busy is not None:
-        others_cores = max(0.0, busy / _ticks_per_second() - own_cpu) / wall
-        steal_share = None if stolen is None else stolen / max(1, busy + stolen)
-    return Disturbance(
-        wall_s=wall,
-        own_cpu_s=own_cpu,
-        others_cores=others_cores,
-        steal_share=steal_share,
-        throttled=_increase(a.throttled, b.throttled),
-        load=averages[0] if averages else None,
-    )
+        before, now = self._last, _read_counters(self._root)
+        self._last = now
+        wall, own_cpu = now.wall_s - before.wall_s, now.own_cpu_s - before.own_cpu_s
+        busy, stolen = _increase(before.busy, now.busy), _increase(before.stolen, now.stolen)
+        averages, others_cores, steal_share = read_load_average(), None, None
+        if wall >= MIN_COUNTED_S and busy is not None:
+            others_cores = max(0.0, busy / os.sysconf("SC_CLK_TCK") - own_cpu) / wall
+            steal_share = None if stolen is None else stolen / max(1, busy + stolen)
+        return Disturbance(
+            wall_s=wall,
+            own_cpu_s=own_cpu,
+            others_cores=others_cores,
+            steal_share=steal_share,
+            throttled=_increase(before.throttled, now.throttled),
+            load=averages[0] if averages else None,
+        )
 
 
 def _increase(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
-
-
-def _ticks_per_second() -> int:
-    """The kernel's ticks per second."""
-    return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def _read_counters(root: Path) -> _Counters:

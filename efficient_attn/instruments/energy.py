@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
+
 from .timing import TimedCall, synchronize
 
 MIN_MEASURED_S = 0.5  # the counter is updated every 20 to 100 ms
@@ -21,13 +23,8 @@ def find_meter(device: str) -> EnergyMeter | None:
         import pynvml  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
-    return _make_nvml_meter(pynvml, _find_uuid())
-
-
-def _find_uuid() -> str:
-    import torch
-
-    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    return _make_nvml_meter(pynvml, f"GPU-{uuid}")
 
 
 def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:

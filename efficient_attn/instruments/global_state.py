@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,19 +23,17 @@ class GlobalStateChanged(Exception):
 
 @dataclass(frozen=True)
 class GlobalSetting:
-    """A setting of the whole process. describe: a change, from the values before and after it."""
+    """A setting of the whole process, or a switch, whose values are booleans."""
 
+    label: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    describe: Callable[[Any, Any], str]
 
-
-def _describe_switch(label: str) -> Callable[[Any, Any], str]:
-    return lambda before, after: f"it turned {label} {'on' if after else 'off'} and did not restore it"
-
-
-def _describe_change(label: str) -> Callable[[Any, Any], str]:
-    return lambda before, after: f"it changed {label} from {before} to {after}"
+    def describe_change(self, before: Any, after: Any) -> str:
+        """What a mechanism did that changed the value."""
+        if isinstance(before, bool):
+            return f"it turned {self.label} {'on' if after else 'off'} and did not restore it"
+        return f"it changed {self.label} from {before} to {after}"
 
 
 _TINY = torch.tensor(1e-40)
@@ -73,41 +72,38 @@ def _list_torch_switches() -> Iterator[GlobalSetting]:
     """Switches that make torch's own functions faster or slower, for all mechanisms."""
     for kernel in SDP_KERNELS:
         read, write = getattr(torch._C, f"_get_{kernel}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{kernel}")
-        yield GlobalSetting(read, write, _describe_switch(f"the {kernel} kernel of scaled_dot_product_attention"))
+        yield GlobalSetting(f"the {kernel} kernel of scaled_dot_product_attention", read, write)
     if hasattr(torch._C, "_set_sdp_priority_order"):  # not in older versions
-        priority = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
-        yield GlobalSetting(*priority, _describe_change("the order of scaled_dot_product_attention's kernels"))
-    fast_path = torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
-    yield GlobalSetting(*fast_path, _describe_switch("the fast path of torch's encoder layers"))
-    yield GlobalSetting(torch.is_anomaly_enabled, torch.set_anomaly_enabled, _describe_switch("anomaly detection"))
-    autocast = lambda: torch.is_autocast_enabled("cpu"), lambda value: torch.set_autocast_enabled("cpu", value)
-    yield GlobalSetting(*autocast, _describe_switch("autocast"))
-    modes = torch._C._len_torch_function_stack, _leave_function_modes
-    yield GlobalSetting(*modes, _describe_change("the number of active torch function modes"))
-    module_hooks = lambda: sum(map(len, _HOOKS)), _remove_hooks
-    yield GlobalSetting(*module_hooks, _describe_change("the number of hooks of all modules"))
+        read, write = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
+        yield GlobalSetting("the order of scaled_dot_product_attention's kernels", read, write)
+    read, write = torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
+    yield GlobalSetting("the fast path of torch's encoder layers", read, write)
+    yield GlobalSetting("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled)
+    yield GlobalSetting(
+        "autocast", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")
+    )
+    depth = torch._C._len_torch_function_stack
+    yield GlobalSetting("the number of active torch function modes", depth, _leave_function_modes)
+    yield GlobalSetting("the number of hooks of all modules", lambda: sum(map(len, _HOOKS)), _remove_hooks)
 
 
 def _list_settings() -> Iterator[GlobalSetting]:
-    yield GlobalSetting(torch.get_num_threads, torch.set_num_threads, _describe_change("the number of threads"))
-    yield GlobalSetting(torch.get_default_dtype, torch.set_default_dtype, _describe_change("the default dtype"))
-    yield GlobalSetting(torch.is_grad_enabled, torch.set_grad_enabled, _describe_switch("gradients"))
-    deterministic = torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
-    yield GlobalSetting(*deterministic, _describe_switch("deterministic algorithms"))
-    precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield GlobalSetting(*precision, _describe_change("the precision of matrix products"))
-    denormals = _flushes_denormals, torch.set_flush_denormal
-    yield GlobalSetting(*denormals, _describe_switch("the flushing of denormal numbers"))
-    onednn = torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled
-    yield GlobalSetting(*onednn, _describe_switch("oneDNN's kernels"))
+    yield GlobalSetting("the number of threads", torch.get_num_threads, torch.set_num_threads)
+    yield GlobalSetting("the default dtype", torch.get_default_dtype, torch.set_default_dtype)
+    yield GlobalSetting("gradients", torch.is_grad_enabled, torch.set_grad_enabled)
+    read, write = torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
+    yield GlobalSetting("deterministic algorithms", read, write)
+    read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield GlobalSetting("the precision of matrix products", read, write)
+    yield GlobalSetting("the flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal)
+    yield GlobalSetting("oneDNN's kernels", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
     if hasattr(os, "sched_getaffinity"):
-        affinity = lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)
-        yield GlobalSetting(*affinity, _describe_change("the processors that it may use"))
+        read, write = partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
+        yield GlobalSetting("the processors that it may use", read, write)
     if hasattr(os, "getpriority"):
-        niceness = lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness
-        yield GlobalSetting(*niceness, _describe_change("the process's niceness"))
-    yield GlobalSetting(sys.getprofile, sys.setprofile, _describe_change("the profiling function"))
-    yield GlobalSetting(sys.gettrace, sys.settrace, _describe_change("the tracing function"))
+        yield GlobalSetting("the process's niceness", partial(os.getpriority, os.PRIO_PROCESS, 0), _set_niceness)
+    yield GlobalSetting("the profiling function", sys.getprofile, sys.setprofile)
+    yield GlobalSetting("the tracing function", sys.gettrace, sys.settrace)
     yield from _list_torch_switches()
 
 
@@ -145,26 +141,39 @@ class GlobalState:
         current = GlobalState.capture()
         for setting, a, b in zip(SETTINGS, self.values, current.values, strict=True):
             if a != b:
-                return setting.describe(a, b)
+                return setting.describe_change(a, b)
         if random and not torch.equal(current.random, self.random):
             return "it used torch's global random number generator, so that results depend on earlier calls"
         return None
 
 
 @contextmanager
-def watch_global_state(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
+def watch_global_state(
+    tensors: Sequence[Tensor] = (), *, random: bool = True, replacements: bool = True
+) -> Iterator[None]:
     """Raise `GlobalStateChanged` if code in this context changes global settings or writes into these tensors.
 
-    The settings are restored in any case, so that later mechanisms are not affected.
+    The settings are restored then, and after any other error, so that later mechanisms are not affected. random,
+    replacements: as of `GlobalState.describe_change`.
     """
     before, versions = GlobalState.capture(), [t._version for t in tensors]
     try:
         yield
-        reason = before.describe_change()
-        if reason is None and versions != [t._version for t in tensors]:
-            reason = "it wrote into its inputs"
-        if reason is not None:
+        if reason := before.describe_change(random=random, replacements=replacements):
             raise GlobalStateChanged(reason)
+        if versions != [t._version for t in tensors]:
+            raise GlobalStateChanged("it wrote into its inputs")
+    except BaseException:
+        before.restore()
+        raise
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Set torch's number of threads in this context; None leaves it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
     finally:
-        if before.describe_change():
-            before.restore()
+        torch.set_num_threads(before)

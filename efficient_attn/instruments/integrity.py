@@ -100,7 +100,7 @@ class Snapshot:
 
 
 _recorded: dict[int, RecordedNamespace] = {}  # by the owner's identity
-_blamed: dict[str, str] = {}  # why results of a mechanism are invalid, by its name
+blamed: dict[str, str] = {}  # why all results of a mechanism are invalid, because of the import of its plug-in
 _snapshot = Snapshot(())
 
 
@@ -113,7 +113,7 @@ def record_integrity() -> None:
         return
     for module in new_modules:
         _record(module, _list_members(module))
-        for cls in _list_classes(module):
+        for cls in (x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__):
             _record(cls, _list_members(cls), _list_inherited(cls))
     _record_torch(_collect_names(code for n in _recorded.values() for code in n.codes.values()))
     _snapshot = Snapshot(_recorded.values())
@@ -135,29 +135,9 @@ def restore() -> None:
         namespace.restore()
 
 
-def blame(mechanisms: Iterable[str], reason: str) -> None:
-    """Note that the import of these mechanisms' plug-in replaced functions or changed settings."""
-    _blamed.update(dict.fromkeys(mechanisms, reason))
-
-
-def find_blame(mechanism: str) -> str | None:
-    """Why all results of a mechanism are invalid; None if they are not."""
-    return _blamed.get(mechanism)
-
-
-def list_blame() -> dict[str, str]:
-    """The reasons by mechanism, for worker processes."""
-    return dict(_blamed)
-
-
 def _is_complete(module: Any) -> bool:
     """Whether a module's own code has run, which may import the module that records."""
     return isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False)
-
-
-def _list_classes(module: ModuleType) -> list[type]:
-    """The classes that a module defines."""
-    return [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
 
 
 def _list_members(owner: Any) -> dict[str, Any]:
@@ -195,13 +175,10 @@ def _record_torch(names: set[str]) -> None:
     operators = {name: getattr(torch.ops.aten, name) for name in (FUSED_ATTENTION, f"{FUSED_ATTENTION}_backward")}
     _record(torch.ops.aten, operators)
     for owner in TORCH_OWNERS:
-        members = {name: x for name, x in vars(owner).items() if name in names and _is_function(x)}
+        named = {name: x for name, x in vars(owner).items() if name in names}
+        members = {name: x for name, x in named.items() if callable(x) or isinstance(x, DESCRIPTORS)}
         inherited = frozenset(n for n in names - vars(owner).keys() if isinstance(owner, type) and hasattr(owner, n))
         _record(owner, members, inherited)
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) or isinstance(value, DESCRIPTORS)
 
 
 def _record(owner: Any, members: Mapping[str, Any], inherited: frozenset[str] = frozenset()) -> None:

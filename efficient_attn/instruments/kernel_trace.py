@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from torch.profiler import ProfilerActivity, profile
 
-from .memory import FUSED_KERNELS
+from .memory import list_fused_kernels
 
 TRACE_S = 0.001  # seconds that a trace takes beyond the call
 ATTENTION = "attention"  # in the names of kernels that do not depend on timings of matrix products
 
 
-@contextmanager
-def trace_kernels() -> Iterator[set[str]]:
-    """Collect the names of fused kernels that run in this context; the set is filled at its end."""
-    names: set[str] = set()
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
-        yield names
-    events = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    names.update(name for name in {e.name() for e in events} if any(part in name for part in FUSED_KERNELS))
+class KernelTrace:
+    """A trace of the kernels that this process runs, from its creation until it is stopped."""
+
+    def __init__(self) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._profile.start()
+
+    def stop(self) -> list[str]:
+        """End the trace. Returns the kernels of attention, sorted."""
+        self._profile.stop()
+        events = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        return select_attention(list_fused_kernels(events))
 
 
-def select_attention(kernels: set[str] | list[str]) -> list[str]:
+def select_attention(kernels: Iterable[str]) -> list[str]:
     """The kernels of attention among these, sorted."""
     return sorted(name for name in kernels if ATTENTION in name)

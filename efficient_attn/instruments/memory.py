@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from .garbage import garbage_collection_disabled
@@ -49,73 +48,57 @@ class Footprint:
 
 
 def measure_footprint(
-    call: Callable[[], Any], *, device: str, first_call: Callable[[], object] | None = None
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Any] | None = None,
+    *,
+    device: str,
+    first_call: Callable[[], object] | None = None,
 ) -> Footprint:
     """The memory of a call after a first one. Each call should get new inputs, so that no result can be reused.
 
+    backward: makes it a training step, ``backward(forward())``, which returns the gradients. They are what is retained,
+    and part of the workspace, because they are allocated after the saved tensors. first_call: the first call, if it
+    differs; it must not keep its result.
+
     On the CPU, the allocations and releases that torch reports are summed in order. Resident memory would include pages
-    that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used. first_call: the
-    first call, if it differs; it must not keep its result.
+    that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used.
     """
+
+    def call() -> Any:
+        return forward() if backward is None else backward(forward())
 
     def steps(mark: Mark) -> None:
         mark()
         (first_call or call)()
         gc.collect()
         mark()
-        result = call()
+        out, gradients = forward(), None
         mark()
-        del result  # the bytes of the output are the difference of these two marks
+        if backward is not None:
+            gradients = backward(out)
+            out = out.detach()  # releases the graph, but not the output's storage
         mark()
-        gc.collect()
-        mark()
-
-    if device not in COUNTED_DEVICES:
-        return _make_unknown_footprint(device)
-    peak, (before, after_call, released, lasting), kernels = _trace_steps(steps, device)
-    output = after_call - released
-    footprint = Footprint(peak=peak, retained=after_call - before, output=output, workspace=peak - output)
-    return replace(footprint, lasting=lasting, growth=lasting - before, kernels=kernels)
-
-
-def measure_training_footprint(
-    forward: Callable[[], Tensor],
-    backward: Callable[[Tensor], Any],
-    *,
-    device: str,
-    first_call: Callable[[], object] | None = None,
-) -> Footprint:
-    """The memory of a training step, ``backward(forward())``, which returns the gradients, after a first step.
-
-    retained are the gradients; they are part of the workspace, because they are allocated after the saved tensors.
-    """
-
-    def steps(mark: Mark) -> None:
-        mark()
-        if first_call is None:
-            backward(forward())
-        else:
-            first_call()
-        gc.collect()
-        mark()
-        out = forward()
-        mark()
-        gradients = backward(out)
-        out = out.detach()  # releases the graph, but not the output's storage
-        mark()
-        del out
+        del out  # the bytes of the output are the difference of these two marks
         mark()
         del gradients
         gc.collect()
         mark()
 
     if device not in COUNTED_DEVICES:
-        return _make_unknown_footprint(device)
-    peak, (before, after_forward, after_step, with_gradients, lasting), kernels = _trace_steps(steps, device)
-    output = after_step - with_gradients
-    saved = after_forward - before - output
-    footprint = Footprint(peak=peak, retained=with_gradients - before, output=output, saved=saved, kernels=kernels)
-    return replace(footprint, workspace=peak - output - saved, lasting=lasting, growth=lasting - before)
+        return Footprint(reason=f"{device} has no counter of peak memory")
+    peak, (before, after_forward, after_call, released, lasting), kernels = _trace_steps(steps, device)
+    output = after_call - released
+    saved = None if backward is None else after_forward - before - output
+    return Footprint(
+        peak=peak,
+        retained=(after_call if backward is None else released) - before,
+        output=output,
+        saved=saved,
+        workspace=peak - output - (saved or 0),
+        lasting=lasting,
+        growth=lasting - before,
+        kernels=kernels,
+    )
 
 
 def measure_growth(call: Callable[[], Any], calls: int, *, device: str) -> int:
@@ -168,10 +151,6 @@ def verify_memory_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, A
     }
 
 
-def _make_unknown_footprint(device: str) -> Footprint:
-    return Footprint(reason=f"{device} has no counter of peak memory")
-
-
 # -- counting ------------------------------------------------------------------------------------------------------
 
 
@@ -188,9 +167,13 @@ def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, 
     ):
         steps(_record_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    kernels = tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in FUSED_KERNELS)))
     peak, allocated = _sum_events(events) if device == "cpu" else (counters.peak, counters.allocated)
-    return peak, allocated, kernels
+    return peak, allocated, list_fused_kernels(events)
+
+
+def list_fused_kernels(events: Iterable[Any]) -> tuple[str, ...]:
+    """The names of the fused kernels among a profile's events, sorted."""
+    return tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in FUSED_KERNELS)))
 
 
 def _record_mark() -> None:

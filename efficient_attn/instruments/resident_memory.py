@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocator import return_freed_pages
+from .environment.readings import read_table, value_or_none
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _RESET_TOLERANCE = 2**20  # bytes by which the size may change while it is read
@@ -31,22 +32,21 @@ def measure_resident_growth(call: Callable[[], Any]) -> ResidentGrowth:
     gc.collect()
     return_freed_pages()
     _CLEAR_REFS.write_text(_RESET_PEAK)
-    before = _read_status("VmRSS")
-    if _read_status("VmHWM") > before + _RESET_TOLERANCE:
+    before = read_status("VmRSS")
+    if read_status("VmHWM") > before + _RESET_TOLERANCE:
         raise OSError(f"{_CLEAR_REFS} does not reset VmHWM here")
     result = call()
-    peak = _read_status("VmHWM")
+    peak = read_status("VmHWM")
     gc.collect()
     return_freed_pages()
-    held = _read_status("VmRSS")
+    held = read_status("VmRSS")
     del result
     return ResidentGrowth(max(0, peak - before), max(0, held - before))
 
 
-def _read_status(name: str) -> int:
-    """A size in bytes from the process's status."""
-    lines = _STATUS.read_text().splitlines()
-    for line in lines:
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"{_STATUS} has no {name} here")
+def read_status(name: str) -> int:
+    """A size in bytes from the process's status. Raises `OSError` if the system does not report it."""
+    rows = value_or_none(read_table(_STATUS, ":")) or {}
+    if name not in rows:
+        raise OSError(f"{_STATUS} has no {name} here")
+    return int(rows[name].removesuffix("kB")) * 1024

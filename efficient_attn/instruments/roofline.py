@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from .environment import find_available_memory
 from .environment.machine import count_cache_copies, read_cache_sizes
+from .global_state import use_threads
 from .timing import synchronize
 
 GEMM_S = 0.02  # seconds of one product: longer than a launch, shorter than changes of the clock frequency
@@ -88,7 +88,7 @@ def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, 
     """
     torch_dtype = getattr(torch, dtype)
     is_half = device == "cpu" and torch_dtype.itemsize < 4  # often computed in float32 there, and slower
-    with _use_threads(threads), torch.no_grad():
+    with use_threads(threads), torch.no_grad():
         if rough:
             read = _measure_memory_read(device, 1, BUFFER_BYTES // 4)
             return Roofline(_measure_product_roughly(device, torch.float32 if is_half else torch_dtype).rate, read.rate)
@@ -103,9 +103,8 @@ def merge_rooflines(rooflines: Sequence[Roofline]) -> Roofline:
     """The highest rates of several measurements of one machine."""
     best_gemm = max(rooflines, key=lambda roofline: roofline.gemm_flops_per_s)
     best_read = max(rooflines, key=lambda roofline: roofline.bytes_per_s)
-    fastest: dict[str, CacheLevel] = {}
-    for cache in sorted((c for roofline in rooflines for c in roofline.caches), key=lambda c: c.bytes_per_s):
-        fastest[cache.name] = cache  # the fastest comes last
+    caches = sorted((c for roofline in rooflines for c in roofline.caches), key=lambda c: c.bytes_per_s)
+    fastest = {cache.name: cache for cache in caches}  # the last one of each name
     by_size = tuple(sorted(fastest.values(), key=lambda cache: cache.size))
     return Roofline(best_gemm.gemm_flops_per_s, best_read.bytes_per_s, best_gemm.gemm_by, best_read.read_by, by_size)
 
@@ -147,10 +146,12 @@ ProductShape = tuple[int, int, int]  # rows, inner, columns
 
 def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
     """The best rate of several products, square and skinny, each through all libraries that multiply here."""
-    products_by_rate = {}
-    for shape in _list_product_shapes(device, dtype):
-        for name in _list_libraries(device, dtype):
-            products_by_rate[_measure_product(name, shape, 1, device, dtype)] = name, shape
+    n = _find_size(device, dtype)
+    square = [(n // 2, n // 2, n // 2), (n, n, n), (2 * n, n, n)]
+    skinny = [(4 * n, SKINNY_SIDE, 4 * n), (4 * n, 4 * n, SKINNY_SIDE), (4 * n, n // 2, n // 2)]
+    shapes = [shape for shape in (*square, *skinny) if max(shape) <= MAX_ROWS.get(device, MAX_ROWS["cpu"])]
+    products = product(shapes, _list_libraries(device, dtype))
+    products_by_rate = {_measure_product(name, shape, 1, device, dtype): (name, shape) for shape, name in products}
     fastest = [products_by_rate[rate] for rate in sorted(products_by_rate, reverse=True)[:N_FINALISTS]]
     return max(_measure_product(name, shape, GEMM_REPEATS, device, dtype) for name, shape in fastest)
 
@@ -158,13 +159,6 @@ def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
 def _measure_product_roughly(device: str, dtype: torch.dtype) -> MeasuredRate:
     n = _find_size(device, dtype)
     return _measure_product("torch.mm", (n, n, n), 2, device, dtype)
-
-
-def _list_product_shapes(device: str, dtype: torch.dtype) -> list[ProductShape]:
-    n = _find_size(device, dtype)
-    square = [(n // 2, n // 2, n // 2), (n, n, n), (2 * n, n, n)]
-    skinny = [(4 * n, SKINNY_SIDE, 4 * n), (4 * n, 4 * n, SKINNY_SIDE), (4 * n, n // 2, n // 2)]
-    return [shape for shape in (*square, *skinny) if max(shape) <= MAX_ROWS.get(device, MAX_ROWS["cpu"])]
 
 
 def _find_size(device: str, dtype: torch.dtype) -> int:
@@ -258,13 +252,3 @@ def _time_best(call: Callable[[], object], repeats: int, device: str) -> float:
         synchronize(device)
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-@contextmanager
-def _use_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -9,7 +9,7 @@ import torch
 
 from ..contract.traits import Traits
 from ..errors import UnsupportedError
-from ..instruments.environment.devices import describe_absence
+from ..instruments.environment import describe_absence
 from .check import Check, Outcome, run_check
 from .checks import CHECKS
 from .subject import Factory, Subject

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.instruments.memory import Footprint, measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import Footprint, measure_footprint
 
 MIB, WIDTH, FLOAT_BYTES = 2**20, 64, 4  # bytes, head dimension, bytes of a float32
 SIZES = (1, 16, 128, 1024)  # MiB
@@ -70,9 +70,7 @@ def make_training(size: int, device: str) -> KnownFootprint:
     def backward(out: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(out, leaves, upstream)
 
-    return KnownFootprint(
-        expected, lambda: measure_training_footprint(lambda: _naive(*leaves), backward, device=device)
-    )
+    return KnownFootprint(expected, lambda: measure_footprint(lambda: _naive(*leaves), backward, device=device))
 
 
 KINDS = (make_allocation, make_naive, make_sdpa, make_training)

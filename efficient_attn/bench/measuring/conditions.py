@@ -33,14 +33,20 @@ def make_engine(method: Method | None = None) -> LocalEngine:
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
-    cases of a group together. choices: timings by which kernels are selected. rooflines: the highest measured rates;
-    inspections: each measurement of the machine, with when it was made. folder: the run's."""
+    cases of a group together. choices: timings by which kernels are selected. inspections: each measurement of the
+    machine, with when it was made. folder: the run's."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
     engine: LocalEngine = field(default_factory=make_engine)
     choices: Choices = field(default_factory=dict)
-    rooflines: dict[Setting, Roofline] = field(default_factory=dict)
     folder: Path | None = None
     inspections: dict[Setting, list[tuple[str, Roofline]]] = field(default_factory=dict)
+
+    @property
+    def rooflines(self) -> dict[Setting, Roofline]:
+        """The highest rates of all inspections."""
+        from ...instruments.roofline import merge_rooflines
+
+        return {setting: merge_rooflines([roofline for _, roofline in x]) for setting, x in self.inspections.items()}

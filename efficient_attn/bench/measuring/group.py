@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...engines.job import WorkerDied
-from ...instruments.environment.devices import describe_absence
+from ...instruments.environment import describe_absence
 from ...instruments.timing import plan_samples
 from ...results.rows import Record
 from ..case import Case

@@ -29,7 +29,7 @@ from ..task_registry import find_task
 from . import kernel_choices, scratch
 from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase
 from .row_errors import InvalidResult
-from .turn_guard import check_plugin, make_guarded
+from .turn_guard import make_guarded
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ class PrepareCases:
         row.threads = torch.get_num_threads()
         try:
             report_stage(EVALUATING)
-            check_plugin(case)
             outcome = make_guarded(case, lambda: task.judge(case, row, report_stage))
             if undeclared := sorted(name for name in outcome.row.extra if not task.declares(name)):
                 raise ValueError(f"the task {task.name} declares no column {undeclared[0]!r}")

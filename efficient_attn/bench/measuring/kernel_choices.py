@@ -10,6 +10,7 @@ import torch
 
 from ...engines.job import StageBoard, WorkerDied
 from ...engines.local import LocalEngine
+from ...instruments.global_state import use_threads
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable, TuningPoint
 from ...kernels.half_precision import HALF
@@ -33,11 +34,9 @@ class AutotuneKernels:
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         """Load or measure the tables, and send each with its number of threads."""
         board.set_stage(0, 0, LIMIT_S)
-        default = torch.get_num_threads()
-        for count in sorted({threads or default for threads in self.threads}):
-            torch.set_num_threads(count)
-            send((count, autotuner.find_tables(TUNABLES, count)))
-        torch.set_num_threads(default)
+        for count in sorted({threads or torch.get_num_threads() for threads in self.threads}):
+            with use_threads(count):
+                send((count, autotuner.find_tables(TUNABLES, count)))
 
 
 def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:

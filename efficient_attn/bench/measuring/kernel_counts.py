@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
-from ...instruments.kernel_trace import TRACE_S, select_attention, trace_kernels
+from ...instruments.kernel_trace import TRACE_S, KernelTrace
 from ...instruments.timing import RoundPlan, SampleCost, TimedCall
 from ..case import Case
 from .turn_guard import TurnGuard
@@ -27,7 +26,7 @@ class KernelCounts:
         self.counted: dict[int, list[str]] = {}
         self._after_rounds: list[int] = []
         self._in_warm_up: set[int] = set()
-        self._trace: tuple[ExitStack, set[str]] | None = None
+        self._trace: KernelTrace | None = None
         order = sorted(range(len(cases)), key=lambda i: (not cases[i].is_baseline, _estimate_seconds(plans[i].cost)))
         for index in order:
             cost = _estimate_seconds(plans[index].cost)
@@ -42,22 +41,16 @@ class KernelCounts:
         self._end_trace()  # of a warm-up that failed
         if index in self._in_warm_up:
             self._in_warm_up.remove(index)
-            stack = ExitStack()
-            self._trace = stack, stack.enter_context(trace_kernels())
+            self._trace = KernelTrace()
 
     def after_clock(self, index: int) -> None:
         """The warm-up has ended."""
-        names = self._end_trace()
-        if names is not None:
-            self.counted[index] = names
+        if self._trace is not None:
+            self.counted[index] = self._end_trace()
 
-    def _end_trace(self) -> list[str] | None:
-        if self._trace is None:
-            return None
-        stack, names = self._trace
-        self._trace = None
-        stack.close()
-        return select_attention(names)
+    def _end_trace(self) -> list[str]:
+        trace, self._trace = self._trace, None
+        return trace.stop() if trace else []
 
     def count_calls(
         self, workloads: Mapping[int, Workload], subjects: Mapping[int, TimedCall], guard: TurnGuard
@@ -83,9 +76,12 @@ def _count_call(workload: Workload, subject: TimedCall) -> list[str]:
     decoding = workload.case.group.config.mode == "decode"
     if decoding:
         subject.reset(1)
-    with trace_kernels() as names:
+    trace = KernelTrace()
+    try:
         if decoding:
             subject.run(1)
         else:
             workload.make_call(workload.sample)
-    return select_attention(names)
+    finally:
+        kernels = trace.stop()
+    return kernels

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...engines.job import WorkerDied
 from ...instruments.disturbance import Disturbance
-from ...instruments.roofline import Roofline, compute_spread, merge_rooflines
+from ...instruments.roofline import Roofline, compute_spread
 from ..case_config import CaseConfig
-from .conditions import Conditions, Setting
+from .conditions import Conditions
 from .jobs import InspectMachine
 
 MAX_ROOFLINE_SHARE = 1.25  # higher shares of the roofline are rejected; its own error is smaller
@@ -21,29 +21,25 @@ LIMIT_S = 300.0
 def measure_roofline(
     device: str, settings: Sequence[tuple[str, int | None]], conditions: Conditions, when: str
 ) -> dict[str, Any]:
-    """Measure the machine for each dtype and number of threads; the highest rates are stored in the conditions.
+    """Measure the machine for each dtype and number of threads, as a further inspection of the conditions.
 
     when: ``before``, ``after`` or ``again``. Returns the disturbance (``seen``), and before the run also the result of
-    the memory check (``canary``). Raises `WorkerDied` like every job.
+    the memory check (``canary``); if the worker dies, only the reason (``failed``).
     """
     facts: dict[str, Any] = {}
     job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
-    for message in conditions.engine.run(job):
-        if isinstance(message, dict):
-            facts["canary"] = message
-        elif isinstance(message, Disturbance):
-            facts["seen"] = asdict(message)
-        else:
-            dtype, threads, roofline = message
-            add_roofline((device, dtype, threads), when, roofline, conditions)
+    try:
+        for message in conditions.engine.run(job):
+            if isinstance(message, dict):
+                facts["canary"] = message
+            elif isinstance(message, Disturbance):
+                facts["seen"] = asdict(message)
+            else:
+                dtype, threads, roofline = message
+                conditions.inspections.setdefault((device, dtype, threads), []).append((when, roofline))
+    except WorkerDied as death:
+        return {"failed": death.reason}  # measuring continues without a roofline
     return facts
-
-
-def add_roofline(setting: Setting, when: str, measured: Roofline, conditions: Conditions) -> None:
-    """Store a measurement of the machine."""
-    earlier = conditions.rooflines.get(setting)
-    conditions.inspections.setdefault(setting, []).append((when, measured))
-    conditions.rooflines[setting] = merge_rooflines([earlier, measured]) if earlier else measured
 
 
 def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
@@ -66,14 +62,12 @@ def explain_implausible(
     As the machine may have been slow when it was measured, it is measured again before a case is rejected.
     """
     setting = config.device, config.dtype, config.threads
-    if setting not in conditions.rooflines or bytes_moved is None:
+    if setting not in conditions.inspections or bytes_moved is None:
         return None
     while reason := _compare_with_roofline(flops or 0.0, bytes_moved, seconds, conditions.rooflines[setting], config):
-        if sum(when == "again" for when, _ in conditions.inspections.get(setting, ())) >= MAX_RECHECKS:
+        if sum(when == "again" for when, _ in conditions.inspections[setting]) >= MAX_RECHECKS:
             return reason
-        try:
-            measure_roofline(config.device, [(config.dtype, config.threads)], conditions, "again")
-        except WorkerDied:
+        if "failed" in measure_roofline(config.device, [(config.dtype, config.threads)], conditions, "again"):
             return reason
     return None
 

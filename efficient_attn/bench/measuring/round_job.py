@@ -24,7 +24,7 @@ from .jobs import classify_error, set_threads
 from .kernel_counts import KernelCounts
 from .prepared_case import MAKING_INPUTS, TIMING
 from .samples import make_timed
-from .turn_guard import TurnGuard, check_plugin, make_guarded
+from .turn_guard import TurnGuard, make_guarded
 from .workload import Workload
 
 
@@ -87,7 +87,7 @@ class MeasureRounds:
         kernels = KernelCounts(self.cases, self.sampling_plans, self.rounds)
         watch = DisturbanceWatch()
         for samples in self._run_rounds(subjects, board, guard, kernels):
-            if culprit := guard.find_culprit():
+            if culprit := guard.threads.find_culprit():
                 send(ProcessRunSpoiled(*culprit))
                 return
             failed = _classify(samples.errors)
@@ -115,13 +115,12 @@ class MeasureRounds:
         for index, case in enumerate(self.cases):
             board.set_stage(index, MAKING_INPUTS, self.timeout_s[index])
             try:
-                check_plugin(case)
                 workloads[index] = make_guarded(
                     case, partial(_make_warm, task.work, replace(case, keys_model=task.keys))
                 )
             except GlobalStateChanged as error:
                 failed[index] = classify_error(error)
-            guard.attribute_threads(index)
+            guard.threads.end_turn(index)  # new threads are its own
         return workloads, failed
 
     def _run_rounds(
@@ -142,7 +141,7 @@ class MeasureRounds:
             {str(i): count for i, count in enumerate(self.rounds) if i in subjects},
             seed=self.seed,
             device=self.group.config.device,
-            single_thread=guard.single_thread,
+            single_thread=guard.threads.single_thread,
             before_sample=before_sample,
             after_clock=after_clock,
             after_sample=lambda name: guard.after_sample(int(name)),

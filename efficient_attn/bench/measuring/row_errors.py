@@ -46,11 +46,6 @@ def compare(out: Tensor, expected: Tensor, dtype: str, label: str = "the output"
     return total
 
 
-def compute_row_errors(out: Tensor, expected: Tensor) -> Tensor:
-    """The relative errors of rows: norms over the last dimension. A row that is zero as expected has none."""
-    return _divide(*_measure_rows(out, expected), 0.0, per_head=False)
-
-
 def _measure_rows(out: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
     """The norms of the errors and of the expected values of rows."""
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32

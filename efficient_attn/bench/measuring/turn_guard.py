@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...instruments import integrity
-from ...instruments.global_state import GlobalState, GlobalStateChanged
+from ...instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
 from ...instruments.thread_watch import MIN_LATE_S, ThreadWatch
-from ...spec import Union
 from ...variants import CATALOGUE
 from ..case import Case
 
@@ -16,53 +15,31 @@ BUILT_IN = frozenset(entry.name for entry in CATALOGUE)
 Made = TypeVar("Made")
 
 
-def list_mechanisms(case: Case) -> list[str]:
-    """The names of a case's mechanism, several for a union of patterns."""
-    return list(case.variant.names) if isinstance(case.variant, Union) else [case.variant.name]
-
-
 def is_built_in(case: Case) -> bool:
     """Whether a case runs this package's code only, which replaces no functions: they are not compared after it."""
-    return BUILT_IN.issuperset(list_mechanisms(case))
-
-
-def check_plugin(case: Case) -> None:
-    """Raise `GlobalStateChanged` if the import of the case's plug-in replaced functions or changed settings."""
-    for name in list_mechanisms(case):
-        if reason := integrity.find_blame(name):
-            raise GlobalStateChanged(reason)
+    return BUILT_IN.issuperset(case.variant.names)
 
 
 def make_guarded(case: Case, make: Callable[[], Made]) -> Made:
     """Call a function that creates the case's mechanism, which may draw random numbers, but change nothing else.
 
-    Raises `GlobalStateChanged` for other changes, and undoes them, also after another error.
+    Raises `GlobalStateChanged` for other changes, and undoes them, also after another error, and if the import of the
+    case's plug-in replaced functions or changed settings.
     """
-    before, replacements = GlobalState.capture(), not is_built_in(case)
-    try:
-        made = make()
-        reason = before.describe_change(random=False, replacements=replacements)
-    except BaseException:
-        before.restore()
-        raise
-    if reason:
-        before.restore()
-        raise GlobalStateChanged(reason)
-    return made
+    for name in case.variant.names:
+        if reason := integrity.blamed.get(name):
+            raise GlobalStateChanged(reason)
+    with watch_global_state(random=False, replacements=not is_built_in(case)):
+        return make()
 
 
 class TurnGuard:
     """Watches the cases of a job, which take turns and are named by their index."""
 
     def __init__(self, cases: Sequence[Case], *, single_thread: bool) -> None:
-        self.single_thread = single_thread
         self._built_in = {index for index, case in enumerate(cases) if is_built_in(case)}
-        self._threads = ThreadWatch(single_thread=single_thread)
+        self.threads = ThreadWatch(single_thread=single_thread)
         self._before = GlobalState.capture()
-
-    def attribute_threads(self, index: int) -> None:
-        """The case has been created; new threads are its own."""
-        self._threads.end_turn(index)
 
     def start(self) -> None:
         """All cases have been created; from now on global state may not change."""
@@ -70,17 +47,13 @@ class TurnGuard:
 
     def after_clock(self, index: int) -> None:
         """The timed calls of the case have returned."""
-        self._threads.stop_clock()
+        self.threads.stop_clock()
 
     def after_sample(self, index: int) -> None:
         """Raise `GlobalStateChanged` if the case changed global state, or still works in the background."""
-        late_s = self._threads.end_turn(index)
+        late_s = self.threads.end_turn(index)
         if reason := self._before.describe_change(replacements=index not in self._built_in):
             self._before.restore()
             raise GlobalStateChanged(reason)
         if late_s > MIN_LATE_S:
             raise GlobalStateChanged(f"its threads worked for {late_s * 1e3:.1f} ms after its calls had returned")
-
-    def find_culprit(self) -> tuple[int | None, str] | None:
-        """The case whose threads disturbed all others, with the reason; None for threads from before all cases."""
-        return self._threads.find_culprit()

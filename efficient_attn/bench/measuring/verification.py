@@ -44,7 +44,7 @@ def verify_case(w: Workload) -> tuple[float, int]:
     if supports_rows(w) or dense_pairs(w) <= MAX_WHOLE_PAIRS:
         error, length = check_call(w, w.sample, results, rng, max_pairs=MAX_WHOLE_PAIRS), w.shape.n
     else:
-        small = _shrink(w, _find_length(w, MAX_WHOLE_PAIRS))
+        small = _shrink(w, find_affordable_length(w.shape.n, w.shape.batch * w.shape.heads, MAX_WHOLE_PAIRS))
         small_results = make_results(small, small.sample)
         error, length = check_call(small, small.sample, small_results, rng, max_pairs=MAX_WHOLE_PAIRS), small.shape.n
     if len(results) > 1:
@@ -91,10 +91,8 @@ def _check_small_gradients(w: Workload, rng: Random) -> float:
     """The gradients' error at a short length, or if the mechanism does not accept it, at a longer one or for one row of
     the batch."""
     n, batch = w.shape.n, w.shape.batch
-    sizes = [
-        (min(n, GRADIENT_ROWS), batch, MAX_PAIRS_PER_ROUND),
-        (_find_length(w, MAX_PAIRS_PER_ROUND), batch, MAX_PAIRS_PER_ROUND),
-    ]
+    affordable = find_affordable_length(n, batch * w.shape.heads, MAX_PAIRS_PER_ROUND)
+    sizes = [(length, batch, MAX_PAIRS_PER_ROUND) for length in (min(n, GRADIENT_ROWS), affordable)]
     if w.case.group.config.fill == "full":
         sizes.append((n, 1, MAX_GRADIENT_PAIRS))
     unsupported = None
@@ -116,10 +114,6 @@ def _shrink(w: Workload, n: int, batch: int | None = None) -> Workload:
     small = Workload(w.case, shape)
     small.warm()
     return small
-
-
-def _find_length(w: Workload, pairs: int) -> int:
-    return find_affordable_length(w.shape.n, w.shape.batch * w.shape.heads, pairs)
 
 
 def find_affordable_length(n: int, heads: int, pairs: int) -> int:

@@ -14,7 +14,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ...errors import UnsupportedError
 from ...instruments.global_state import GlobalStateChanged
-from ...instruments.memory import Footprint, measure_footprint, measure_growth, measure_training_footprint
+from ...instruments.memory import Footprint, measure_footprint, measure_growth
 from ..case import Case
 from .held_state import HeldState, measure_held_state
 from .inputs import draw_inputs, list_tensors, make_inputs
@@ -98,14 +98,9 @@ class Workload:
         if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
             self.make_upstream()
-            return measure_training_footprint(
-                lambda: self._forward(leaves),
-                lambda out: self._backward(leaves, out, self.upstream(out)),
-                device=device,
-                first_call=first_call,
-            )
-        call = step or partial(self.make_call, self.sample)
-        return measure_footprint(call, device=device, first_call=first_call)
+            forward, backward = partial(self._forward, leaves), partial(self._backward, leaves)
+            return measure_footprint(forward, backward, device=device, first_call=first_call)
+        return measure_footprint(step or partial(self.make_call, self.sample), device=device, first_call=first_call)
 
     def measure_growth(self, calls: int) -> int:
         """The least number of bytes that any of some calls, each with other inputs, leaves allocated after its result
@@ -146,15 +141,16 @@ class Workload:
         gradient. attn: another instance than the workload's, for comparison."""
         leaves = make_leaves(sample)
         out = self._forward(leaves, attn)
-        return out, *self._backward(leaves, out, self.upstream(out) if upstream is None else upstream, attn)
+        return out, *self._backward(leaves, out, upstream, attn)
 
     def _forward(self, leaves: Sample, attn: Attention | None = None) -> Tensor:
         q, k, v, inputs = leaves
         return (self.call if attn is None else attn)(q, k, v, self.mask, **inputs)
 
     def _backward(
-        self, leaves: Sample, out: Tensor, upstream: Tensor, attn: Attention | None = None
+        self, leaves: Sample, out: Tensor, upstream: Tensor | None = None, attn: Attention | None = None
     ) -> tuple[Tensor, ...]:
+        upstream = self.upstream(out) if upstream is None else upstream
         # a mechanism may ignore an input (fixed weights ignore queries): its gradient is zero
         sources = [*list_tensors(leaves), *(attn or self.attn).parameters()]
         return torch.autograd.grad(out, sources, upstream, allow_unused=True, materialize_grads=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from ...contract.budget import Budget, is_byte_budget
+from ...contract.decode_state import state_bytes
 from ...errors import UnsupportedError, UsageError
 from ...registry import class_of
 from ...spec import Spec, Union
-from ...units import size
+from ...units import parse_size, size
 from ..case_config import Group
 from .case_factory import make_mechanism
 
@@ -48,11 +51,6 @@ def _fit(group: Group, spec: Spec | Union, kv_heads: int | None, budget: str) ->
 
 def _check_state(group: Group, fitted: Spec, kv_heads: int | None, budget: str) -> None:
     """Refuse a mechanism whose state is larger than the budget."""
-    import torch
-
-    from ...contract.decode_state import state_bytes
-    from ...units import parse_size
-
     attn = make_mechanism(group, fitted, kv_heads or group.config.heads)
     if not attn.traits.decode:
         raise UsageError(f"budget {budget}: {fitted} has no decode state; give a budget of keys")

@@ -12,7 +12,7 @@ import torch
 from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError
-from ...instruments.environment.devices import describe_absence
+from ...instruments.environment import describe_absence
 from ...instruments.roofline import Roofline, measure_roofline_rates, merge_rooflines
 from ...instruments.timing import MIN_SAMPLE_S, SampleCost, plan_samples
 from ..case import Case, group_cases

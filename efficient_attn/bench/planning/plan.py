@@ -47,19 +47,13 @@ class Overrides:
     @property
     def described(self) -> tuple[str, ...]:
         """Each change as on the command line, ``--seq-len 64,128``; empty without changes."""
-        axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
-        keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
-        flags = {
-            "--task": self.tasks or None,
-            "--part": self.parts or None,
-            "--variant": self.variants or None,
-            **axes,
-            "--seed": self.seed,
-        }
-        quick = ("--quick",) if self.quick else ()
-        parts = (f"{flag} {_format_toml(value)}" for flag, value in flags.items() if value is not None)
-        set_keys = (f"{flag}{'=' if ' ' in flag else ' '}{_format_toml(value)}" for flag, value in keys.items())
-        return (*quick, *parts, *set_keys)
+        flags = {"--task": self.tasks or None, "--part": self.parts or None, "--variant": self.variants or None}
+        flags |= {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()} | {"--seed": self.seed}
+        changes = [f"{flag} {_format_toml(value)}" for flag, value in flags.items() if value is not None]
+        for name, value in self.keys.items():
+            flag = f"{self.flags[name]} " if name in self.flags else f"--set {name}="
+            changes.append(f"{flag}{_format_toml(value)}")
+        return (*(["--quick"] if self.quick else []), *changes)
 
 
 def _format_toml(value: Any) -> str:
@@ -267,7 +261,7 @@ def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
 def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Mapping[str, Any], ...]:
     """The design's points; in a quick run as few as can separate the effects."""
     points = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
-    points = [p for p in points if design.most_flops is None or estimate_flops(p) <= design.most_flops]
+    points = [p for p in points if design.most_flops is None or _estimate_flops(p) <= design.most_flops]
     if not points:
         raise UsageError(f"design: exact attention needs more than {design.most_flops:.3g} operations at every point")
     levels = {name: list(dict.fromkeys(p[name] for p in points)) for name in points[0]}
@@ -275,6 +269,5 @@ def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Ma
     return tuple(choose_points(points, levels, count, design.seed))
 
 
-def estimate_flops(point: Mapping[str, Any]) -> float:
-    """Operations of a call of exact attention without a mask."""
+def _estimate_flops(point: Mapping[str, Any]) -> float:
     return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
 from . import cgroups, machine
 from .identity import identify_machine, name_machine
-from .readings import ROOT, split_unknowns, value_or_none
+from .readings import ROOT, Unknown, split_unknowns, value_or_none
 
-__all__ = ["collect_environment", "find_available_memory", "name_machine", "read_load_average"]
+__all__ = ["collect_environment", "describe_absence", "find_available_memory", "name_machine", "read_load_average"]
 
 
 def collect_environment() -> dict[str, Any]:
@@ -29,6 +30,7 @@ def collect_environment() -> dict[str, Any]:
 
     gpus = gpu.list_gpus()
     identity = identify_machine(gpus)
+    blas = re.search("BLAS_INFO=([^,]*)", torch.__config__.show())
     facts = {
         "machine": f"{identity['name']}#{identity['digest']}",
         "identity": identity,
@@ -52,8 +54,8 @@ def collect_environment() -> dict[str, Any]:
         "torch_build": software.describe_torch_build(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads_default": torch.get_num_threads(),
-        "threads": software.count_threads(),
-        "blas": software.find_blas(),
+        "threads": {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()},
+        "blas": blas[1].strip() if blas else Unknown("torch's build settings name no BLAS_INFO"),
         "runtime": software.describe_runtime(),
         "load_average": read_load_average(),
         "variables": software.list_variables(),
@@ -62,6 +64,17 @@ def collect_environment() -> dict[str, Any]:
     }
     values, reasons = split_unknowns(facts)
     return values | {"unknown": reasons}
+
+
+def describe_absence(device: str) -> str | None:
+    """Why a device cannot be used here; None when it can."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return "no CUDA device on this machine"
+    if device == "mps" and not torch.backends.mps.is_available():
+        return "no MPS device on this machine"
+    return None
 
 
 def read_load_average() -> list[float] | None:

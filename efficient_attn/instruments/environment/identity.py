@@ -66,7 +66,9 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
         "virtual": "hypervisor" in flags,
         "gpus": list(gpus),
     }
-    return facts | {"name": make_machine_name(facts), "digest": _compute_digest(facts)}
+    plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}  # without reasons
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]
+    return facts | {"name": make_machine_name(facts), "digest": digest}
 
 
 def name_machine(root: Path = ROOT) -> str:
@@ -105,9 +107,3 @@ def _parse_number(processor: Mapping[str, str], *names: str) -> int | Unknown:
     if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", value):
         return int(value, 0 if value.startswith("0x") else 10)
     return Unknown(f"/proc/cpuinfo has no number for {names[0]}")
-
-
-def _compute_digest(facts: Mapping[str, Any]) -> str:
-    """Six hexadecimal digits. The reasons for unknown facts are not part of it."""
-    plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]

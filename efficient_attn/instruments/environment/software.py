@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import platform
@@ -19,22 +20,19 @@ PACKAGES = (
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
     *("linformer", "reformer-pytorch", "fla-core"),
 )
-# names, or prefixes that end in "_"; other variables are not stored, because they may contain secrets
+# other variables are not stored, because they may contain secrets
 VARIABLES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),
-    *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "VECLIB_*", "DNNL_*", "ONEDNN_*", "MALLOC_*"),
+    *("ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
     *("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG"),
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN_*", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
 
 
 def list_variables() -> dict[str, str]:
     """Environment variables that affect measurements."""
-    return {name: value for name, value in sorted(os.environ.items()) if _is_relevant(name)}
-
-
-def _is_relevant(name: str) -> bool:
-    return any(name == variable or (variable.endswith("_") and name.startswith(variable)) for variable in VARIABLES)
+    names = {name for pattern in VARIABLES for name in fnmatch.filter(os.environ, pattern)}
+    return {name: os.environ[name] for name in sorted(names)}
 
 
 def list_package_versions() -> dict[str, str | None]:
@@ -72,21 +70,6 @@ def describe_torch_build() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
-
-
-def find_blas() -> str | Unknown:
-    """The library that computes torch's matrix products on the CPU."""
-    import torch
-
-    _, separator, rest = torch.__config__.show().partition("BLAS_INFO=")
-    return rest.partition(",")[0].strip() if separator else Unknown("torch's build settings name no BLAS_INFO")
-
-
-def count_threads() -> dict[str, int]:
-    """torch's threads within an operation, and of concurrent operations."""
-    import torch
-
-    return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
 
 
 def describe_runtime(root: Path = ROOT) -> dict[str, Any]:

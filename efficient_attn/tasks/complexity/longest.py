@@ -148,7 +148,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
 
     from ...contract.mask import Mask
     from ...errors import UnsupportedError
-    from ...instruments.memory import measure_training_footprint
+    from ...instruments.memory import measure_footprint
 
     times: list[float] = []
     model, config = make_model(case, length), case.group.config
@@ -165,7 +165,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
         times.append(perf_counter())
         return gradients
 
-    footprint = measure_training_footprint(forward, backward, device=config.device)
+    footprint = measure_footprint(forward, backward, device=config.device)
     if footprint.peak is None:
         raise UnsupportedError(footprint.reason or "memory cannot be counted here")
     return footprint.peak, times[-1] - times[-2]

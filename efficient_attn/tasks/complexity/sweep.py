@@ -18,7 +18,7 @@ from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...instruments.distance import relative_error
-from ...instruments.memory import measure_footprint, measure_training_footprint
+from ...instruments.memory import measure_footprint
 from ...instruments.roofline import Roofline
 from ...instruments.timing import TimedCall, TooSlow, calibrate, plan_samples, run_rounds, time_first_call
 from ...layers.baselines import Baseline
@@ -120,7 +120,7 @@ class SweepCall:
     def count_bytes(self) -> int | None:
         """The peak memory of a call beyond what existed before."""
         if self.training:
-            return measure_training_footprint(self.forward, self.backward, device=self.device).peak
+            return measure_footprint(self.forward, self.backward, device=self.device).peak
         return measure_footprint(self.call, device=self.device).peak
 
     def verify(self, dtype: str) -> float | None:

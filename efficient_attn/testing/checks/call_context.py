@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, combinations
 
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...contract.mechanism import Attention
+from ...instruments.global_state import use_threads
 from ..check import check
 from ..probing import other_instances
 from ..subject import Call, Subject
@@ -76,16 +75,6 @@ def autocast(subject: Subject) -> None:
             )
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _results(subject: Subject, attn: Attention, call: Call) -> dict[str, Tensor]:
     """The outputs of a call and of two decode steps, and the gradients, as far as the traits declare them."""
     out, grads = subject.evaluate(call, attn)
@@ -107,7 +96,7 @@ def threads(subject: Subject) -> None:
     shape = subject.shape(N)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [_results(subject, attn, call) for call in calls]
-    with _threads(2):
+    with use_threads(2):
         _assert_all_close(_results(subject, attn, calls[0]), want[0], "with two torch threads")
     with ThreadPoolExecutor(2) as pool:
         _assert_all_close(pool.submit(_results, subject, attn, calls[0]).result(), want[0], "in another thread")

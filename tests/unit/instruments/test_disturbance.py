@@ -147,7 +147,7 @@ def test_counters_of_both_cgroup_versions(tmp_path: Path, version: int, monkeypa
     wall, own = next(clock)
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: wall)
     monkeypatch.setattr(disturbance.time, "process_time", lambda: own)
-    monkeypatch.setattr(disturbance, "_ticks_per_second", lambda: 100)
+    monkeypatch.setattr(disturbance.os, "sysconf", lambda name: 100)
     watch = DisturbanceWatch(tmp_path)
     _machine(tmp_path, stat="cpu  300 40 130 1090 5 10 20 110 0 0\n", throttled=6, hot=2, version=version)
     wall, own = next(clock)

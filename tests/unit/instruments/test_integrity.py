@@ -166,10 +166,3 @@ def test_an_inherited_method_is_recorded_for_every_built_in_mechanism() -> None:
         cls.compute = _replacement
         assert f"{name}.compute" in (integrity.describe_replacement() or "")
         integrity.restore()
-
-
-def test_blame_is_by_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integrity, "_blamed", {})
-    integrity.blame(["a", "b"], "it did")
-    assert [integrity.find_blame(name) for name in "abc"] == ["it did", "it did", None]
-    assert integrity.list_blame() == {"a": "it did", "b": "it did"}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from efficient_attn.bench.measuring.workload import Workload
-from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint, verify_memory_counter
+from efficient_attn.instruments.memory import measure_footprint, verify_memory_counter
 
 MIB = 2**20
 KNOWN_COUNTS = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory_counts.py"))
@@ -179,7 +179,7 @@ def _step(attend: Callable[..., Tensor], n: int) -> tuple[Callable[[], Tensor], 
 def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
     n = 512
     matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
-    footprint = measure_training_footprint(*_step(_naive, n), device="cpu")
+    footprint = measure_footprint(*_step(_naive, n), device="cpu")
     assert footprint.output == output
     assert footprint.saved == matrix  # the weights; the inputs were there before
     assert footprint.retained == 3 * output  # the gradients
@@ -190,7 +190,7 @@ def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
 
 def test_a_fused_training_step_saves_one_number_per_row() -> None:
     n = 512
-    footprint = measure_training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
+    footprint = measure_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
     assert (footprint.output, footprint.saved, footprint.retained) == (2 * n * 64 * 4, 2 * n * 4, 3 * 2 * n * 64 * 4)
     assert any("backward" in name for name in footprint.kernels)
 
@@ -198,7 +198,7 @@ def test_a_fused_training_step_saves_one_number_per_row() -> None:
 def test_a_training_step_measured_as_one_call_has_the_same_peak() -> None:
     forward, backward = _step(_naive, 256)
     whole = measure_footprint(lambda: backward(forward()), device="cpu")
-    parts = measure_training_footprint(forward, backward, device="cpu")
+    parts = measure_footprint(forward, backward, device="cpu")
     assert whole.peak == parts.peak
     assert whole.output == parts.retained
 
@@ -227,7 +227,7 @@ def test_the_memory_counter_is_exact() -> None:
 def test_a_device_without_a_counter_has_a_reason_and_no_values() -> None:
     for footprint in (
         measure_footprint(lambda: None, device="mps"),
-        measure_training_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
+        measure_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
     ):
         values = footprint.peak, footprint.retained, footprint.output, footprint.saved, footprint.workspace
         assert values == (None,) * 5

@@ -17,7 +17,6 @@ from efficient_attn.instruments.memory import (
     measure_allocated,
     measure_footprint,
     measure_growth,
-    measure_training_footprint,
 )
 
 MIB = 2**20
@@ -83,10 +82,10 @@ def test_a_training_step_that_keeps_its_output_grows() -> None:
         outputs.append(out.detach())
         return out
 
-    footprint = measure_training_footprint(keeping, backward, device="cpu")
+    footprint = measure_footprint(keeping, backward, device="cpu")
     output = 2 * 512 * 64 * 4
     assert (footprint.lasting, footprint.growth) == (2 * output, output)
-    assert measure_training_footprint(forward, backward, device="cpu").lasting == 0
+    assert measure_footprint(forward, backward, device="cpu").lasting == 0
 
 
 def test_another_first_call_is_not_measured() -> None:
@@ -94,7 +93,7 @@ def test_another_first_call_is_not_measured() -> None:
     assert (footprint.peak, footprint.lasting) == (2 * MIB, 0)
     seen: list[str] = []
     forward, backward = _make_step(64)
-    measure_training_footprint(forward, backward, device="cpu", first_call=lambda: seen.append("first"))
+    measure_footprint(forward, backward, device="cpu", first_call=lambda: seen.append("first"))
     assert seen == ["first"]
 
 

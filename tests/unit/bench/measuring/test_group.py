@@ -121,7 +121,7 @@ def test_bandwidth_share_uses_the_rate_of_the_cache_that_fits(mode: str) -> None
     (case,) = tiny_suites.plan(tiny_suites.TINY.replace('"forward"', f'"{mode}"'))
     conditions = Conditions(engine=LocalEngine("inline"))
     best = Roofline(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(CacheLevel("L2", 1 << 20, 1e13),))
-    conditions.rooflines["cpu", "float32", 1] = best
+    conditions.inspections["cpu", "float32", 1] = [("before", best)]
     (record,) = measure_group(case.group, [case], conditions)
     row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
     assert row.latency_ms is not None
@@ -138,8 +138,8 @@ def test_bandwidth_share_uses_the_rate_of_the_cache_that_fits(mode: str) -> None
 def _measure_at_rate(*variants: str, rate: float) -> list[Row]:
     """Rows of a group on a machine with this arithmetic rate and practically unlimited memory bandwidth."""
     cases = tiny_suites.plan(tiny_suites.TINY, variants=variants)
-    rooflines = {("cpu", "float32", 1): Roofline(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
-    conditions = Conditions(engine=LocalEngine("inline"), rooflines=rooflines)
+    best = Roofline(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")
+    conditions = Conditions(engine=LocalEngine("inline"), inspections={("cpu", "float32", 1): [("before", best)]})
     return [record.row for record in measure_group(cases[0].group, cases, conditions)]
 
 

@@ -115,9 +115,9 @@ def test_the_baseline_is_traced_first_within_the_share() -> None:
 
 
 def test_kernels_of_attention_are_selected() -> None:
-    with kernel_trace.trace_kernels() as names:
-        q = torch.ones(1, 2, 8, 4)
-        torch.nn.functional.scaled_dot_product_attention(q, q, q)
-        q @ q.mT
-    assert kernel_trace.select_attention(names) == [FLASH, "aten::scaled_dot_product_attention"]
+    trace = kernel_trace.KernelTrace()
+    q = torch.ones(1, 2, 8, 4)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    q @ q.mT
+    assert trace.stop() == [FLASH, "aten::scaled_dot_product_attention"]
     assert kernel_trace.select_attention(["mkldnn::_linear_pointwise", FLASH]) == [FLASH]

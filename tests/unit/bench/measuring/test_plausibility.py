@@ -13,7 +13,6 @@ from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.measuring import plausibility
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.plausibility import (
-    add_roofline,
     explain_implausible,
     list_rooflines,
     measure_roofline,
@@ -47,9 +46,9 @@ class _Engine:
 
 def _make_conditions(*answers: Roofline | WorkerDied, best: Roofline = BEST) -> Any:
     engine: Any = _Engine(*(answers or (best,)))
-    conditions = Conditions(engine=engine)
-    add_roofline(SETTING, "before", best, conditions)
-    return SimpleNamespace(engine=engine, conditions=conditions)
+    return SimpleNamespace(
+        engine=engine, conditions=Conditions(engine=engine, inspections={SETTING: [("before", best)]})
+    )
 
 
 def _explain(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.bench.measuring.row_errors import TOLERANCE, InvalidResult, compare, compute_row_errors
+from efficient_attn.bench.measuring.row_errors import TOLERANCE, InvalidResult, compare
 
 DTYPES = sorted(TOLERANCE)
 
@@ -67,7 +67,6 @@ def test_rows_of_terms_that_cancel_are_relative_to_their_head() -> None:
     out[0, 0, 6] *= 1.001
     with pytest.raises(InvalidResult, match=r"^its gradient differs from the reference in 1 of 576 rows"):
         compare(out, expected, "float32", "its gradient", terms=1.0)
-    assert compute_row_errors(out, expected).count_nonzero() == 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,7 +15,7 @@ from inline_measurement import measure_cases, measure_variants, watch_timing
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring.turn_guard import TurnGuard, is_built_in, list_mechanisms, make_guarded
+from efficient_attn.bench.measuring.turn_guard import TurnGuard, is_built_in, make_guarded
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged
@@ -23,7 +23,7 @@ from efficient_attn.instruments.global_state import GlobalStateChanged
 
 @pytest.fixture(autouse=True)
 def _isolated_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(integrity, "_blamed", {})
+    monkeypatch.setattr(integrity, "blamed", {})
     with tiny_suites.isolated_registry():
         yield
     torch.backends.cuda.enable_flash_sdp(True)
@@ -45,7 +45,7 @@ def _disable_flash() -> None:
 def test_built_in_mechanisms_are_known(variant: str, names: list[str], built_in: bool) -> None:
     tiny_suites.register_modified("zz_own")
     case = tiny_suites.case(variant)
-    assert (sorted(list_mechanisms(case)), is_built_in(case)) == (names, built_in)
+    assert (sorted(case.variant.names), is_built_in(case)) == (names, built_in)
 
 
 def test_a_mechanism_cannot_take_the_name_of_a_built_in_one() -> None:
@@ -141,7 +141,7 @@ def test_a_switch_that_is_turned_off_in_a_process_run_only_affects_its_own_case(
 
 
 def test_blamed_mechanisms_are_invalid() -> None:
-    integrity.blame([tiny_suites.register_modified("zz_own")], "when its plug-in was imported, it did")
+    integrity.blamed[tiny_suites.register_modified("zz_own")] = "when its plug-in was imported, it did"
     own, full = measure_variants("zz_own", "full")
     assert (own.row.status, own.row.reason) == ("invalid", "when its plug-in was imported, it did")
     assert full.row.status == "ok"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.softmax import sink
 
 B, H, D = 2, 4, 8
@@ -91,7 +91,7 @@ def test_memory_grows_linearly_with_length(mask: dict) -> None:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
         leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
         attention_mask = ea.Mask(**mask)
-        peak = measure_training_footprint(
+        peak = measure_footprint(
             lambda: sink.attend(*leaves, attention_mask),
             lambda out: torch.autograd.grad(out, leaves, grad),
             device="cpu",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.softmax import softcap_tiles
 from efficient_attn.kernels.softmax.sink import SinkInputs
 from efficient_attn.kernels.softmax.softcap_tiles import SoftcapOptions
@@ -100,7 +100,7 @@ def test_memory_grows_linearly_with_length(cap: float) -> None:
     def measure(n: int) -> int:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
         leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
-        peak = measure_training_footprint(
+        peak = measure_footprint(
             lambda: softcap_tiles.attend(SinkInputs(*leaves, None), SoftcapOptions(cap, 0.25, True, 0)),
             lambda out: torch.autograd.grad(out, leaves, grad),
             device="cpu",

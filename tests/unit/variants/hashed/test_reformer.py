@@ -11,7 +11,7 @@ from write_counter import WriteCounter
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
-from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.hashed import rounds as lsh_rounds
 from efficient_attn.kernels.hashed.lsh import sort_rounds
@@ -283,7 +283,7 @@ def test_training_memory_is_at_most_six_outputs() -> None:
     """The output and three gradients are four of them."""
     attn, (gradient, q, v) = reformer(width=64), torch.randn(3, 1, 4, LONG, 64)
     leaves = [x.clone().requires_grad_() for x in (q, q, v)]
-    footprint = measure_training_footprint(
+    footprint = measure_footprint(
         lambda: attn(*leaves), lambda out: torch.autograd.grad(out, leaves, gradient), device="cpu"
     )
     assert footprint.peak is not None

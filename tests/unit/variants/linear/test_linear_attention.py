@@ -10,7 +10,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.mechanism import Attention
-from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.testing.tensor_comparison import assert_close
 
 LINEAR = [*ea.names(family="linear"), "random_feature:gated=true", "performer:kind=trigonometric"]
@@ -182,7 +182,7 @@ def peaks(spec: str, causal: bool, n: int) -> Tensor:
 
     with torch.no_grad():
         inference = measure_footprint(forward, device="cpu").peak
-    training = measure_training_footprint(forward, backward, device="cpu").peak
+    training = measure_footprint(forward, backward, device="cpu").peak
     assert inference is not None
     assert training is not None
     return torch.tensor([upstream.nbytes, inference, training])

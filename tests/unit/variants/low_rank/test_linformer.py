@@ -7,7 +7,7 @@ import torch
 from forced_choice import force_implementation
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.autotuning.candidates import Tunable
 from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.low_rank.projection import project
@@ -170,7 +170,7 @@ def test_memory_is_close_to_that_of_outputs_and_gradients() -> None:
     assert peak is not None
     assert output < peak <= 1.2 * output
     sources, upstream = (q, k, v, *attn.parameters()), torch.randn_like(q)
-    step = measure_training_footprint(
+    step = measure_footprint(
         lambda: attn(q, k, v), lambda out: torch.autograd.grad(out, sources, upstream), device="cpu"
     )
     assert step.peak is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.testing.tensor_comparison import assert_close
 
 
@@ -123,7 +123,7 @@ def test_memory_is_close_to_that_of_outputs_and_gradients(n: int) -> None:
     output, upstream = q.numel() * 4, torch.randn_like(q)
     with torch.no_grad():
         peak = measure_footprint(lambda: attn(q, k, v), device="cpu").peak
-    step = measure_training_footprint(
+    step = measure_footprint(
         lambda: attn(q, k, v), lambda out: torch.autograd.grad(out, (q, k, v), upstream), device="cpu"
     )
     assert peak is not None
