@@ -1,5 +1,7 @@
-"""All properties that mechanisms are verified for, cheap and informative ones first."""
+"""All properties that mechanisms are verified for: the functions with the decorator `check` in these modules, in order,
+cheap and informative ones first."""
 
+from ..check import Check
 from . import (
     algebra,
     call_context,
@@ -19,21 +21,7 @@ from . import (
     size_design,
 )
 
-CHECKS = (
-    *side_effects.CHECKS,
-    *reuse.CHECKS,
-    *reference.CHECKS,
-    *call_context.CHECKS,
-    *growth_claims.CHECKS,
-    *size_design.CHECKS,
-    *precision.CHECKS,
-    *causality.CHECKS,
-    *padding.CHECKS,
-    *packed.CHECKS,
-    *algebra.CHECKS,
-    *decoding.CHECKS,
-    *long_decoding.CHECKS,
-    *shared_heads.CHECKS,
-    *dropout.CHECKS,
-    *persistence.CHECKS,
-)
+FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
+LATER = (padding, packed, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
+
+CHECKS = tuple(value for module in FIRST + LATER for value in vars(module).values() if isinstance(value, Check))

@@ -55,6 +55,33 @@ def decode_equals_forward(subject: Subject) -> str | None:
 
 
 @check(needs="decode")
+def absorb_then_step(subject: Subject) -> None:
+    """`absorb` leads to the same next outputs as `step`."""
+    for kv_heads in subject.kv_head_counts:
+        shape = subject.shape(90, kv_heads=kv_heads)
+        attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+        want = call.run(attn)
+        for length in (1, 33, 80):
+            state = attn.init_state(2, 90, subject.dtype, subject.device)
+            state = absorb(subject, attn, call.both(slice(length)), state)
+            count, rest = divmod(90 - length, 5)
+            sizes = (*(5,) * count, rest) if rest else (5,) * count
+            for at, out, _ in call.steps(attn, state, supported_sizes(subject, sizes), length):
+                assert_close(out, want[:, :, at], f"positions {at.start} on, after absorbing {length}")
+
+
+def absorb(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
+    """Absorb all positions of a call and return the state."""
+    keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
+    length = call["k"].shape[2]
+    size = length if accepts_chunks(subject) else 1
+    for t in range(0, length, size):
+        new = {name: x[:, :, t : t + size] for name, x in keys.items()}
+        state = attn.absorb(new.pop("k"), new.pop("v", None), state, **new)
+    return state
+
+
+@check(needs="decode")
 def decode_dtypes(subject: Subject) -> None:
     """Outputs of steps have the dtype of the inputs, and errors within its tolerance."""
     shape = subject.shape(40)
@@ -87,33 +114,6 @@ def state_without_dims(subject: Subject) -> None:
         return  # it cannot be created without dims
     call = subject.draw(subject.shape(20), mask=Mask(causal=True))
     assert_close(_decode(subject, attn, call, (7, *(1,) * 13))[0], call.run(attn), "decoding without dims")
-
-
-@check(needs="decode")
-def absorb_then_step(subject: Subject) -> None:
-    """`absorb` leads to the same next outputs as `step`."""
-    for kv_heads in subject.kv_head_counts:
-        shape = subject.shape(90, kv_heads=kv_heads)
-        attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
-        want = call.run(attn)
-        for length in (1, 33, 80):
-            state = attn.init_state(2, 90, subject.dtype, subject.device)
-            state = absorb(subject, attn, call.both(slice(length)), state)
-            count, rest = divmod(90 - length, 5)
-            sizes = (*(5,) * count, rest) if rest else (5,) * count
-            for at, out, _ in call.steps(attn, state, supported_sizes(subject, sizes), length):
-                assert_close(out, want[:, :, at], f"positions {at.start} on, after absorbing {length}")
-
-
-def absorb(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
-    """Absorb all positions of a call and return the state."""
-    keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
-    length = call["k"].shape[2]
-    size = length if accepts_chunks(subject) else 1
-    for t in range(0, length, size):
-        new = {name: x[:, :, t : t + size] for name, x in keys.items()}
-        state = attn.absorb(new.pop("k"), new.pop("v", None), state, **new)
-    return state
 
 
 def unbounded_state(subject: Subject) -> str | None:
@@ -163,16 +163,3 @@ def no_decoding(subject: Subject) -> None:
     """Without the decode trait, init_state raises `UnsupportedError`."""
     with expect_error(UnsupportedError, "init_state without the decode trait"):
         subject.make(subject.shape(4)).init_state(2, 8)
-
-
-CHECKS = (
-    decode_equals_forward,
-    absorb_then_step,
-    decode_dtypes,
-    state_size,
-    state_without_dims,
-    state_is_bounded,
-    step_leaves_inputs,
-    wrong_steps,
-    no_decoding,
-)

@@ -83,6 +83,3 @@ def packed_misfits(subject: Subject) -> None:
     for causal in {False, True} - {*subject.causalities}:
         with expect_error(UnsupportedError, f"packed sequences with causal={causal}"):
             call.under(Mask(causal=causal, cu_seqlens=subject.lengths(0, 2, 6))).run(attn)
-
-
-CHECKS = (packed_equals_alone, packed_misfits)

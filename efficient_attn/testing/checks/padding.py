@@ -53,67 +53,6 @@ def padding_garbage(subject: Subject) -> None:
                 assert_close(torch.where(rows, got, 0), torch.where(rows, want, 0), label)
 
 
-@check(needs="padding gradient")
-def padding_gradients(subject: Subject) -> None:
-    """Garbage in padded keys and values has gradients of exactly 0, and does not affect other gradients."""
-    m = 80
-    shape = subject.shape(m)
-    attn, call = subject.make(shape), subject.draw(shape)
-    for mask in _padded_masks(subject, m):
-        valid = mask.key_valid(m)
-        assert valid is not None
-        _, want = call.under(mask).gradients(attn)
-        _, got = _fill_padding(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
-        for name in got:
-            assert_finite(got[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
-            if not call.shares_qk:
-                assert_close(got[name], want[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
-        for name in set() if call.shares_qk else {"k", "v"} & set(call.tensors):
-            hidden = got[name].masked_select(~valid[:, None, :, None])
-            assert_zero(hidden, f"gradient by padded {name}, {describe(mask)}")
-
-
-def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
-    """The values of causal for which a padded row equals the shorter sequence. With strict causality this includes
-    True in any case, because the past cannot depend on M."""
-    trimmed, strict = subject.traits.padded_as_trimmed, subject.traits.strictly_causal
-    return tuple(causal for causal in subject.causalities if trimmed or (causal and strict))
-
-
-@check(
-    needs="padding",
-    skip_reason=lambda s: (
-        None if _trimmed_causalities(s) else "its result depends on the number of keys, padded ones included"
-    ),
-)
-def padded_equals_trimmed(subject: Subject) -> None:
-    """A padded row of a batch equals a separate call of the shorter sequence."""
-    m = 150
-    shape, lengths = subject.shape(m), (m - 3, 70)
-    attn, call = subject.make(shape), subject.draw(shape)
-    all_queries = subject.traits.rows_alone
-    for causal in _trimmed_causalities(subject):
-        valid = subject.lengths(*lengths)
-        mask = Mask(causal=causal, key_lengths=valid, query_lengths=None if all_queries else valid)
-        out = call.under(mask).run(attn)
-        for b, length in enumerate(lengths):
-            alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))
-            rows = slice(None) if all_queries else slice(None, length)
-            want = alone.queries(rows).under(Mask(causal=causal, query_start=0 if all_queries else None)).run(attn)
-            assert_close(out[b : b + 1, :, rows], want, f"row {b} padded from {length} to {m}, {describe(mask)}")
-
-
-@check(needs="padding bidirectional cross padded_as_trimmed", unless="positional mixes_queries")
-def holes_equal_removed(subject: Subject) -> None:
-    """Hiding keys with key_mask is the same as removing them."""
-    shape = subject.shape(70)
-    attn, call, holes = subject.make(shape), subject.draw(shape), subject.holes(shape)
-    out = call.under(Mask(key_mask=holes)).run(attn)
-    for b in range(shape.batch):
-        alone = call.change(lambda x, b=b: x[b : b + 1]).keys(holes[b].nonzero()[:, 0])
-        assert_close(out[b : b + 1], alone.run(attn), f"row {b} with {int((~holes[b]).sum())} keys hidden")
-
-
 @check()
 def query_lengths(subject: Subject) -> None:
     """Rows from query_lengths on are exactly zero, and the contents of their queries have no effect."""
@@ -183,6 +122,67 @@ def blind_rows(subject: Subject) -> None:
                 assert_finite(grad, f"gradient by {name}, {label}")
 
 
+def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
+    """The values of causal for which a padded row equals the shorter sequence. With strict causality this includes
+    True in any case, because the past cannot depend on M."""
+    trimmed, strict = subject.traits.padded_as_trimmed, subject.traits.strictly_causal
+    return tuple(causal for causal in subject.causalities if trimmed or (causal and strict))
+
+
+@check(
+    needs="padding",
+    skip_reason=lambda s: (
+        None if _trimmed_causalities(s) else "its result depends on the number of keys, padded ones included"
+    ),
+)
+def padded_equals_trimmed(subject: Subject) -> None:
+    """A padded row of a batch equals a separate call of the shorter sequence."""
+    m = 150
+    shape, lengths = subject.shape(m), (m - 3, 70)
+    attn, call = subject.make(shape), subject.draw(shape)
+    all_queries = subject.traits.rows_alone
+    for causal in _trimmed_causalities(subject):
+        valid = subject.lengths(*lengths)
+        mask = Mask(causal=causal, key_lengths=valid, query_lengths=None if all_queries else valid)
+        out = call.under(mask).run(attn)
+        for b, length in enumerate(lengths):
+            alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))
+            rows = slice(None) if all_queries else slice(None, length)
+            want = alone.queries(rows).under(Mask(causal=causal, query_start=0 if all_queries else None)).run(attn)
+            assert_close(out[b : b + 1, :, rows], want, f"row {b} padded from {length} to {m}, {describe(mask)}")
+
+
+@check(needs="padding bidirectional cross padded_as_trimmed", unless="positional mixes_queries")
+def holes_equal_removed(subject: Subject) -> None:
+    """Hiding keys with key_mask is the same as removing them."""
+    shape = subject.shape(70)
+    attn, call, holes = subject.make(shape), subject.draw(shape), subject.holes(shape)
+    out = call.under(Mask(key_mask=holes)).run(attn)
+    for b in range(shape.batch):
+        alone = call.change(lambda x, b=b: x[b : b + 1]).keys(holes[b].nonzero()[:, 0])
+        assert_close(out[b : b + 1], alone.run(attn), f"row {b} with {int((~holes[b]).sum())} keys hidden")
+
+
+@check(needs="padding gradient")
+def padding_gradients(subject: Subject) -> None:
+    """Garbage in padded keys and values has gradients of exactly 0, and does not affect other gradients."""
+    m = 80
+    shape = subject.shape(m)
+    attn, call = subject.make(shape), subject.draw(shape)
+    for mask in _padded_masks(subject, m):
+        valid = mask.key_valid(m)
+        assert valid is not None
+        _, want = call.under(mask).gradients(attn)
+        _, got = _fill_padding(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
+        for name in got:
+            assert_finite(got[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
+            if not call.shares_qk:
+                assert_close(got[name], want[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
+        for name in set() if call.shares_qk else {"k", "v"} & set(call.tensors):
+            hidden = got[name].masked_select(~valid[:, None, :, None])
+            assert_zero(hidden, f"gradient by padded {name}, {describe(mask)}")
+
+
 @check(needs="cross")
 def nothing_at_all(subject: Subject) -> None:
     """Calls without keys give zeros; calls without queries or an empty batch give no rows. All have a backward pass."""
@@ -193,14 +193,3 @@ def nothing_at_all(subject: Subject) -> None:
         assert_same(out, call["q"].new_zeros(batch, subject.heads, n, 8), f"B={batch}, N={n}, M={m}")
         if subject.traits.gradient:
             call.gradients(attn)
-
-
-CHECKS = (
-    padding_garbage,
-    query_lengths,
-    blind_rows,
-    padded_equals_trimmed,
-    holes_equal_removed,
-    padding_gradients,
-    nothing_at_all,
-)

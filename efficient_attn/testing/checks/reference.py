@@ -61,6 +61,42 @@ def equals_oracle(subject: Subject) -> None:
             _check_outputs(subject, call.under(mask))
 
 
+@check(needs="gradient", skip_reason=no_fast_backend)
+def gradients_equal_oracle(subject: Subject) -> None:
+    """Gradients by every input and parameter equal those of the reference."""
+    for n, m in _gradient_sizes(subject):
+        shape = subject.shape(n, m)
+        call = subject.draw(shape)
+        for mask in subject.masks(shape):
+            _check_gradients(subject, call.under(mask))
+
+
+def _check_gradients(subject: Subject, call: Call) -> None:
+    shape = _shape(subject, call)
+    want_out, want = call.gradients(subject.oracle(shape))
+    for backend in subject.backends_for(call["q"].dtype):
+        out, got = call.gradients(subject.make(shape, backend=backend))
+        assert_close(out, want_out, f"output with gradients, {_describe_call(backend, call)}")
+        for name in want:
+            assert_close(got[name], want[name], f"gradient by {name}, {_describe_call(backend, call)}")
+
+
+@check()
+def dtypes(subject: Subject) -> None:
+    """Outputs have the dtype of the inputs, and errors within its tolerance."""
+    shape = subject.shape(130)
+    for dtype in subject.dtypes:
+        call = subject.draw(shape, dtype=dtype)
+        for causal in subject.causalities:
+            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
+            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
+            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
+            want = exact.run(subject.truth(shape, dtype))
+            assert_close(
+                got.double(), want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype]
+            )
+
+
 @check(needs="cross", skip_reason=no_fast_backend)
 def equals_oracle_anywhere(subject: Subject) -> None:
     """Every backend equals the reference with query_start before, at, and after the keys."""
@@ -97,26 +133,6 @@ def value_width(subject: Subject) -> None:
         call = subject.draw(shape)
         for mask in subject.masks(shape):
             _check_outputs(subject, call.under(mask))
-
-
-@check(needs="gradient", skip_reason=no_fast_backend)
-def gradients_equal_oracle(subject: Subject) -> None:
-    """Gradients by every input and parameter equal those of the reference."""
-    for n, m in _gradient_sizes(subject):
-        shape = subject.shape(n, m)
-        call = subject.draw(shape)
-        for mask in subject.masks(shape):
-            _check_gradients(subject, call.under(mask))
-
-
-def _check_gradients(subject: Subject, call: Call) -> None:
-    shape = _shape(subject, call)
-    want_out, want = call.gradients(subject.oracle(shape))
-    for backend in subject.backends_for(call["q"].dtype):
-        out, got = call.gradients(subject.make(shape, backend=backend))
-        assert_close(out, want_out, f"output with gradients, {_describe_call(backend, call)}")
-        for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {_describe_call(backend, call)}")
 
 
 def no_finite_differences(subject: Subject) -> str | None:
@@ -157,22 +173,6 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
 
 
 @check()
-def dtypes(subject: Subject) -> None:
-    """Outputs have the dtype of the inputs, and errors within its tolerance."""
-    shape = subject.shape(130)
-    for dtype in subject.dtypes:
-        call = subject.draw(shape, dtype=dtype)
-        for causal in subject.causalities:
-            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
-            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
-            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
-            want = exact.run(subject.truth(shape, dtype))
-            assert_close(
-                got.double(), want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype]
-            )
-
-
-@check()
 def large_inputs(subject: Subject) -> None:
     """Queries and keys scaled by ten and by zero give finite results that equal the reference."""
     shape = subject.shape(130)
@@ -190,15 +190,3 @@ def large_inputs(subject: Subject) -> None:
             _, grads = call.gradients(subject.make(shape, dtype=dtype))
             for name, grad in grads.items():
                 assert_finite(grad, f"gradient by {name}, {label}")
-
-
-CHECKS = (
-    equals_oracle,
-    gradients_equal_oracle,
-    dtypes,
-    equals_oracle_anywhere,
-    single_reference_rows,
-    value_width,
-    gradcheck,
-    large_inputs,
-)

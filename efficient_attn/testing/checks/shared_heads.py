@@ -111,6 +111,3 @@ def cache_is_not_expanded(subject: Subject) -> None:
     with torch.no_grad():
         peak = _measure_peak(subject, step)
     assert peak < copy, f"a step uses {peak} bytes at its peak, the cached keys repeated for each head are {copy}"
-
-
-CHECKS = (groups_are_not_expanded, gradients_are_not_expanded, cache_is_not_expanded)

@@ -212,6 +212,3 @@ def _run_reference(
         with torch.no_grad():
             return rows.run(truth), {}
     return rows.gradients(truth, weight=weight.to(rows["q"]))
-
-
-CHECKS = (sizes_and_pairs, long_sequence)
