@@ -97,8 +97,6 @@ def baselines(keys: DatesKeys, length: int) -> Baselines:
 
 DATES = Problem(
     name="dates",
-    title="Dates",
-    sentence="A date in one of five forms, after unrelated words, is written as YYYY-MM-DD by characters.",
     keys=DatesKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=800),
     draw=draw,

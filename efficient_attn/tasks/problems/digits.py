@@ -62,8 +62,6 @@ def baselines(keys: DigitsKeys, length: int) -> Baselines:
 
 DIGITS = Problem(
     name="digits",
-    title="Handwritten digits",
-    sentence="Which digit a small real image shows.",
     keys=DigitsKeys,
     recipe=Recipe(model="vision", layers=2, steps=600, patch=2),
     draw=draw,

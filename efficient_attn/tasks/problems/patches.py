@@ -60,8 +60,6 @@ def baselines(keys: PatchesKeys, length: int) -> Baselines:
 
 PATCHES = Problem(
     name="patches",
-    title="Masked patches",
-    sentence="Half of a real image's patches, predicted from the other half.",
     keys=PatchesKeys,
     recipe=Recipe(model="patches", layers=2, steps=600, patch=PATCH_SIDE, solved=1.0),
     draw=draw,

@@ -39,8 +39,6 @@ def baselines(keys: ReversalKeys, length: int) -> Baselines:
 
 REVERSAL = Problem(
     name="reversal",
-    title="Reversal",
-    sentence="A source is written backwards; tokens are counted given the preceding ones.",
     keys=ReversalKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,

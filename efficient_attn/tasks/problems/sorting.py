@@ -68,8 +68,6 @@ def _count_guessed(length: int, vocab: int) -> float:
 
 SORTING = Problem(
     name="sorting",
-    title="Sorting",
-    sentence="A source's tokens are written in order; tokens are counted given the preceding ones.",
     keys=SortingKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,
