@@ -15,7 +15,7 @@ from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.registry import info, names
 from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys
 from efficient_attn.tasks.problems.listops import LISTOPS
-from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
+from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training.learners import (
     PARAMETER_TOLERANCE,
     EvaluationCounts,
@@ -28,7 +28,7 @@ from efficient_attn.tasks.training.problem import IGNORED, Batch, Problem
 
 SMALL = {"d_model": 16, "heads": 2, "layers": 1}
 SMALL_REVERSAL = replace(REVERSAL, recipe=replace(REVERSAL.recipe, **SMALL))
-REVERSAL_KEYS = ReversalKeys(vocab=8)
+REVERSAL_KEYS = RewritingKeys(vocab=8)
 
 
 def _make(variant: str, problem: Problem = tiny.TINY, given: Any = None, *, seed: int = 0) -> Learner:
@@ -89,8 +89,8 @@ KINDS: dict[str, tuple[Problem, Any, str]] = {
     "decoder": (tiny.TINY, tiny.keys(), "linear"),
     "encoder": (replace(LISTOPS, recipe=replace(LISTOPS.recipe, **SMALL)), LISTOPS.keys(), "nystromformer"),
     "sequence": (SMALL_REVERSAL, REVERSAL_KEYS, "linear"),
-    "one vector": (SMALL_REVERSAL, ReversalKeys(vocab=8, architecture="recurrent"), "gru"),
-    "recurrent": (SMALL_REVERSAL, ReversalKeys(vocab=8, architecture="recurrent"), "general"),
+    "one vector": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "gru"),
+    "recurrent": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "general"),
 }
 
 
