@@ -14,59 +14,25 @@ from torch import Tensor
 
 from ..contract.decode_state import state_bytes
 from ..instruments.disturbance import DisturbanceWatch
-from ..instruments.memory import measure_footprint
 from ..spec import SpecLike
-from .bundled import LoadedModel, load
-from .segments import compare_with_own, cut_segment
+from .bundled import LoadedModel
 from .state_cache import StateCache
-from .texts import Text
 from .transformers import register, watch
 
 TIMED_STEPS = 8  # decode steps that are timed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SegmentModel:
-    """A model and a segment of tokens ``[1, N]``, with the original model's pass."""
-
-    loaded_model: LoadedModel
-    tokens: Tensor
-    own_pass: ForwardPass
-
-    @classmethod
-    def load(cls, model: str, text: str, length: int, number: int, own_spec: str) -> SegmentModel:
-        """Load the model and let it read the segment, after a warm-up. own_spec: the spec of its own attention."""
-        loaded_model = load(model)
-        tokens = cut_segment(loaded_model, Text.find(text), length, number)
-        run_pass(loaded_model, own_spec, tokens)
-        return cls(loaded_model=loaded_model, tokens=tokens, own_pass=run_pass(loaded_model, own_spec, tokens))
-
-    def run(self, spec: SpecLike) -> ForwardPass:
-        """The segment with another mechanism."""
-        return run_pass(self.loaded_model, spec, self.tokens)
-
-    def measure_memory(self, spec: SpecLike) -> int | None:
-        """The peak memory of a pass with a mechanism beyond the weights, states and logits included."""
-        return measure_footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
-
-    def compare(self, forward_pass: ForwardPass) -> dict[str, float | None]:
-        """The metrics of a pass compared with the original model's, by name."""
-        return compare_with_own(self.loaded_model, forward_pass.out, self.own_pass.out, self.tokens)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ForwardPass:
     """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden states ``[N, d]``.
 
-    seconds: of the pass. attention_s: the part spent in mechanisms. calls: of mechanisms, at least one for each layer.
-    step_s: median of decode steps after the segment; bytes: of all states before them; both None for encoders.
-    disturbance: why the time is unreliable, if it is.
+    seconds: of the pass. attention_s: the part spent in mechanisms. step_s: median of decode steps after the segment;
+    bytes: of all states before them; both None for encoders. disturbance: why the time is unreliable, if it is.
     """
 
     out: Tensor
     seconds: float
     attention_s: float
-    calls: int
     step_s: float | None = None
     bytes: int | None = None
     disturbance: str | None = None
@@ -89,8 +55,7 @@ def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps
         seconds = time.perf_counter() - start
         disturbance = disturbance_watch.read_interval().describe(torch.get_num_threads())
     meter.check(model, str(spec))
-    fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
-    fields["disturbance"] = disturbance
+    fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "disturbance": disturbance}
     if cache is None:
         return ForwardPass(out=output.last_hidden_state[0], **fields)
     size = state_bytes(cache.states)

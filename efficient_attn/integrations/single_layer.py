@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..spec import SpecLike
-from .bundled import LoadedModel, load
-from .segments import compare_with_own, cut_segment
-from .texts import Text
+from .bundled import LoadedModel
 from .transformers import register, swapped
 
 
@@ -31,10 +29,9 @@ class LayerSwap:
     previous_out: Any
 
     @classmethod
-    def load(cls, model: str, text: str, length: int, number: int, own_spec: str, layer: int) -> LayerSwap:
-        """Load the model and let it read the segment. own_spec: the spec of its own attention."""
-        loaded_model, outputs = load(model), []
-        tokens = cut_segment(loaded_model, Text.find(text), length, number)
+    def read(cls, loaded_model: LoadedModel, tokens: Tensor, own_spec: str, layer: int) -> LayerSwap:
+        """Let the model read the segment. own_spec: the spec of its own attention."""
+        outputs = []
         loaded_model.model.set_attn_implementation(register(own_spec))
         blocks = list_layers(loaded_model.model)
         hook = blocks[max(layer - 1, 0)].register_forward_hook(lambda _, __, out: outputs.append(out))
@@ -52,10 +49,6 @@ class LayerSwap:
                 block.forward = lambda *_, **__: self.previous_out
                 stack.callback(delattr, block, "forward")
             return _run_model(self.loaded_model, self.tokens)
-
-    def compare(self, out: Tensor) -> dict[str, float | None]:
-        """The metrics of an output compared with the original model's, by name."""
-        return compare_with_own(self.loaded_model, out, self.own_out, self.tokens)
 
 
 def list_layers(model: Any) -> list[nn.Module]:
