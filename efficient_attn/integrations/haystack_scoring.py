@@ -60,9 +60,8 @@ class QuestionTokens:
         options = {"add_special_tokens": False, "verbose": False}
         sequences = [tuple(tokenizer(question.text + answer, **options).input_ids) for answer in question.answers]
         n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
-        n_prefix = min(
-            n_common, min(map(len, sequences)) - 1
-        )  # keeps the last token of an answer that others begin with
+        # at least the last token of an answer with which others begin is a suffix
+        n_prefix = min(n_common, min(map(len, sequences)) - 1)
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
     @property

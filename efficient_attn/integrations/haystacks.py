@@ -104,7 +104,7 @@ def _fill_document(
     hay = re.split(r"(?<=[.!?])\s+", " ".join(document.split()))
     needles = list(FAMILIES[family](rng, {word.lower() for word in re.findall(r"\w+", document)}))
     slots, inserted = _assign_slots(needles, rng)
-    reserved = max(count(QUESTION_PREFIX + n.question + answer) for n in needles for answer in n.answers)
+    reserved = max(count(f"{QUESTION_PREFIX}{n.question} {answer}") for n in needles for answer in n.answers)
     lengths = range(len(hay) + 1)
     n_sentences = bisect_right(lengths, length - reserved, key=lambda n: count(_insert(hay[:n], inserted))) - 1
     if n_sentences == len(hay):
@@ -118,7 +118,7 @@ def _fill_document(
     questions = tuple(
         Question(
             text=QUESTION_PREFIX + n.question,
-            answers=n.answers,
+            answers=tuple(f" {answer}" for answer in n.answers),
             right=n.right,
             depth=(needle_slots[0] + 0.5) / len(inserted),
         )
@@ -163,7 +163,7 @@ def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         answers = rng.sample(unused_answers[subject], N_ANSWERS)
         right = rng.randrange(N_ANSWERS)
         sentence = f"{subject[0].upper()}{subject[1:]} {answers[right]}."
-        yield Needle(sentences=(sentence,), question=subject, answers=_prepend_space(answers), right=right)
+        yield Needle(sentences=(sentence,), question=subject, answers=tuple(answers), right=right)
 
 
 def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -172,7 +172,7 @@ def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
     for right, person in enumerate(rng.sample(PEOPLE, N_NEEDLES)):
         question = f"the secret word of the {person} is"
         sentence = f"The secret word of the {person} is {values[right]}."
-        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(values), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=tuple(values), right=right)
 
 
 def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -183,9 +183,8 @@ def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         first_sentence = f"The secret word of the {first} is {values[right]}."
         second_sentence = f"The secret word of the {second} is that of the {first}."
         question = f"the secret word of the {second} is"
-        yield Needle(
-            sentences=(first_sentence, second_sentence), question=question, answers=_prepend_space(values), right=right
-        )
+        sentences = first_sentence, second_sentence
+        yield Needle(sentences=sentences, question=question, answers=tuple(values), right=right)
 
 
 def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -196,7 +195,7 @@ def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         rng.shuffle(entries)
         sentence = f"The list of the {person} is: {', '.join(entries)}."
         question = f"the word that is most often in the list of the {person} is"
-        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(words), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=tuple(words), right=right)
 
 
 def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
@@ -205,10 +204,6 @@ def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
     if len(absent) < N_ANSWERS:
         raise UsageError("needles: this text contains too many of the words that needles use as values")
     return rng.sample(absent, N_ANSWERS)
-
-
-def _prepend_space(answers: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f" {answer}" for answer in answers)
 
 
 FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], Iterator[Needle]]] = {

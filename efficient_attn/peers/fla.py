@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import load_library_file
+from .hosting import LibraryAttention, load_library_file
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
@@ -33,7 +32,7 @@ def _load_operations(peer: str, operation: str) -> ModuleType:
 
 
 @register("peer_simple_gla", family="linear")
-class PeerSimpleGLA(Attention):
+class PeerSimpleGLA(LibraryAttention):
     """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
 
     sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
@@ -42,7 +41,7 @@ class PeerSimpleGLA(Attention):
     inputs; float64 is refused.
     """
 
-    backends = ("library", "dense")
+    declared = replace(CAUSAL, positional=True)
     only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
 
     def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
@@ -51,10 +50,6 @@ class PeerSimpleGLA(Attention):
             raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
         self.form, self.chunk_size = form, chunk_size
         _load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
-
-    @property
-    def traits(self) -> Traits:
-        return replace(CAUSAL, positional=True)
 
     @property
     def growth(self) -> Growth:
@@ -94,7 +89,7 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 
 @register("peer_fla_linear", family="linear")
-class PeerFlaLinear(Attention):
+class PeerFlaLinear(LibraryAttention):
     """flash-linear-attention's naive chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
@@ -102,16 +97,12 @@ class PeerFlaLinear(Attention):
     chunks are summed in the dtype of the inputs; float16, which would overflow, is refused.
     """
 
-    backends = ("library", "dense")
+    declared = replace(CAUSAL, normalised=True)
     only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
 
     def __init__(self) -> None:
         super().__init__()
         _load_operations("peer_fla_linear", "linear_attn")
-
-    @property
-    def traits(self) -> Traits:
-        return replace(CAUSAL, normalised=True)
 
     @property
     def growth(self) -> Growth:

@@ -9,13 +9,37 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..contract.mask import Mask
 from ..contract.mechanism import Attention
+from ..contract.traits import Traits
 from ..errors import UnsupportedError, UsageError
+from ..patterns import Pattern
+from ..variants.sparse.sparse_attention import attend_pattern
+
+
+class LibraryAttention(Attention):
+    """Base class of peers. declared: the traits of all instances."""
+
+    backends = ("library", "dense")
+    declared: ClassVar[Traits]
+
+    @property
+    def traits(self) -> Traits:
+        return self.declared
+
+
+class LibraryPattern(LibraryAttention):
+    """A library's softmax over one of our patterns, which provides the reference."""
+
+    pattern: Pattern
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return attend_pattern(q, k, v, mask, self.pattern)
 
 
 def import_library(peer: str, package: str, module: str) -> Any:

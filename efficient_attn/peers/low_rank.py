@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import check_value_width, fixed_outputs, import_library, make_layer
+from .hosting import LibraryAttention, check_value_width, fixed_outputs, import_library, make_layer
 
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
@@ -23,7 +22,7 @@ ENCODER = Traits(
 
 
 @register("peer_linformer", family="low_rank")
-class PeerLinformer(Attention):
+class PeerLinformer(LibraryAttention):
     """The PyPI package linformer: keys and values projected along the length to ``rank``, then softmax over those.
 
     ``LinformerSelfAttention(seq_len=max_len, k=rank)``, with its projections to q, k, v and from the heads replaced.
@@ -31,7 +30,7 @@ class PeerLinformer(Attention):
     are parameters here, drawn from ``seed`` as the library draws them. Shorter sequences use their first rows.
     """
 
-    backends = ("library", "dense")
+    declared = ENCODER
 
     def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
         super().__init__()
@@ -48,10 +47,6 @@ class PeerLinformer(Attention):
 
         self.proj_k, self.proj_v = draw_projection(), draw_projection()
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def traits(self) -> Traits:
-        return ENCODER
 
     @property
     def growth(self) -> Growth:
@@ -93,7 +88,7 @@ class PeerLinformer(Attention):
 
 
 @register("peer_nystromformer", family="low_rank")
-class PeerNystromformer(Attention):
+class PeerNystromformer(LibraryAttention):
     """transformers' NystromformerSelfAttention without its convolution: softmax through segment means.
 
     Its inverse is 6 steps of an iteration whose start is divided by the largest column sum of the whole batch, so that
@@ -102,7 +97,7 @@ class PeerNystromformer(Attention):
     they are equal, the library computes exact attention.
     """
 
-    backends = ("library", "dense")
+    declared = replace(ENCODER, cross=False, mixes_queries=True)
 
     def __init__(self, *, n_landmarks: int = 64) -> None:
         super().__init__()
@@ -113,10 +108,6 @@ class PeerNystromformer(Attention):
         model = import_library("peer_nystromformer", "transformers", name)
         self._config_class, self._layer_class = model.NystromformerConfig, model.NystromformerSelfAttention
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def traits(self) -> Traits:
-        return replace(ENCODER, cross=False, mixes_queries=True)
 
     @property
     def growth(self) -> Growth:

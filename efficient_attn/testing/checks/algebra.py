@@ -168,9 +168,8 @@ def key_order(subject: Subject) -> None:
         shape = subject.shape(n, m)
         attn, call = subject.make(shape), subject.draw(shape, mask=Mask())
         order = torch.randperm(m, generator=torch.Generator().manual_seed(3)).to(subject.device)
-        want = (
-            call.run(attn)[:, :, order] if call.shares_qk else call.run(attn)
-        )  # queries that are the keys are permuted too
+        # queries that are the keys are permuted too
+        want = call.run(attn)[:, :, order] if call.shares_qk else call.run(attn)
         assert_close(call.keys(order).run(attn), want, f"keys permuted, N={n}, M={m}")
 
 

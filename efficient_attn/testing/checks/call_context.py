@@ -202,9 +202,5 @@ def autocast(subject: Subject) -> None:
         want, want_grads = subject.evaluate(exact, truth)
         assert_close(out.double(), want, label, tolerance=TOLERANCES[torch.bfloat16])
         for name, grad in grads.items():
-            assert_close(
-                grad.double(),
-                want_grads[name],
-                f"gradient by {name} {label}",
-                tolerance=GRADIENT_TOLERANCES[torch.bfloat16],
-            )
+            tolerance = GRADIENT_TOLERANCES[torch.bfloat16]
+            assert_close(grad.double(), want_grads[name], f"gradient by {name} {label}", tolerance=tolerance)

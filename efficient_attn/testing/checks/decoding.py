@@ -47,11 +47,8 @@ def decode_equals_forward(subject: Subject) -> str | None:
                 got, _ = _decode(subject, attn, call, split)
                 label = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
                 assert_close(got, want[:, :, : sum(split)], label)
-    return (
-        None
-        if accepts_chunks(subject)
-        else "its step accepts one position at a time: only single positions were tested"
-    )
+    one_at_a_time = "its step accepts one position at a time: only single positions were tested"
+    return None if accepts_chunks(subject) else one_at_a_time
 
 
 @check(needs="decode")

@@ -92,9 +92,8 @@ def dtypes(subject: Subject) -> None:
             got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
             assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
             want = exact.run(subject.truth(shape, dtype))
-            assert_close(
-                got.double(), want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype]
-            )
+            label = f"{dtype} compared with the float64 reference"
+            assert_close(got.double(), want, label, tolerance=TOLERANCES[dtype])
 
 
 @check(needs="cross", skip_reason=no_fast_backend)
@@ -151,9 +150,8 @@ def gradcheck(subject: Subject) -> None:
         masks.append(subject.mask(key_lengths=subject.lengths(m - 1), query_lengths=subject.lengths(n - 1)))
     for mask in masks:
         attn = subject.make(shape)
-        compare_with_differences(
-            lambda changed, attn=attn: changed.run(attn), call.under(mask).leaves(), describe(mask)
-        )
+        leaves = call.under(mask).leaves()
+        compare_with_differences(lambda changed, attn=attn: changed.run(attn), leaves, describe(mask))
 
 
 def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: str) -> None:
