@@ -1,6 +1,8 @@
 """All properties that mechanisms are verified for: the functions with the decorator `check` in these modules, in order,
 cheap and informative ones first."""
 
+from types import ModuleType
+
 from ..check import Check
 from . import (
     algebra,
@@ -24,4 +26,10 @@ from . import (
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
 LATER = (padding, packed, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
 
-CHECKS = tuple(value for module in FIRST + LATER for value in vars(module).values() if isinstance(value, Check))
+
+def list_checks(*modules: ModuleType) -> tuple[Check, ...]:
+    """The checks that modules define, in order."""
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Check))
+
+
+CHECKS = list_checks(*FIRST, *LATER)
