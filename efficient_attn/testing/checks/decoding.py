@@ -120,7 +120,7 @@ def unbounded_state(subject: Subject) -> str | None:
     return "its state does not depend on max_len" if small == large else None
 
 
-@check(needs="decode", skip_reason=lambda s: unbounded_state(s) if s.traits.decode else None)
+@check(needs="decode", skip_reason=unbounded_state)
 def state_is_bounded(subject: Subject) -> None:
     """Steps beyond max_len raise `UsageError`; the state neither overwrites positions nor grows."""
     attn, call = subject.make(subject.shape(9)), subject.draw(subject.shape(9))

@@ -34,11 +34,10 @@ def decode_sizes(subject: Subject) -> None:
     widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
     levels = {"width": widths, "value_width": (0, 24), "batch": (1, 4), "heads": heads, "dtype": subject.dtypes}
     levels |= {"first": (1, 33, 70)}
-    for case in cover(levels, seed=subject.seed):
-        c: Any = case
+    for c in cover(levels, seed=subject.seed):
         sizes = {"batch": c["batch"], "head_dim": c["width"], "value_dim": c["value_width"] or c["width"]}
         shape = subject.shape(90, heads=c["heads"][0], kv_heads=c["heads"][1], **sizes)
-        dtype: torch.dtype = c["dtype"]
+        dtype = c["dtype"]
         attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, dtype=dtype, mask=Mask(causal=True))
         with torch.no_grad():
             want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
