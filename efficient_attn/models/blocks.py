@@ -128,7 +128,6 @@ class Block(nn.Module):
         return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
-        """Apply the parts after self-attention."""
         cross = self.cross
         if cross is not None:
             x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))

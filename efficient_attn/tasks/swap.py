@@ -103,7 +103,6 @@ def _measure_one_layer(case: Case, row: Row) -> Record:
 
 
 def _fill_row(row: Row, metrics: Mapping[str, float | None], case: Case) -> None:
-    """Set the columns of the differences from the original model."""
     available = {name: value for name, value in metrics.items() if value is not None}
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
     row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))

@@ -163,14 +163,10 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         "sequential": sweep.sequential,
         "source": claim and claim.source,
     }
-    row.extra |= _make_exponent_columns(
-        "time", fit_exponent(sweep.sizes, sweep.rounds, keys.octaves), sweep, keys, claim and claim.time
-    )
+    row.extra |= _make_exponent_columns("time", sweep.rounds, sweep, keys, claim and claim.time)
     peak_bytes = [point.bytes for point in sweep.results if point.bytes]
     if len(peak_bytes) == len(sweep.results) and keys.along != ("causal",):
-        row.extra |= _make_exponent_columns(
-            "memory", fit_exponent(sweep.sizes, [peak_bytes], keys.octaves), sweep, keys, claim and claim.memory
-        )
+        row.extra |= _make_exponent_columns("memory", [peak_bytes], sweep, keys, claim and claim.memory)
     if claim and claim.parameters:
         row.extra["weights_claim"] = claim.parameters
         row.extra["weights_claimed"] = round(evaluate(claim.parameters, sweep.results[0].point.variables))
@@ -181,9 +177,10 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def _make_exponent_columns(
-    quantity: str, measured: Estimate, sweep: SweepResult, keys: ComplexityKeys, formula: str | None
+    quantity: str, rounds: Sequence[Sequence[float]], sweep: SweepResult, keys: ComplexityKeys, formula: str | None
 ) -> dict[str, Any]:
     """The columns of a measured exponent, and if there is a claim, of the claimed one and the verdict."""
+    measured = fit_exponent(sweep.sizes, rounds, keys.octaves)
     columns: dict[str, Any] = {
         f"{quantity}_exponent": measured.value,
         f"{quantity}_low": measured.low,

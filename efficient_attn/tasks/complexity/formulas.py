@@ -52,7 +52,6 @@ def _make_no_value_error(text: str, variables: Mapping[str, float]) -> UsageErro
 
 
 def _tokenize(text: str) -> list[str]:
-    """Names, numbers and operators."""
     tokens, position = [], 0
     while position < len(text):
         token = TOKEN.match(text, position)

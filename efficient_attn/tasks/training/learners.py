@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -149,14 +150,14 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
 
     Raises `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism.
     """
-    target = _count_parameters(problem, keys, REFERENCE_VARIANTS[keys.architecture], None, length)
 
-    def count(size: int) -> int:
-        return _count_parameters(problem, keys, variant, size, length)
+    def count(spec: SpecLike, size: int) -> int:
+        return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())
 
-    size = _default_size(problem, keys)
-    if count(size) != target:
-        size = _fit_size(count, size, target)
+    size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
+    target = count(REFERENCE_VARIANTS[keys.architecture], size)
+    if count(variant, size) != target:
+        size = _fit_size(partial(count, variant), size, target)
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
@@ -169,15 +170,6 @@ def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
     """The width up to 4 times ``size`` whose count, which increases with the width, is nearest to the target."""
     above = 1 + bisect_left(range(1, 4 * size), target, key=count)
     return min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(s) - target))
-
-
-def _default_size(problem: Problem, keys: LearnKeys) -> int:
-    return problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
-
-
-def _count_parameters(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int | None, length: int) -> int:
-    model = _build_model(problem, keys, variant, size or _default_size(problem, keys), length, 0)
-    return sum(count_parameters(model).values())
 
 
 def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:

@@ -156,7 +156,6 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
 
 
 def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
-    """Set the columns of the results."""
     progress, counts, metric = result.progress, result.counts, problem.metric
     score = counts.score(metric)
     row.metric, row.loss, row.steps = METRIC_LABELS[metric], finite_or_none(counts.loss), progress.step
