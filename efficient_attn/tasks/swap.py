@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
+from ..integrations.model_info import NotInstalled, describe_model
+from ..integrations.texts import Text
 from ..results.rows import Record, Row, finite_or_none
 from ..results.section import Column, Section
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
@@ -41,9 +43,6 @@ class SwapKeys(Keys):
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each model, length and segment, and with ``scope = "layer"`` for each layer."""
-    from ..integrations.model_info import describe_model
-    from ..integrations.texts import Text
-
     check_axes(request)
     text = Text.find(request.keys.text)
     axes = request.grid.combine("threads", "seq_len")
@@ -60,8 +59,6 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Read a segment with the case's mechanism, and compare with the original model."""
-    from ..integrations.model_info import NotInstalled
-
     try:
         return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
     except NotInstalled as error:
@@ -115,7 +112,6 @@ def _load_segment(group: Group) -> tuple[LoadedModel, Tensor]:
     """The model and the segment's tokens of a group, which all of its cases in this worker share."""
     from ..integrations.bundled import load
     from ..integrations.segments import cut_segment
-    from ..integrations.texts import Text
 
     keys, config = dict(group.keys), group.config
     model = load(keys["model"][0])
@@ -144,7 +140,6 @@ def _load_layer_swap(group: Group) -> LayerSwap:
 def guess(case: Case, best: Roofline) -> Guess:
     """The estimated cost of the model's matrix products, attention and loss, with memory for weights and logits."""
     from ..bench.planning.cost_estimate import CALLS
-    from ..integrations.model_info import describe_model
 
     model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
     pairs = attn.growth.cost(s.n, s.n, case.group.config.causal)

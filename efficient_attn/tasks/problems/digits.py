@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from ...errors import UsageError
+from ...integrations.model_info import NotInstalled
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 N_PATCHES = 16  # of two by two points
@@ -29,8 +30,6 @@ def load_images(split: Split) -> tuple[Array, Array]:
     try:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError:
-        from ...integrations.model_info import NotInstalled
-
         raise NotInstalled("digits need scikit-learn; run: pip install 'efficient-attn[data]'") from None
     images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer

@@ -12,6 +12,7 @@ from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Task
 from ...errors import UsageError
+from ...integrations.model_info import NotInstalled
 from ...results import checkpoints
 from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
@@ -117,7 +118,6 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Train a model with the settings of the attempt, and test it; or explain why that is not needed."""
     from ...bench.measuring.prepared_case import EVALUATING
-    from ...integrations.model_info import NotInstalled
     from .alignment import compute_alignment
     from .learners import make_learner
     from .loop import Trainer, TrainingSetup, draw
