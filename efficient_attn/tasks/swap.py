@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..instruments.roofline import Roofline
     from ..integrations.bundled import LoadedModel
-    from ..integrations.model_swap import ForwardPass
-    from ..integrations.single_layer import LayerSwap
+    from ..integrations.model_swap import ForwardPass, LayerSwap
 
 
 class SwapKeys(Keys):
@@ -131,7 +130,7 @@ def _run_own_attention(group: Group) -> ForwardPass:
 @lru_cache(maxsize=1)
 def _load_layer_swap(group: Group) -> LayerSwap:
     """The original model's outputs for a group of one layer."""
-    from ..integrations.single_layer import LayerSwap
+    from ..integrations.model_swap import LayerSwap
 
     assert group.config.layer is not None
     return LayerSwap.read(*_load_segment(group), EXACT_SPEC, group.config.layer)

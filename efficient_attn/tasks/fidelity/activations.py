@@ -51,7 +51,6 @@ class Activations:
     k: np.ndarray
     v: np.ndarray
     layers: tuple[int, ...]
-    source: str
 
     @classmethod
     def find(cls, name: str) -> Activations:
@@ -76,7 +75,7 @@ class Activations:
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         model = CAPTURES[path.stem].label if path.stem in CAPTURES else path.stem
-        return cls(f"{model}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
+        return cls(f"{model}@{digest}", q, k, v, layers)
 
     @property
     def sizes(self) -> ActivationSizes:

@@ -15,8 +15,8 @@ from tiny_models import bert, gpt2, llama, save_tiny
 
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations.bundled import load
+from efficient_attn.integrations.model_swap import LayerSwap, list_layers
 from efficient_attn.integrations.segments import compare_with_own, cut_segment
-from efficient_attn.integrations.single_layer import LayerSwap, list_layers
 from efficient_attn.integrations.texts import Text
 from efficient_attn.integrations.transformers import register, swapped, watch
 
