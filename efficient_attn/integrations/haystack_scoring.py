@@ -64,11 +64,6 @@ class QuestionTokens:
         n_prefix = min(n_common, min(map(len, sequences)) - 1)
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
-    @property
-    def max_tokens(self) -> int:
-        """Positions of the longest answer with its question."""
-        return len(self.prefix) + max(map(len, self.suffixes))
-
 
 def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack) -> HaystackResult:
     """Let a model read a text with a mechanism in all layers, and answer its questions.
@@ -80,7 +75,8 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
     model.set_attn_implementation(register(spec))
     tokens = loaded_model.tokenizer(haystack.text, return_tensors="pt", verbose=False).input_ids
     encoded = [QuestionTokens.encode(question, loaded_model.tokenizer) for question in haystack.questions]
-    cache = StateCache(model, max_len=tokens.shape[1] + max(entry.max_tokens for entry in encoded))
+    n_question_tokens = max(len(entry.prefix) + max(map(len, entry.suffixes)) for entry in encoded)
+    cache = StateCache(model, max_len=tokens.shape[1] + n_question_tokens)
     with torch.inference_mode():
         with watch() as meter:
             model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which are not needed

@@ -42,12 +42,8 @@ def compare_with_own(
 
 
 def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> dict[str, float | None]:
-    """Compare the logits ``[N, V]`` of a pass with those of the original model, over tokens ``[N]``, in nats a token.
-
-    ``loss``: of the next token, also over the first 512 positions and the later ones, None without any.
-    ``divergence``: KL(original || swapped) of its probabilities, the mean and the 99th percentile over positions.
-    ``agreement``: the share of positions with the same most likely token.
-    """
+    """Compare the logits ``[N, V]`` of a pass with those of the original model, over tokens ``[N]``: the columns of the
+    task `swap` by name."""
     losses, divergences, agreements = [], [], []
     for first in range(0, len(tokens) - 1, POSITIONS_PER_BLOCK):
         rows = slice(first, min(first + POSITIONS_PER_BLOCK, len(tokens) - 1))
@@ -69,11 +65,8 @@ def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) ->
 
 
 def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> dict[str, float]:
-    """Compare an encoder's last hidden states ``[N, d]`` with those of the original model.
-
-    ``hidden_error``: ratio of Frobenius norms. ``embedding_cosine``: between the means over the segment.
-    ``similarity_rank``: Spearman's correlation of the cosines between all pairs of parts of 32 positions.
-    """
+    """Compare an encoder's last hidden states ``[N, d]`` with those of the original model: the columns of the task
+    `swap` by name."""
     widened, own_widened = rows.double(), own_rows.double()
     rank_correlation: Any = spearmanr(_compute_similarities(widened), _compute_similarities(own_widened))
     return {

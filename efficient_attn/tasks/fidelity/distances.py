@@ -24,15 +24,8 @@ def measure_distances(
 ) -> dict[str, float | None]:
     """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if computed before.
 
-    Returns, over all heads and rows, ``relative_error``: ratio of Frobenius norms, |out - exact| / |exact|; predicting
-    zero has 1. ``mean_value_error``: the relative error of predicting the mean of the visible values.
-    ``spread_over_heads``: standard deviation over heads of their relative errors. ``cosine_similarity``: of output
-    rows, averaged. ``total_variation``: half the L1 distance between the weights of a row, averaged. ``missed_mass``:
-    exact weight of keys to which the mechanism gives none, averaged. ``weight_rows``: query rows of each head on which
-    these two were measured. ``effective_keys``: the exponential of the entropy of exact weights, averaged.
-    ``sink_mass``, ``own_sink_mass``: weight of the first 4 keys, averaged, in exact attention and in the mechanism.
-    ``gradient_cosine``: between the gradients of q, k and v, as one vector, of the mechanism and of exact attention,
-    for one random output gradient; None if the mechanism has no gradient.
+    Returns the columns of rows by name, over all heads and rows (docs/concepts/measuring.md), and ``mean_value_error``:
+    the relative error of predicting the mean of the visible values.
 
     No matrix of all pairs is stored. As outputs are linear in v, calls with columns of the identity as v return the
     mechanism's weights for some keys. Weights are compared on all rows up to 2,048 queries, and for mechanisms that mix
