@@ -14,7 +14,6 @@ from ..contract.mask import Mask
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError
 from ..kernels.sparse.flex_backend import compile_flex_attention
-from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern
 from ..registry import register
 from .hosting import LibraryPattern
@@ -50,9 +49,6 @@ class _FlexPeer(LibraryPattern):
             )
         blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
-
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        return sum(tiling.pairs() for tiling in plan_parts(self.pattern, Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         """All pairs of every block that contains one of the pattern's."""

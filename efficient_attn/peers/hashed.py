@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,16 +60,9 @@ class PeerReformer(LibraryAttention):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return n * m if self.backend == "dense" else self.n_hashes * n * 2 * self.bucket_size
 
-    def sample(
-        self,
-        shape: Shape,
-        *,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> Sample:
+    def sample(self, shape: Shape, **options: Any) -> Sample:
         """Draw inputs of a shape, the queries being the keys."""
-        inputs = super().sample(shape, generator=generator, dtype=dtype, device=device)
+        inputs = super().sample(shape, **options)
         return inputs._replace(k=inputs.q)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:

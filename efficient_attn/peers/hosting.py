@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
-from ..contract.traits import Traits
+from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..patterns import Pattern
+from ..kernels.sparse.tile_plan import plan_parts
+from ..patterns import Geometry, Pattern
 from ..variants.sparse.sparse_attention import attend_pattern
+
+SPARSE_GROWTH = "O(N P), P keys a query", "O(N P): all weights are written to memory"
 
 
 class LibraryAttention(Attention):
@@ -34,12 +37,19 @@ class LibraryAttention(Attention):
 
 
 class LibraryPattern(LibraryAttention):
-    """A library's softmax over one of our patterns, which provides the reference."""
+    """A library's softmax over one of our patterns, which provides the reference and counts the pairs."""
 
     pattern: Pattern
 
+    @property
+    def growth(self) -> Growth:
+        return Growth(*SPARSE_GROWTH, self.pairs)
+
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return attend_pattern(q, k, v, mask, self.pattern)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return sum(tiling.pairs() for tiling in plan_parts(self.pattern, Geometry(n, m, m - n, causal)))
 
 
 def import_library(peer: str, package: str, module: str) -> Any:

@@ -21,6 +21,7 @@ from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import masked_softmax, widen
 from ..registry import register
 from .hosting import (
+    SPARSE_GROWTH,
     LibraryAttention,
     LibraryPattern,
     check_value_width,
@@ -31,7 +32,6 @@ from .hosting import (
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
-WRITTEN = "O(N P): all weights are written to memory"
 
 
 @register("peer_local_attention", family="sparse")
@@ -57,20 +57,11 @@ class PeerLocalAttention(LibraryPattern):
             for causal in (False, True)
         }
 
-    @property
-    def growth(self) -> Growth:
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
-
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, _, n, _ = q.shape
         # autopad appends keys of zero; it hides them only from a call that has a mask, and causality hides them anyway
         visible = None if mask.causal or n % self.window == 0 else q.new_ones(batch, n, dtype=torch.bool)
         return self._attention[mask.causal](q, k, v, mask=visible)
-
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        reach = min(self.window, n - 1)
-        one_side = n * reach - reach * (reach + 1) // 2
-        return n + one_side * (1 if causal else 2)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         if self.backend == "dense":
@@ -98,10 +89,6 @@ class PeerLongformer(LibraryPattern):
         self.window, self.n_global = window, n_global
         self.pattern = patterns.sliding_window(window) | patterns.global_tokens(n_global)
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def growth(self) -> Growth:
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
@@ -133,11 +120,6 @@ class PeerLongformer(LibraryPattern):
             projections = "query", "key", "value", "query_global", "key_global", "value_global"
             self._layers[heads, width] = make_layer(partial(self._layer_class, config, layer_id=0), *projections)
         return self._layers[heads, width]
-
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        i, n_global = np.arange(min(self.n_global, n), n), min(self.n_global, n)
-        band = np.minimum(i + self.window, n - 1) - np.maximum(i - self.window, n_global) + 1
-        return n_global * n + int((band + n_global).sum())
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         """Products of a query and a key: overlapping squares of 2 window, and both directions of the global tokens."""
@@ -183,7 +165,7 @@ class PeerBigBird(LibraryAttention):
     def growth(self) -> Growth:
         if self.return_weights:
             return Growth("O(N^2): it returns the weights", "O(N^2): it returns the weights", self.pairs)
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
+        return Growth(*SPARSE_GROWTH, self.pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         blocks = self.block_counts(q.shape[1], q.shape[2]).to(q.device)
