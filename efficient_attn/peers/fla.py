@@ -7,7 +7,10 @@ Triton: they are executed directly instead.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -20,15 +23,30 @@ from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import LibraryAttention, load_library_file
+from .hosting import LibraryAttention, make_missing_error
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
+@cache
 def _load_operations(peer: str, operation: str) -> ModuleType:
-    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled."""
-    return load_library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
+    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled.
+
+    Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
+    """
+    package_spec = importlib.util.find_spec("fla")  # finding a top-level package runs none of its code
+    folders = (package_spec and package_spec.submodule_search_locations) or ()
+    paths = [path for folder in folders if (path := Path(folder, "ops", operation, "naive.py")).is_file()]
+    spec = paths and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", paths[0])
+    if not spec or not spec.loader:
+        raise make_missing_error(peer, "fla-core")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise make_missing_error(peer, "fla-core") from error
+    return module
 
 
 @register("peer_simple_gla", family="linear")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -57,32 +53,11 @@ def import_library(peer: str, package: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise _make_missing_error(peer, package) from error
+        raise make_missing_error(peer, package) from error
 
 
-@cache
-def load_library_file(peer: str, package: str, file: str) -> ModuleType:
-    """Execute a file of a peer's library, such as ``fla/ops/simple_gla/naive.py``, without importing its package.
-
-    For files that can be used where their package cannot be imported, for example without a GPU compiler. Raises
-    `UsageError` with the installation command if the file, or one of its imports, is missing.
-    """
-    top, _, relative_path = file.partition("/")
-    package_spec = importlib.util.find_spec(top)  # finding a top-level package runs none of its code
-    folders = (package_spec and package_spec.submodule_search_locations) or ()
-    path = next((path for folder in folders if (path := Path(folder, relative_path)).is_file()), None)
-    spec = path and importlib.util.spec_from_file_location(file.removesuffix(".py").replace("/", "."), path)
-    if not spec or not spec.loader:
-        raise _make_missing_error(peer, package)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise _make_missing_error(peer, package) from error
-    return module
-
-
-def _make_missing_error(peer: str, package: str) -> UsageError:
+def make_missing_error(peer: str, package: str) -> UsageError:
+    """The error for a peer whose library is not installed."""
     return UsageError(f"{peer} needs the package {package}: pip install 'efficient-attn[peers]'")
 
 
