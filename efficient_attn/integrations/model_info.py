@@ -10,13 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ..errors import UsageError
+from ..errors import NotInstalled, UsageError
 
 ModelKind = Literal["decoder", "encoder"]
-
-
-class NotInstalled(UsageError):
-    """A model whose package is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,11 +41,8 @@ class PeerLinformer(LibraryAttention):
         self.rank, self.max_len = rank, dims.max_len
         self._layer_class = import_library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
         generator = torch.Generator().manual_seed(seed % 2**63)
-
-        def draw_projection() -> nn.Parameter:
-            return nn.Parameter((torch.rand(self.max_len, rank, generator=generator) * 2 - 1) * rank**-0.5)
-
-        self.proj_k, self.proj_v = draw_projection(), draw_projection()
+        drawn = (torch.rand(self.max_len, rank, generator=generator) * 2 - 1 for _ in range(2))
+        self.proj_k, self.proj_v = (nn.Parameter(x * rank**-0.5) for x in drawn)
         self._layers: dict[tuple[int, int], nn.Module] = {}
 
     @property

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
-from ..errors import UsageError
+from ..errors import NotNeeded, UsageError
 from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
-from ..integrations.model_info import NotInstalled, describe_model
+from ..integrations.model_info import describe_model
 from ..integrations.texts import Text
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
@@ -68,23 +68,16 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
-        yield (
-            request.make_group(CaseConfig(**point, **sizes), model=(name,), text=keys.text, needles=(needles,)),
-            model.kv_heads,
-        )
+        config = CaseConfig(**point, **sizes)
+        yield request.make_group(config, model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """The answers to all texts of a group, or why they are skipped."""
+    """The answers to all texts of a group. Raises `NotNeeded` if the original model fails."""
     row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
-    try:
-        baseline = _answer_with_exact_attention(case.group)
-    except NotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    baseline = _answer_with_exact_attention(case.group)
     if case.variant != EXACT_SPEC and (reason := find_skip_reason(baseline)):
-        row.status, row.reason = "skipped", reason
-        return Record(row)
+        raise NotNeeded(reason)
     return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.group, case.variant))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
-from ..integrations.model_info import NotInstalled, describe_model
+from ..integrations.model_info import describe_model
 from ..integrations.texts import Text
 from ..results.rows import Record, Row, finite_or_none
 from ..results.section import Column, Section
@@ -58,11 +58,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Read a segment with the case's mechanism, and compare with the original model."""
-    try:
-        return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
-    except NotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
 
 
 def _measure_all_layers(case: Case, row: Row) -> Record:

@@ -9,14 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import NotInstalled, UsageError
 from ...resources import find_suites_folder
 
 BUILT_IN = "minilm", "smollm2", "smollm2_8192"
-
-
-class ActivationsNotInstalled(UsageError):
-    """Built-in activations whose file is not installed; the message says how to make it."""
 
 
 class ActivationSizes(NamedTuple):
@@ -57,13 +53,13 @@ class Activations:
         """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
 
         The file contains arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
-        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `ActivationsNotInstalled` for built-in
+        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotInstalled` for built-in
         ones whose file is not installed, and `UsageError` for anything else.
         """
         path = find_suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
             if name in CAPTURES:
-                raise ActivationsNotInstalled(_format_capture_hint(name, CAPTURES[name]))
+                raise NotInstalled(_format_capture_hint(name, CAPTURES[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read_arrays(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
@@ -93,7 +89,7 @@ def describe_activations(name: str) -> ActivationSizes:
     """The sizes of the activations that `Activations.find` returns, or would return if they were installed."""
     try:
         return Activations.find(name).sizes
-    except ActivationsNotInstalled:
+    except NotInstalled:
         return CAPTURES[name]
 
 

@@ -16,7 +16,7 @@ from ...bench.task import Guess, Keys, Task
 from ...errors import UnsupportedError
 from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
-from .activations import Activations, ActivationsNotInstalled, describe_activations
+from .activations import Activations, describe_activations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,11 +59,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from .distances import measure_distances
 
     config = case.group.config
-    try:
-        q, k, v = _load_layer(case.group)
-    except ActivationsNotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    q, k, v = _load_layer(case.group)
     attn, mask = case.create(), Mask(causal=config.causal)
     _check_applicable(attn, case.shape)
     with torch.no_grad(), watch_global_state((q, k, v)):

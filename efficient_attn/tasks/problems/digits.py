@@ -6,8 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from ...errors import UsageError
-from ...integrations.model_info import NotInstalled
+from ...errors import NotInstalled, UsageError
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 N_PATCHES = 16  # of two by two points

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ...errors import NotNeeded
 from ...results.rows import Row
 from ...results.stats import estimate_share
 from .problem import Baselines, LearnKeys, Problem
@@ -41,10 +42,6 @@ class AttemptSettings(NamedTuple):
 
     rate: float
     steps: int | None = None
-
-
-class NotNeeded(Exception):
-    """An attempt gives no new information; the message is the reason."""
 
 
 def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:

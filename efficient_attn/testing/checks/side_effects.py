@@ -144,10 +144,8 @@ def _misfits(subject: Subject, call: Call) -> Iterator[tuple[str, Call]]:
     if "v" in call.tensors:
         yield "v of another length", call.with_(v=call["v"][:, :, 1:])
     if subject.heads > 1:
-        yield (
-            "query heads that are no multiple of key-value heads",
-            call.change(lambda x: torch.cat([x, x[:, :1]], 1), "query"),
-        )
+        more_heads = call.change(lambda x: torch.cat([x, x[:, :1]], 1), "query")
+        yield "query heads that are no multiple of key-value heads", more_heads
     if subject.traits.padding:
         yield "key_lengths beyond M", call.under(subject.mask(key_lengths=subject.lengths(7, 6)))
         yield "negative key_lengths", call.under(subject.mask(key_lengths=subject.lengths(-1, 6)))

@@ -12,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from efficient_attn.errors import UsageError
+from efficient_attn.errors import NotInstalled, UsageError
 from efficient_attn.tasks.fidelity import activations
 from efficient_attn.tasks.fidelity.activations import (
     CAPTURES,
     Activations,
-    ActivationsNotInstalled,
     describe_activations,
 )
 
@@ -56,13 +55,13 @@ def test_missing_captures_are_reported_with_the_command(
 ) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     command = f"efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len {length} --out {name}.npz"
-    with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations {name}.npz"):
+    with pytest.raises(NotInstalled, match=rf"python -m {command}\).* --activations {name}.npz"):
         Activations.find(name)
     assert describe_activations(name) == CAPTURES[name]
     assert (CAPTURES[name].label, CAPTURES[name].length) == ("smollm2", length)
     with pytest.raises(UsageError, match="no such file") as caught:
         describe_activations("minilm")
-    assert not isinstance(caught.value, ActivationsNotInstalled)
+    assert not isinstance(caught.value, NotInstalled)
 
 
 def test_captures_are_labelled_by_their_model_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

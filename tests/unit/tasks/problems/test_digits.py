@@ -14,7 +14,7 @@ KEYS = DigitsKeys()
 
 
 def test_missing_scikit_learn_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    from efficient_attn.integrations.model_info import NotInstalled
+    from efficient_attn.errors import NotInstalled
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     load_images.cache_clear()
