@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load_images
+from efficient_attn.tasks.problems.digits import DIGITS, load_images
+from efficient_attn.tasks.training.problem import LearnKeys
 
-KEYS = DigitsKeys()
+KEYS = LearnKeys()
 
 
 def test_missing_scikit_learn_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

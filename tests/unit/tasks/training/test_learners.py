@@ -13,7 +13,7 @@ import torch
 
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.registry import info, names
-from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys
+from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
 from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training.learners import (
@@ -24,7 +24,7 @@ from efficient_attn.tasks.training.learners import (
     count_correct,
     make_learner,
 )
-from efficient_attn.tasks.training.problem import IGNORED, Batch, Problem
+from efficient_attn.tasks.training.problem import IGNORED, Batch, LearnKeys, Problem
 
 SMALL = {"d_model": 16, "heads": 2, "layers": 1}
 SMALL_REVERSAL = replace(REVERSAL, recipe=replace(REVERSAL.recipe, **SMALL))
@@ -109,7 +109,7 @@ def test_each_kind_of_model_predicts_and_has_gradients(kind: str) -> None:
 
 def test_vision_models_predict_classes_of_images() -> None:
     problem = replace(DIGITS, recipe=replace(DIGITS.recipe, **SMALL))
-    learner = make_learner(problem, DigitsKeys(), "nystromformer", length=17, seed=0)
+    learner = make_learner(problem, LearnKeys(), "nystromformer", length=17, seed=0)
     batch = Batch(np.ones((3, 1, 8, 8), np.float32), np.array([1, 2, 3]))
     assert learner.predict(batch, "cpu")[0].shape == (3, 10)
 
