@@ -107,14 +107,12 @@ def seeded_generator(seed: int, device: torch.device | None = None) -> Iterator[
 
     ``torch.manual_seed`` would seed the generators of all devices.
     """
-    generator = torch.default_generator
+    generator, devices = torch.default_generator, []
     if device is not None and device.type == "cuda":
-        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        devices = [torch.cuda.current_device() if device.index is None else device.index]
+        generator = torch.cuda.default_generators[devices[0]]
     elif device is not None and device.type != "cpu":
         raise UnsupportedError(f"seeded random numbers are drawn on the CPU and on CUDA, not on {device.type}")
-    state = generator.get_state()
-    try:
+    with torch.random.fork_rng(devices):
         generator.manual_seed(seed % 2**63)
         yield
-    finally:
-        generator.set_state(state)

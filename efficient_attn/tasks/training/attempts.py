@@ -51,9 +51,8 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
         yield Attempt(kind="grid", rate=rates[0])
         return
     yield from (Attempt(kind="grid", rate=rate) for rate in rates)
-    yield from (
-        Attempt(kind="beyond", rate=rate) for rate in (min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR)
-    )
+    beyond = min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR
+    yield from (Attempt(kind="beyond", rate=rate) for rate in beyond)
     yield Attempt(kind="longer")
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
 

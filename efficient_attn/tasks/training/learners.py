@@ -193,13 +193,12 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
         return Decoder(config, vocab=inputs)
     if recipe.model == "encoder":
         return SequenceClassifier(config, vocab=inputs, classes=outputs)
+    if recipe.model == "sequence":
+        return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
+    assert problem.image is not None
     if recipe.model == "patches":
-        assert problem.image is not None
         return MaskedPatches(config, image=problem.image, patch=recipe.patch)
-    if recipe.model == "vision":
-        assert problem.image is not None
-        return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
-    return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
+    return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
 
 
 def _build_recurrent(
