@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -166,25 +167,17 @@ def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         yield Needle(sentences=(sentence,), question=subject, answers=tuple(answers), right=right)
 
 
-def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Needles that differ only in their key; wrong answers are the other needles' values."""
-    values = _draw_words(rng, document_words)
-    for right, person in enumerate(rng.sample(PEOPLE, N_NEEDLES)):
-        question = f"the secret word of the {person} is"
-        sentence = f"The secret word of the {person} is {values[right]}."
-        yield Needle(sentences=(sentence,), question=question, answers=tuple(values), right=right)
+def _make_keyed(rng: Random, document_words: Set[str], *, chained: bool) -> Iterator[Needle]:
+    """Needles that differ only in their key; wrong answers are the other needles' values.
 
-
-def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Variable tracking: one variable has a value, another refers to the first, and the question is about the
-    latter."""
-    values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, 2 * N_NEEDLES)
-    for right, (first, second) in enumerate(zip(people[:N_NEEDLES], people[N_NEEDLES:], strict=True)):
-        first_sentence = f"The secret word of the {first} is {values[right]}."
-        second_sentence = f"The secret word of the {second} is that of the {first}."
-        question = f"the secret word of the {second} is"
-        sentences = first_sentence, second_sentence
-        yield Needle(sentences=sentences, question=question, answers=tuple(values), right=right)
+    chained: variable tracking, where a second sentence refers to the first, and the question is about the second.
+    """
+    values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, N_NEEDLES * (1 + chained))
+    for right, (first, last) in enumerate(zip(people[:N_NEEDLES], people[-N_NEEDLES:], strict=True)):
+        sentence = f"The secret word of the {first} is {values[right]}."
+        reference = (f"The secret word of the {last} is that of the {first}.",) * chained
+        question = f"the secret word of the {last} is"
+        yield Needle(sentences=(sentence, *reference), question=question, answers=tuple(values), right=right)
 
 
 def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -208,7 +201,7 @@ def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
 
 FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], Iterator[Needle]]] = {
     "single": _make_single,
-    "multi_key": _make_multi_key,
-    "variables": _make_variables,
+    "multi_key": partial(_make_keyed, chained=False),
+    "variables": partial(_make_keyed, chained=True),
     "words": _make_words,
 }
