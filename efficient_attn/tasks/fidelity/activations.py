@@ -16,8 +16,8 @@ BUILT_IN = "minilm", "smollm2", "smollm2_8192"
 
 
 class ActivationSizes(NamedTuple):
-    """The sizes of activations, for planning. label: the model's name, with a digest of the file's content if it is
-    known. layers: their numbers in the model."""
+    """The sizes of activations. label: the model's name for captures by that name, else the file's, with a digest of
+    the file's content if it is known. layers: their numbers in the model."""
 
     label: str
     layers: tuple[int, ...]
@@ -36,17 +36,12 @@ CAPTURES = {
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled.
+    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled."""
 
-    label: the model's name for captures by that name, else the file's, with a digest of its content. layers: their
-    numbers in the model.
-    """
-
-    label: str
+    sizes: ActivationSizes
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    layers: tuple[int, ...]
 
     @classmethod
     def find(cls, name: str) -> Activations:
@@ -71,17 +66,11 @@ class Activations:
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         model = CAPTURES[path.stem].label if path.stem in CAPTURES else path.stem
-        return cls(f"{model}@{digest}", q, k, v, layers)
-
-    @property
-    def sizes(self) -> ActivationSizes:
-        """The sizes of the captured tensors."""
-        _, heads, length, width = self.q.shape
-        return ActivationSizes(self.label, self.layers, heads, self.k.shape[1], length, width)
+        return cls(ActivationSizes(f"{model}@{digest}", layers, q.shape[1], k.shape[1], *q.shape[2:]), q, k, v)
 
     def select_layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v of one layer, each with a batch of one in front."""
-        index = self.layers.index(number)
+        index = self.sizes.layers.index(number)
         return self.q[index : index + 1], self.k[index : index + 1], self.v[index : index + 1]
 
 
