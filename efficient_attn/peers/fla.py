@@ -92,12 +92,8 @@ class PeerSimpleGLA(LibraryAttention):
         operations = _load_operations("peer_simple_gla", "simple_gla")
         gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
         arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # views in its layout, [B, N, H, D]
-        if self.form == "chunk":
-            out, _ = operations.naive_chunk_simple_gla(*arguments, chunk_size=self.chunk_size)
-        elif self.form == "recurrent":
-            out, _ = operations.naive_recurrent_simple_gla(*arguments, output_final_state=False)
-        else:
-            out, _ = operations.naive_parallel_simple_gla(*arguments)
+        options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
+        out, _ = getattr(operations, f"naive_{self.form}_simple_gla")(*arguments, **options.get(self.form, {}))
         return out.transpose(1, 2).to(q.dtype)  # two of the forms return float32
 
 

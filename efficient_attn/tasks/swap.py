@@ -80,8 +80,7 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     row.extra["attention_share"] = result.attention_s / result.seconds
     if result.step_s is not None:
         row.extra["step_ms"] = result.step_s * 1e3
-    samples: dict[str, Any] = {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance}
-    return Record(row, samples)
+    return Record(row, {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance})
 
 
 def _measure_one_layer(case: Case, row: Row) -> Record:

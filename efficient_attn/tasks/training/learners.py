@@ -25,7 +25,7 @@ from ...models.seq2seq import Seq2Seq
 from ...models.stacks import Decoder, Encoder, EncoderDecoder
 from ...models.vision import MaskedPatches, VisionTransformer
 from ...spec import SpecLike, parse
-from .problem import Array, Batch, LearnKeys, Problem
+from .problem import Batch, LearnKeys, Problem
 
 PARAMETER_TOLERANCE = 0.10  # relative difference of the number of parameters
 SEED_STRIDE = 1000  # of models' seeds, because layer n has the model's seed plus n
@@ -74,16 +74,9 @@ class Learner:
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
         """Logits ``[.., classes]`` and their targets."""
-
-        def to_device(x: Array | None) -> Any:
-            return None if x is None else torch.from_numpy(x.copy()).to(device)
-
-        inputs, targets, lengths = to_device(batch.inputs), to_device(batch.targets), to_device(batch.lengths)
-        if batch.hidden is not None:
-            return self.model(inputs, to_device(batch.hidden)), targets
-        if batch.begun is not None:
-            return self.model(inputs, to_device(batch.begun), lengths), targets
-        return (self.model(inputs) if lengths is None else self.model(inputs, lengths)), targets
+        arrays = (batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths)
+        targets, *arguments = (torch.from_numpy(x.copy()).to(device) for x in arrays if x is not None)
+        return self.model(*arguments), targets
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
