@@ -74,7 +74,7 @@ class Learner:
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
         """Logits ``[.., classes]`` and their targets."""
-        arrays = (batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths)
+        arrays = batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths  # in the order of arguments
         targets, *arguments = (torch.from_numpy(x.copy()).to(device) for x in arrays if x is not None)
         return self.model(*arguments), targets
 
