@@ -37,8 +37,9 @@ def _load_operations(peer: str, operation: str) -> ModuleType:
     """
     package_spec = importlib.util.find_spec("fla")  # finding a top-level package runs none of its code
     folders = (package_spec and package_spec.submodule_search_locations) or ()
-    paths = [path for folder in folders if (path := Path(folder, "ops", operation, "naive.py")).is_file()]
-    spec = paths and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", paths[0])
+    paths = (Path(folder, "ops", operation, "naive.py") for folder in folders)
+    path = next(filter(Path.is_file, paths), None)
+    spec = path and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", path)
     if not spec or not spec.loader:
         raise make_missing_error(peer, "fla-core")
     module = importlib.util.module_from_spec(spec)
