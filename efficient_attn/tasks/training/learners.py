@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
-from ...errors import UnsupportedError, UsageError
+from ...errors import UnsupportedError
 from ...layers.named import find_baseline
 from ...layers.weights import make_projection
 from ...models.config import Config
@@ -168,7 +168,7 @@ def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
 def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:
     recipe, inputs, outputs = problem.recipe, problem.inputs(keys), problem.outputs(keys)
     if keys.architecture == "recurrent":
-        return _build_recurrent(problem, variant, size, inputs, outputs, seed)
+        return _build_recurrent(variant, size, inputs, outputs, seed)
     if find_baseline(variant):
         raise UnsupportedError(f"{variant} is not attention; use it with architecture = recurrent")
     config = Config(
@@ -194,12 +194,8 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
     return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
 
 
-def _build_recurrent(
-    problem: Problem, variant: SpecLike, width: int, inputs: int, outputs: int, seed: int
-) -> nn.Module:
+def _build_recurrent(variant: SpecLike, width: int, inputs: int, outputs: int, seed: int) -> nn.Module:
     """Recurrent sequence to sequence: with a single context vector for the variant ``gru``, else with attention."""
-    if problem.recipe.model != "sequence":
-        raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
     if variant == "gru":
         return Seq2Seq(**sizes)

@@ -11,7 +11,7 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from efficient_attn.errors import UnsupportedError, UsageError
+from efficient_attn.errors import UnsupportedError
 from efficient_attn.registry import info, names
 from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
@@ -140,11 +140,6 @@ def test_mechanisms_that_a_model_cannot_use_are_unsupported(
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         _make(variant, problem, given)
-
-
-def test_a_recurrent_decoder_is_refused() -> None:
-    with pytest.raises(UsageError, match="mqar: architecture recurrent is for sequence to sequence only"):
-        _make("gru", given=tiny.keys(architecture="recurrent"))
 
 
 # -- scores ----------------------------------------------------------------------------------------------------------
