@@ -12,7 +12,6 @@ from . import (
     dropout,
     growth_claims,
     long_decoding,
-    packed,
     padding,
     persistence,
     precision,
@@ -24,7 +23,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, packed, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
+LATER = (padding, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:
