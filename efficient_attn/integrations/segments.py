@@ -10,6 +10,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from ..instruments.distance import relative_error
 from .bundled import LoadedModel
 from .texts import Text
 
@@ -70,7 +71,7 @@ def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> dict[str, float]:
     widened, own_widened = rows.double(), own_rows.double()
     rank_correlation: Any = spearmanr(_compute_similarities(widened), _compute_similarities(own_widened))
     return {
-        "hidden_error": ((widened - own_widened).norm() / own_widened.norm()).item(),
+        "hidden_error": relative_error(rows, own_rows),
         "embedding_cosine": torch.cosine_similarity(widened.mean(0), own_widened.mean(0), dim=0).item(),
         "similarity_rank": float(rank_correlation.statistic),
     }

@@ -231,8 +231,24 @@ def guess(case: Case, best: Roofline) -> Guess:
     return Guess(sum(within_limit) * calls / CALLS, 0, case.keys.most_bytes)
 
 
-def _list_columns() -> dict[str, str]:
-    columns = {
+EXPONENT_COLUMNS = {
+    "exponent": "of {}, over the last octaves",
+    "low": "the lower end of its 95% interval",
+    "high": "the upper end",
+    "claim": "the published formula",
+    "claimed": "its exponent over the same sizes",
+    "verdict": "by the suite's rule",
+}
+
+COMPLEXITY = Task(
+    name="complexity",
+    words=("complexity",),
+    keys=ComplexityKeys,
+    plan=plan,
+    judge=judge,
+    guess=guess,
+    blocks=True,
+    columns={
         "of": "a layer (x to x), or a mechanism",
         "along": "what grows: length, width, heads or causal",
         "smallest": "the first size",
@@ -244,28 +260,9 @@ def _list_columns() -> dict[str, str]:
         "sequential": "steps one after another at the last size, as declared",
         "sequential_claimed": "the published number",
         "source": "the publication",
-    }
-    for quantity in ("time", "memory"):
-        columns |= {
-            f"{quantity}_exponent": f"of {quantity}, over the last octaves",
-            f"{quantity}_low": "the lower end of its 95% interval",
-            f"{quantity}_high": "the upper end",
-            f"{quantity}_claim": "the published formula",
-            f"{quantity}_claimed": "its exponent over the same sizes",
-            f"{quantity}_verdict": "by the suite's rule",
-        }
-    return columns
-
-
-COMPLEXITY = Task(
-    name="complexity",
-    words=("complexity",),
-    keys=ComplexityKeys,
-    plan=plan,
-    judge=judge,
-    guess=guess,
-    blocks=True,
-    columns=_list_columns(),
+        **{f"time_{name}": text.format("time") for name, text in EXPONENT_COLUMNS.items()},
+        **{f"memory_{name}": text.format("memory") for name, text in EXPONENT_COLUMNS.items()},
+    },
     sections=(
         Section(name="complexity", task="complexity", title="Growth and claims", layout="complexity", y="latency_ms"),
     ),
