@@ -36,10 +36,11 @@ def measure_distances(
     with torch.no_grad():
         out = attn(q, k, v, mask)
         l1_distance, missed_mass, n_rows = _compare_weights(attn, q, k, mask, exact)
+        head_errors = [relative_error(out[:, head], exact.out[:, head]) for head in range(out.shape[1])]
         return {
             "relative_error": relative_error(out, exact.out),
             "mean_value_error": exact.mean_value_error,
-            "spread_over_heads": _measure_spread(out, exact.out),
+            "spread_over_heads": torch.tensor(head_errors, dtype=torch.float64).std(correction=0).item(),
             "cosine_similarity": torch.cosine_similarity(out.double(), exact.out, dim=-1).mean().item(),
             "total_variation": l1_distance / 2,
             "missed_mass": missed_mass,
@@ -49,11 +50,6 @@ def measure_distances(
             "own_sink_mass": attn(q, k, _unit_values(q, k, slice(0, SINKS)), mask).double().sum(-1).mean().item(),
             "gradient_cosine": _compare_gradients(attn, q, k, v, mask, exact) if attn.traits.gradient else None,
         }
-
-
-def _measure_spread(out: Tensor, exact: Tensor) -> float:
-    errors = [relative_error(out[:, head], exact[:, head]) for head in range(out.shape[1])]
-    return torch.tensor(errors, dtype=torch.float64).std(correction=0).item()
 
 
 def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: ExactReference) -> float:

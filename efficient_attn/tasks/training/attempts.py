@@ -57,11 +57,6 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
 
 
-def reduce_steps(steps: int) -> int:
-    """The number of steps in a quick run."""
-    return max(1, steps // QUICK_DIVISOR)
-
-
 def resolve_attempt(
     attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
 ) -> AttemptSettings:

@@ -17,7 +17,7 @@ from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from ...results.stats import estimate_share
 from ..trained import check_axes
-from .attempts import QUICK_DIVISOR, Attempt, list_attempts, reduce_steps, resolve_attempt
+from .attempts import QUICK_DIVISOR, Attempt, list_attempts, resolve_attempt
 from .problem import Baselines, LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
 
@@ -94,7 +94,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
     if request.quick and keys.seconds is not None:
         key_values["seconds"] = keys.seconds / QUICK_DIVISOR
     elif request.quick:
-        key_values["steps"] = reduce_steps(keys.steps or recipe.steps)
+        key_values["steps"] = max(1, (keys.steps or recipe.steps) // QUICK_DIVISOR)
     for attempt in list_attempts(problem, keys, quick=request.quick):
         for point in request.grid.combine("threads", "seq_len"):
             length = point["seq_len"]

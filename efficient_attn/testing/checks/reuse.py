@@ -57,12 +57,6 @@ def _masks(subject: Subject, shape: Shape) -> Iterator[Mask]:
         yield from (Mask(causal=causal, query_start=5) for causal in subject.causalities)
 
 
-def _overwrite(call: Call, other: Call, first: int) -> None:
-    """Replace the contents of a call's tensors from a row on, in place, without changing their version counters."""
-    for name, x in call.tensors.items():
-        x.data[:, :, first:] = other[name][:, :, first:]
-
-
 @check()
 def renewed_contents(subject: Subject) -> None:
     """New contents in the same memory give a new result, even if version counters or the first row are unchanged."""
@@ -71,7 +65,9 @@ def renewed_contents(subject: Subject) -> None:
     with torch.no_grad():
         call.run(attn)
         for seed, first in ((1, 0), (2, 1)):
-            _overwrite(call, subject.draw(shape, seed=seed), first)
+            other = subject.draw(shape, seed=seed)
+            for name, x in call.tensors.items():  # in place, without changing version counters
+                x.data[:, :, first:] = other[name][:, :, first:]
             want = call.change(torch.clone).run(subject.oracle(shape))
             assert_close(call.run(attn), want, f"output after the contents from row {first} on changed in place")
 
