@@ -9,7 +9,7 @@ import torch
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
 from ..check import check
-from ..subject import Call, Subject
+from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_same, describe
 
 CALLS = 130  # to detect mechanisms whose results change only after many calls
