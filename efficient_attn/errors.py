@@ -16,6 +16,14 @@ class UnsupportedError(RuntimeError):
     """A feature that a mechanism, backend or device does not support; the message has the reason."""
 
 
+class NotInstalled(UsageError):
+    """A missing library, model or file, without which a case is skipped; the message says how to install it."""
+
+
+class NotNeeded(Exception):
+    """A case that gives no new information and is skipped; the message is the reason."""
+
+
 def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:
     """Return the error for an unknown name: it names the location, the nearest valid name and, if few, all of them."""
     valid_names = sorted(choices)

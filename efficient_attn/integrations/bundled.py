@@ -33,7 +33,7 @@ class LoadedModel:
     tokenizer: Any
 
 
-def load(name: str, *, attention: str = "efficient_attn:full") -> LoadedModel:
+def load(name: str) -> LoadedModel:
     """A bundled model by its name, or one in a local folder, in evaluation mode and float32.
 
     Raises `UsageError` for a model that is not installed, a folder without weights or tokenizer, and a missing library.
@@ -47,9 +47,8 @@ def load(name: str, *, attention: str = "efficient_attn:full") -> LoadedModel:
     sizes = describe_model(name)
     model_class = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
     try:
-        model = model_class.from_pretrained(
-            folder, local_files_only=True, dtype="float32", attn_implementation=attention
-        )
+        options = {"dtype": "float32", "attn_implementation": "efficient_attn:full"}
+        model = model_class.from_pretrained(folder, local_files_only=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_format_error(error)}") from error

@@ -72,11 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, ValueError) as error:
         print(f"capture: {error}", file=sys.stderr)
         return 2
-    _write(
-        options.out,
-        arrays,
-        f"{loaded_model.sizes.label}, segment {options.segment} of {text.label}, {options.seq_len} tokens",
-    )
+    source = f"{loaded_model.sizes.label}, segment {options.segment} of {text.label}, {options.seq_len} tokens"
+    _write(options.out, arrays, source)
     print(f"{options.out}: {', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items())}")
     return 0
 

@@ -60,15 +60,9 @@ class QuestionTokens:
         options = {"add_special_tokens": False, "verbose": False}
         sequences = [tuple(tokenizer(question.text + answer, **options).input_ids) for answer in question.answers]
         n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
-        n_prefix = min(
-            n_common, min(map(len, sequences)) - 1
-        )  # keeps the last token of an answer that others begin with
+        # at least the last token of an answer with which others begin is a suffix
+        n_prefix = min(n_common, min(map(len, sequences)) - 1)
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
-
-    @property
-    def max_tokens(self) -> int:
-        """Positions of the longest answer with its question."""
-        return len(self.prefix) + max(map(len, self.suffixes))
 
 
 def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack) -> HaystackResult:
@@ -81,7 +75,8 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
     model.set_attn_implementation(register(spec))
     tokens = loaded_model.tokenizer(haystack.text, return_tensors="pt", verbose=False).input_ids
     encoded = [QuestionTokens.encode(question, loaded_model.tokenizer) for question in haystack.questions]
-    cache = StateCache(model, max_len=tokens.shape[1] + max(entry.max_tokens for entry in encoded))
+    n_question_tokens = max(len(entry.prefix) + max(map(len, entry.suffixes)) for entry in encoded)
+    cache = StateCache(model, max_len=tokens.shape[1] + n_question_tokens)
     with torch.inference_mode():
         with watch() as meter:
             model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which are not needed

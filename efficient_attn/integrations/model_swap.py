@@ -1,4 +1,4 @@
-"""Passes of a trained model over a segment, with its own attention and with another mechanism.
+"""Passes of a trained model over a segment, with its own attention, and with another mechanism in all layers or in one.
 
 Nothing is trained, and no weight changes. Time and loss are from the same pass.
 """
@@ -6,67 +6,35 @@ Nothing is trained, and no weight changes. Time and loss are from the same pass.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..contract.decode_state import state_bytes
+from ..errors import UsageError
 from ..instruments.disturbance import DisturbanceWatch
-from ..instruments.memory import measure_footprint
 from ..spec import SpecLike
-from .bundled import LoadedModel, load
-from .segments import compare_with_own, cut_segment
+from .bundled import LoadedModel
 from .state_cache import StateCache
-from .texts import Text
-from .transformers import register, watch
+from .transformers import register, swapped, watch
 
 TIMED_STEPS = 8  # decode steps that are timed
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SegmentModel:
-    """A model and a segment of tokens ``[1, N]``, with the original model's pass."""
-
-    loaded_model: LoadedModel
-    tokens: Tensor
-    own_pass: ForwardPass
-
-    @classmethod
-    def load(cls, model: str, text: str, length: int, number: int, own_spec: str) -> SegmentModel:
-        """Load the model and let it read the segment, after a warm-up. own_spec: the spec of its own attention."""
-        loaded_model = load(model)
-        tokens = cut_segment(loaded_model, Text.find(text), length, number)
-        run_pass(loaded_model, own_spec, tokens)
-        return cls(loaded_model=loaded_model, tokens=tokens, own_pass=run_pass(loaded_model, own_spec, tokens))
-
-    def run(self, spec: SpecLike) -> ForwardPass:
-        """The segment with another mechanism."""
-        return run_pass(self.loaded_model, spec, self.tokens)
-
-    def measure_memory(self, spec: SpecLike) -> int | None:
-        """The peak memory of a pass with a mechanism beyond the weights, states and logits included."""
-        return measure_footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
-
-    def compare(self, forward_pass: ForwardPass) -> dict[str, float | None]:
-        """The metrics of a pass compared with the original model's, by name."""
-        return compare_with_own(self.loaded_model, forward_pass.out, self.own_pass.out, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForwardPass:
     """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden states ``[N, d]``.
 
-    seconds: of the pass. attention_s: the part spent in mechanisms. calls: of mechanisms, at least one for each layer.
-    step_s: median of decode steps after the segment; bytes: of all states before them; both None for encoders.
-    disturbance: why the time is unreliable, if it is.
+    seconds: of the pass. attention_s: the part spent in mechanisms. step_s: median of decode steps after the segment;
+    bytes: of all states before them; both None for encoders. disturbance: why the time is unreliable, if it is.
     """
 
     out: Tensor
     seconds: float
     attention_s: float
-    calls: int
     step_s: float | None = None
     bytes: int | None = None
     disturbance: str | None = None
@@ -89,8 +57,7 @@ def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps
         seconds = time.perf_counter() - start
         disturbance = disturbance_watch.read_interval().describe(torch.get_num_threads())
     meter.check(model, str(spec))
-    fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
-    fields["disturbance"] = disturbance
+    fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "disturbance": disturbance}
     if cache is None:
         return ForwardPass(out=output.last_hidden_state[0], **fields)
     size = state_bytes(cache.states)
@@ -107,3 +74,57 @@ def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> fl
             model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True)
             times.append(time.perf_counter() - start)
     return sorted(times[1:])[steps // 2]
+
+
+# -- one layer -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerSwap:
+    """A model, a segment of tokens ``[1, N]``, and one of its layers.
+
+    own_out: the original model's output. previous_out: the preceding layer's output, from which other passes continue.
+    """
+
+    loaded_model: LoadedModel
+    tokens: Tensor
+    layer: int
+    own_out: Tensor
+    previous_out: Any
+
+    @classmethod
+    def read(cls, loaded_model: LoadedModel, tokens: Tensor, own_spec: str, layer: int) -> LayerSwap:
+        """Let the model read the segment. own_spec: the spec of its own attention."""
+        outputs = []
+        loaded_model.model.set_attn_implementation(register(own_spec))
+        blocks = list_layers(loaded_model.model)
+        with blocks[max(layer - 1, 0)].register_forward_hook(lambda _, __, out: outputs.append(out)):
+            out = _run_model(loaded_model, tokens)
+        return cls(loaded_model=loaded_model, tokens=tokens, layer=layer, own_out=out, previous_out=outputs[0])
+
+    def run(self, spec: SpecLike) -> Tensor:
+        """The output with a mechanism in the one layer; earlier layers are not computed again."""
+        blocks = list_layers(self.loaded_model.model)
+        with swapped(self.layer, spec), ExitStack() as stack:
+            for block in blocks[: self.layer]:  # whose outputs are known; only the last one's is used
+                block.forward = lambda *_, **__: self.previous_out
+                stack.callback(delattr, block, "forward")
+            return _run_model(self.loaded_model, self.tokens)
+
+
+def list_layers(model: Any) -> list[nn.Module]:
+    """The layers in order. Raises `UsageError` for a model whose layers are not in one list."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if len(lists) != 1:
+        raise UsageError(
+            f"{type(model).__name__}: its {count} layers are not in one list, so single layers cannot be swapped"
+        )
+    return list(lists[0])
+
+
+def _run_model(loaded_model: LoadedModel, tokens: Tensor) -> Tensor:
+    """Logits ``[N, V]``, or an encoder's last hidden states."""
+    options = {"use_cache": False} if loaded_model.sizes.kind == "decoder" else {}
+    with torch.inference_mode():
+        return loaded_model.model(tokens, **options)[0][0]

@@ -3,13 +3,14 @@ token."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from ..instruments.distance import relative_error
 from .bundled import LoadedModel
 from .texts import Text
 
@@ -34,33 +35,16 @@ def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int)
 
 def compare_with_own(
     loaded_model: LoadedModel, out: Tensor, own_out: Tensor, tokens: Tensor
-) -> dict[str, float | None]:
-    """The metrics of a pass over tokens ``[1, N]`` compared with the original model's: `TokenMetrics`, for encoders
-    `HiddenMetrics`."""
+) -> Mapping[str, float | None]:
+    """The metrics by name of a pass over tokens ``[1, N]`` compared with the original model's."""
     if loaded_model.sizes.kind == "decoder":
-        return asdict(measure_token_metrics(out, own_out, tokens[0]))
-    return asdict(measure_hidden_metrics(out, own_out))
+        return measure_token_metrics(out, own_out, tokens[0])
+    return measure_hidden_metrics(out, own_out)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenMetrics:
-    """Metrics of a pass over a segment of N tokens, in nats a token.
-
-    loss: of the next token, also over the first 512 positions and the later ones. divergence: KL(original || swapped)
-    of its probabilities, the mean and the 99th percentile over positions. agreement: the share of positions with the
-    same most likely token.
-    """
-
-    loss: float
-    loss_early: float
-    loss_later: float | None
-    divergence: float
-    divergence_p99: float
-    agreement: float
-
-
-def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> TokenMetrics:
-    """Compare the logits ``[N, V]`` of a pass with those of the original model, over tokens ``[N]``."""
+def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> dict[str, float | None]:
+    """Compare the logits ``[N, V]`` of a pass with those of the original model, over tokens ``[N]``: the columns of the
+    task `swap` by name."""
     losses, divergences, agreements = [], [], []
     for first in range(0, len(tokens) - 1, POSITIONS_PER_BLOCK):
         rows = slice(first, min(first + POSITIONS_PER_BLOCK, len(tokens) - 1))
@@ -71,36 +55,26 @@ def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) ->
         agreements.append(log_probs.argmax(-1) == own_log_probs.argmax(-1))
     loss, divergence, agrees = torch.cat(losses).double(), torch.cat(divergences).double(), torch.cat(agreements)
     later = loss[EARLY:]
-    return TokenMetrics(
-        loss=loss.mean().item(),
-        loss_early=loss[:EARLY].mean().item(),
-        loss_later=later.mean().item() if len(later) else None,
-        divergence=divergence.mean().item(),
-        divergence_p99=divergence.quantile(0.99).item(),
-        agreement=agrees.double().mean().item(),
-    )
+    return {
+        "loss": loss.mean().item(),
+        "loss_early": loss[:EARLY].mean().item(),
+        "loss_later": later.mean().item() if len(later) else None,
+        "divergence": divergence.mean().item(),
+        "divergence_p99": divergence.quantile(0.99).item(),
+        "agreement": agrees.double().mean().item(),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class HiddenMetrics:
-    """Changes of an encoder's last hidden states. hidden_error: ratio of Frobenius norms. embedding_cosine: between the
-    means over the segment. similarity_rank: Spearman's correlation of the cosines between all pairs of parts of 32
-    positions, in the original and in the swapped model."""
-
-    hidden_error: float
-    embedding_cosine: float
-    similarity_rank: float
-
-
-def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> HiddenMetrics:
-    """Compare hidden states ``[N, d]`` of a pass with those of the original model."""
+def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> dict[str, float]:
+    """Compare an encoder's last hidden states ``[N, d]`` with those of the original model: the columns of the task
+    `swap` by name."""
     widened, own_widened = rows.double(), own_rows.double()
     rank_correlation: Any = spearmanr(_compute_similarities(widened), _compute_similarities(own_widened))
-    return HiddenMetrics(
-        hidden_error=((widened - own_widened).norm() / own_widened.norm()).item(),
-        embedding_cosine=torch.cosine_similarity(widened.mean(0), own_widened.mean(0), dim=0).item(),
-        similarity_rank=float(rank_correlation.statistic),
-    )
+    return {
+        "hidden_error": relative_error(rows, own_rows),
+        "embedding_cosine": torch.cosine_similarity(widened.mean(0), own_widened.mean(0), dim=0).item(),
+        "similarity_rank": float(rank_correlation.statistic),
+    }
 
 
 def _compute_similarities(rows: Tensor) -> list[float]:

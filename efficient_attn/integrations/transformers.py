@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,6 +33,7 @@ from ..variants.sparse.sparse_attention import SparseAttention
 from .model_masks import ModelMask, describe_mask
 from .state_cache import find_state_layer
 
+T = TypeVar("T")
 PREFIX = "efficient_attn:"
 OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names that transformers treats specially
 WINDOWS = (64, 128, 256, 512, 1024)
@@ -158,25 +159,24 @@ def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
         del _layer_specs[layer]
 
 
-@contextmanager
-def listen(listener: Listener) -> Iterator[None]:
+def listen(listener: Listener) -> AbstractContextManager[Listener]:
     """Call a function with each layer's number and its q, k and v, after positions and scaled for 1 / sqrt(D)."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
+    return _append(_listeners, listener)
+
+
+def watch() -> AbstractContextManager[Meter]:
+    """Count the calls of mechanisms, and their CPU wall time, within this context."""
+    return _append(_meters, Meter())
 
 
 @contextmanager
-def watch() -> Iterator[Meter]:
-    """Count the calls of mechanisms, and their CPU wall time, within this context."""
-    meter = Meter()
-    _meters.append(meter)
+def _append(entries: list[T], entry: T) -> Iterator[T]:
+    """Keep an entry in a list within this context."""
+    entries.append(entry)
     try:
-        yield meter
+        yield entry
     finally:
-        _meters.remove(meter)
+        entries.remove(entry)
 
 
 def _read_mask(

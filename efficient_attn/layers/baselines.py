@@ -146,7 +146,6 @@ class LSTMN(Baseline):
         return state.hidden[:, past_length:], state
 
     def _step_once(self, row: Tensor, tape: Tape) -> Tape:
-        """One position."""
         hidden, memory = torch.zeros_like(tape.summary), torch.zeros_like(tape.summary)
         if tape.hidden.shape[1]:
             query = (row @ self.of_x.T + tape.summary @ self.of_summary.T)[:, None]

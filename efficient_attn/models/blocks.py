@@ -114,9 +114,8 @@ class Block(nn.Module):
         def attend(y: Tensor) -> Tensor:
             past, row_starts = state.past, state.starts
             valid = None if row_starts is None else row_starts.valid_or_none(state.length, y.shape[1])
-            y = (
-                y if valid is None else y.masked_fill(~valid[..., None], 0)
-            )  # otherwise a convolution would read padding
+            if valid is not None:  # otherwise a convolution would read padding
+                y = y.masked_fill(~valid[..., None], 0)
             out, attention_state = self.attention.step(self._convolve(y, past), state.attention)
             if past is not None:
                 sequence = torch.cat([past, y], 1)
@@ -129,7 +128,6 @@ class Block(nn.Module):
         return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
-        """Apply the parts after self-attention."""
         cross = self.cross
         if cross is not None:
             x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))

@@ -7,7 +7,10 @@ Triton: they are executed directly instead.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -16,24 +19,39 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import load_library_file
+from .hosting import LibraryAttention, make_missing_error
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
+@cache
 def _load_operations(peer: str, operation: str) -> ModuleType:
-    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled."""
-    return load_library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
+    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled.
+
+    Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
+    """
+    package_spec = importlib.util.find_spec("fla")  # finding a top-level package runs none of its code
+    folders = (package_spec and package_spec.submodule_search_locations) or ()
+    paths = (Path(folder, "ops", operation, "naive.py") for folder in folders)
+    path = next(filter(Path.is_file, paths), None)
+    spec = path and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", path)
+    if not spec or not spec.loader:
+        raise make_missing_error(peer, "fla-core")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise make_missing_error(peer, "fla-core") from error
+    return module
 
 
 @register("peer_simple_gla", family="linear")
-class PeerSimpleGLA(Attention):
+class PeerSimpleGLA(LibraryAttention):
     """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
 
     sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
@@ -42,7 +60,7 @@ class PeerSimpleGLA(Attention):
     inputs; float64 is refused.
     """
 
-    backends = ("library", "dense")
+    declared = replace(CAUSAL, positional=True)
     only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
 
     def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
@@ -51,10 +69,6 @@ class PeerSimpleGLA(Attention):
             raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
         self.form, self.chunk_size = form, chunk_size
         _load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
-
-    @property
-    def traits(self) -> Traits:
-        return replace(CAUSAL, positional=True)
 
     @property
     def growth(self) -> Growth:
@@ -79,12 +93,8 @@ class PeerSimpleGLA(Attention):
         operations = _load_operations("peer_simple_gla", "simple_gla")
         gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
         arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # views in its layout, [B, N, H, D]
-        if self.form == "chunk":
-            out, _ = operations.naive_chunk_simple_gla(*arguments, chunk_size=self.chunk_size)
-        elif self.form == "recurrent":
-            out, _ = operations.naive_recurrent_simple_gla(*arguments, output_final_state=False)
-        else:
-            out, _ = operations.naive_parallel_simple_gla(*arguments)
+        options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
+        out, _ = getattr(operations, f"naive_{self.form}_simple_gla")(*arguments, **options.get(self.form, {}))
         return out.transpose(1, 2).to(q.dtype)  # two of the forms return float32
 
 
@@ -94,7 +104,7 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 
 @register("peer_fla_linear", family="linear")
-class PeerFlaLinear(Attention):
+class PeerFlaLinear(LibraryAttention):
     """flash-linear-attention's naive chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
@@ -102,16 +112,12 @@ class PeerFlaLinear(Attention):
     chunks are summed in the dtype of the inputs; float16, which would overflow, is refused.
     """
 
-    backends = ("library", "dense")
+    declared = replace(CAUSAL, normalised=True)
     only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
 
     def __init__(self) -> None:
         super().__init__()
         _load_operations("peer_fla_linear", "linear_attn")
-
-    @property
-    def traits(self) -> Traits:
-        return replace(CAUSAL, normalised=True)
 
     @property
     def growth(self) -> Growth:

@@ -11,19 +11,17 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from .. import patterns
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError
 from ..kernels.sparse.flex_backend import compile_flex_attention
-from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern
 from ..registry import register
-from ..variants.sparse.sparse_attention import attend_pattern
+from .hosting import LibraryPattern
 
 BLOCK = 128  # queries and keys of a block, the default of create_block_mask
 
 
-class _FlexPeer(Attention):
+class _FlexPeer(LibraryPattern):
     """flex_attention under torch.compile, with the block mask of one of our patterns.
 
     The mask is created by torch's ``create_block_mask``, once for each pattern, length and direction, and the kernel is
@@ -32,13 +30,8 @@ class _FlexPeer(Attention):
     shorter than a block are refused.
     """
 
-    backends = ("library", "dense")
+    declared = Traits(exact=True, positional=True, padding=False, decode=False, gradient=False)
     only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
-    pattern: Pattern
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(exact=True, positional=True, padding=False, decode=False, gradient=False)
 
     @property
     def compiles(self) -> bool:
@@ -48,9 +41,6 @@ class _FlexPeer(Attention):
     def growth(self) -> Growth:
         return Growth("O(N P), P keys of the blocks that a query's block sees", "O(N)", self.pairs_computed)
 
-    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend_pattern(q, k, v, mask, self.pattern)
-
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         if min(n, m) < BLOCK:
@@ -59,9 +49,6 @@ class _FlexPeer(Attention):
             )
         blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
-
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        return sum(tiling.pairs() for tiling in plan_parts(self.pattern, Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         """All pairs of every block that contains one of the pattern's."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.shapes import Sample, Shape
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import check_value_width, import_library, seeded_generator
+from .hosting import LibraryAttention, check_value_width, import_library, seeded_generator
 
 UNSUPPORTED = Traits(cross=False, padding=False, decode=False, grouped=False)
 SELF_SCORE = -5e4  # the library's score of a query's own key
 
 
 @register("peer_reformer", family="hashed")
-class PeerReformer(Attention):
+class PeerReformer(LibraryAttention):
     """reformer-pytorch's LSHAttention: positions sorted by hash, chunks that see themselves and the previous chunk.
 
     Queries are the keys: k must equal q, and is normalized as key. The chunks of all rounds form one ring, so that a
@@ -32,7 +32,7 @@ class PeerReformer(Attention):
     multiple of ``2 bucket_size``; there are N / bucket_size buckets.
     """
 
-    backends = ("library", "dense")
+    declared = replace(UNSUPPORTED, strictly_causal=False, positional=True, mixes_queries=True)
     draw: Tensor
 
     def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, seed: int = 0) -> None:
@@ -49,10 +49,6 @@ class PeerReformer(Attention):
         self.register_buffer("draw", torch.tensor(seed % 2**63))  # so that a state dict contains the rotations
 
     @property
-    def traits(self) -> Traits:
-        return replace(UNSUPPORTED, strictly_causal=False, positional=True, mixes_queries=True)
-
-    @property
     def growth(self) -> Growth:
         return Growth("O(N log N)", "O(N P): all weights are written to memory", self._cost)
 
@@ -64,16 +60,9 @@ class PeerReformer(Attention):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return n * m if self.backend == "dense" else self.n_hashes * n * 2 * self.bucket_size
 
-    def sample(
-        self,
-        shape: Shape,
-        *,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> Sample:
+    def sample(self, shape: Shape, **options: Any) -> Sample:
         """Draw inputs of a shape, the queries being the keys."""
-        inputs = super().sample(shape, generator=generator, dtype=dtype, device=device)
+        inputs = super().sample(shape, **options)
         return inputs._replace(k=inputs.q)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..contract.mask import Mask
 from ..contract.mechanism import Attention
+from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
+from ..kernels.sparse.tile_plan import plan_parts
+from ..patterns import Geometry, Pattern
+from ..variants.sparse.sparse_attention import attend_pattern
+
+SPARSE_GROWTH = "O(N P), P keys a query", "O(N P): all weights are written to memory"
+
+
+class LibraryAttention(Attention):
+    """Base class of peers. declared: the traits of all instances."""
+
+    backends = ("library", "dense")
+    declared: ClassVar[Traits]
+
+    @property
+    def traits(self) -> Traits:
+        return self.declared
+
+
+class LibraryPattern(LibraryAttention):
+    """A library's softmax over one of our patterns, which provides the reference and counts the pairs."""
+
+    pattern: Pattern
+
+    @property
+    def growth(self) -> Growth:
+        return Growth(*SPARSE_GROWTH, self.pairs)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return attend_pattern(q, k, v, mask, self.pattern)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return sum(tiling.pairs() for tiling in plan_parts(self.pattern, Geometry(n, m, m - n, causal)))
 
 
 def import_library(peer: str, package: str, module: str) -> Any:
@@ -23,32 +53,11 @@ def import_library(peer: str, package: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise _make_missing_error(peer, package) from error
+        raise make_missing_error(peer, package) from error
 
 
-@cache
-def load_library_file(peer: str, package: str, file: str) -> ModuleType:
-    """Execute a file of a peer's library, such as ``fla/ops/simple_gla/naive.py``, without importing its package.
-
-    For files that can be used where their package cannot be imported, for example without a GPU compiler. Raises
-    `UsageError` with the installation command if the file, or one of its imports, is missing.
-    """
-    top, _, relative_path = file.partition("/")
-    package_spec = importlib.util.find_spec(top)  # finding a top-level package runs none of its code
-    folders = (package_spec and package_spec.submodule_search_locations) or ()
-    path = next((path for folder in folders if (path := Path(folder, relative_path)).is_file()), None)
-    spec = path and importlib.util.spec_from_file_location(file.removesuffix(".py").replace("/", "."), path)
-    if not spec or not spec.loader:
-        raise _make_missing_error(peer, package)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise _make_missing_error(peer, package) from error
-    return module
-
-
-def _make_missing_error(peer: str, package: str) -> UsageError:
+def make_missing_error(peer: str, package: str) -> UsageError:
+    """The error for a peer whose library is not installed."""
     return UsageError(f"{peer} needs the package {package}: pip install 'efficient-attn[peers]'")
 
 
@@ -98,14 +107,12 @@ def seeded_generator(seed: int, device: torch.device | None = None) -> Iterator[
 
     ``torch.manual_seed`` would seed the generators of all devices.
     """
-    generator = torch.default_generator
+    generator, devices = torch.default_generator, []
     if device is not None and device.type == "cuda":
-        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        devices = [torch.cuda.current_device() if device.index is None else device.index]
+        generator = torch.cuda.default_generators[devices[0]]
     elif device is not None and device.type != "cpu":
         raise UnsupportedError(f"seeded random numbers are drawn on the CPU and on CUDA, not on {device.type}")
-    state = generator.get_state()
-    try:
+    with torch.random.fork_rng(devices):
         generator.manual_seed(seed % 2**63)
         yield
-    finally:
-        generator.set_state(state)

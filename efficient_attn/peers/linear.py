@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import check_value_width, import_library, seeded_generator
+from .hosting import LibraryAttention, check_value_width, import_library, seeded_generator
 
 WIDEST_IN_HALF = 32  # largest width of heads whose gradients in bfloat16 performer-pytorch computes within 4%
 SELF = Traits(normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
 @register("peer_linear_transformer", family="linear")
-class PeerLinearTransformer(Attention):
+class PeerLinearTransformer(LibraryAttention):
     """linear-attention-transformer: softmax of queries over their width and of keys over the length, or exp of keys if
     causal.
 
@@ -33,8 +32,6 @@ class PeerLinearTransformer(Attention):
     all are written to memory; above 1 (its function's default is 64) a query does not see its own bucket, which is
     another mechanism, and N must be a multiple.
     """
-
-    backends = ("library", "dense")
 
     def __init__(self, *, bucket_size: int = 1) -> None:
         super().__init__()
@@ -76,7 +73,7 @@ class PeerLinearTransformer(Attention):
 
 
 @register("peer_performer", family="linear")
-class PeerPerformer(Attention):
+class PeerPerformer(LibraryAttention):
     """performer-pytorch's FastAttention: FAVOR+ with positive orthogonal features, the default of its models.
 
     phi(q) = exp(w.q - |q|^2 / 2 - max) + 0.0001, with q and k divided by D^(1/4) first, and divided by
@@ -87,7 +84,7 @@ class PeerPerformer(Attention):
     new ones in training.
     """
 
-    backends = ("library", "dense")
+    declared = replace(SELF, strictly_causal=False)
     projection: Tensor
 
     def __init__(self, *, n_features: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
@@ -105,10 +102,6 @@ class PeerPerformer(Attention):
             }
         # passed to the library in each call, so that state dicts and .to() apply
         self.register_buffer("projection", self._attention[False].projection_matrix)
-
-    @property
-    def traits(self) -> Traits:
-        return replace(SELF, strictly_causal=False)
 
     @property
     def growth(self) -> Growth:

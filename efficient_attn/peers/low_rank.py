@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import check_value_width, fixed_outputs, import_library, make_layer
+from .hosting import LibraryAttention, check_value_width, fixed_outputs, import_library, make_layer
 
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
@@ -23,7 +22,7 @@ ENCODER = Traits(
 
 
 @register("peer_linformer", family="low_rank")
-class PeerLinformer(Attention):
+class PeerLinformer(LibraryAttention):
     """The PyPI package linformer: keys and values projected along the length to ``rank``, then softmax over those.
 
     ``LinformerSelfAttention(seq_len=max_len, k=rank)``, with its projections to q, k, v and from the heads replaced.
@@ -31,7 +30,7 @@ class PeerLinformer(Attention):
     are parameters here, drawn from ``seed`` as the library draws them. Shorter sequences use their first rows.
     """
 
-    backends = ("library", "dense")
+    declared = ENCODER
 
     def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
         super().__init__()
@@ -42,16 +41,9 @@ class PeerLinformer(Attention):
         self.rank, self.max_len = rank, dims.max_len
         self._layer_class = import_library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
         generator = torch.Generator().manual_seed(seed % 2**63)
-
-        def draw_projection() -> nn.Parameter:
-            return nn.Parameter((torch.rand(self.max_len, rank, generator=generator) * 2 - 1) * rank**-0.5)
-
-        self.proj_k, self.proj_v = draw_projection(), draw_projection()
+        drawn = (torch.rand(self.max_len, rank, generator=generator) * 2 - 1 for _ in range(2))
+        self.proj_k, self.proj_v = (nn.Parameter(x * rank**-0.5) for x in drawn)
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def traits(self) -> Traits:
-        return ENCODER
 
     @property
     def growth(self) -> Growth:
@@ -93,7 +85,7 @@ class PeerLinformer(Attention):
 
 
 @register("peer_nystromformer", family="low_rank")
-class PeerNystromformer(Attention):
+class PeerNystromformer(LibraryAttention):
     """transformers' NystromformerSelfAttention without its convolution: softmax through segment means.
 
     Its inverse is 6 steps of an iteration whose start is divided by the largest column sum of the whole batch, so that
@@ -102,7 +94,7 @@ class PeerNystromformer(Attention):
     they are equal, the library computes exact attention.
     """
 
-    backends = ("library", "dense")
+    declared = replace(ENCODER, cross=False, mixes_queries=True)
 
     def __init__(self, *, n_landmarks: int = 64) -> None:
         super().__init__()
@@ -113,10 +105,6 @@ class PeerNystromformer(Attention):
         model = import_library("peer_nystromformer", "transformers", name)
         self._config_class, self._layer_class = model.NystromformerConfig, model.NystromformerSelfAttention
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def traits(self) -> Traits:
-        return replace(ENCODER, cross=False, mixes_queries=True)
 
     @property
     def growth(self) -> Growth:

@@ -16,37 +16,33 @@ from torch.overrides import TorchFunctionMode
 
 from .. import patterns
 from ..contract.mask import Mask
-from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import masked_softmax, widen
-from ..patterns import Pattern
 from ..registry import register
-from ..variants.sparse.sparse_attention import attend_pattern
-from .hosting import check_value_width, fixed_outputs, import_library, make_layer
+from .hosting import (
+    SPARSE_GROWTH,
+    LibraryAttention,
+    LibraryPattern,
+    check_value_width,
+    fixed_outputs,
+    import_library,
+    make_layer,
+)
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
-WRITTEN = "O(N P): all weights are written to memory"
-
-
-class _PatternPeer(Attention):
-    """A library's softmax over one of our patterns, which provides the reference and counts the pairs."""
-
-    backends = ("library", "dense")
-    pattern: Pattern
-
-    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend_pattern(q, k, v, mask, self.pattern)
 
 
 @register("peer_local_attention", family="sparse")
-class PeerLocalAttention(_PatternPeer):
+class PeerLocalAttention(LibraryPattern):
     """The PyPI package local-attention: the same pairs as `sliding_window`, abs(i - j) <= window.
 
     ``LocalAttention(window, exact_windowsize=True)`` without positions. It cuts the sequence into blocks of ``window``,
     each of which sees its neighbors, with distant pairs masked: 3 blocks of keys for each query, 2 if causal.
     """
+
+    declared = BOTH_WAYS
 
     def __init__(self, *, window: int = 256) -> None:
         super().__init__()
@@ -61,24 +57,11 @@ class PeerLocalAttention(_PatternPeer):
             for causal in (False, True)
         }
 
-    @property
-    def traits(self) -> Traits:
-        return BOTH_WAYS
-
-    @property
-    def growth(self) -> Growth:
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
-
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, _, n, _ = q.shape
         # autopad appends keys of zero; it hides them only from a call that has a mask, and causality hides them anyway
         visible = None if mask.causal or n % self.window == 0 else q.new_ones(batch, n, dtype=torch.bool)
         return self._attention[mask.causal](q, k, v, mask=visible)
-
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        reach = min(self.window, n - 1)
-        one_side = n * reach - reach * (reach + 1) // 2
-        return n + one_side * (1 if causal else 2)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         if self.backend == "dense":
@@ -88,12 +71,14 @@ class PeerLocalAttention(_PatternPeer):
 
 
 @register("peer_longformer", family="sparse")
-class PeerLongformer(_PatternPeer):
+class PeerLongformer(LibraryPattern):
     """transformers' LongformerSelfAttention: the same pairs as `longformer`, a window and global tokens.
 
     Its projections are replaced by the given q, k and v, also those for global attention. As in its model, the sequence
     is padded to a multiple of 2 window and the padding masked. Its softmax is float32 for all inputs.
     """
+
+    declared = ENCODER
 
     def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
         super().__init__()
@@ -104,14 +89,6 @@ class PeerLongformer(_PatternPeer):
         self.window, self.n_global = window, n_global
         self.pattern = patterns.sliding_window(window) | patterns.global_tokens(n_global)
         self._layers: dict[tuple[int, int], nn.Module] = {}
-
-    @property
-    def traits(self) -> Traits:
-        return ENCODER
-
-    @property
-    def growth(self) -> Growth:
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
@@ -144,11 +121,6 @@ class PeerLongformer(_PatternPeer):
             self._layers[heads, width] = make_layer(partial(self._layer_class, config, layer_id=0), *projections)
         return self._layers[heads, width]
 
-    def pairs(self, n: int, m: int, causal: bool) -> int:
-        i, n_global = np.arange(min(self.n_global, n), n), min(self.n_global, n)
-        band = np.minimum(i + self.window, n - 1) - np.maximum(i - self.window, n_global) + 1
-        return n_global * n + int((band + n_global).sum())
-
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         """Products of a query and a key: overlapping squares of 2 window, and both directions of the global tokens."""
         if self.backend == "dense":
@@ -159,7 +131,7 @@ class PeerLongformer(_PatternPeer):
 
 
 @register("peer_bigbird", family="sparse")
-class PeerBigBird(Attention):
+class PeerBigBird(LibraryAttention):
     """transformers' BigBirdBlockSparseAttention: 3 blocks around, the first and last block, ``n_random`` random ones.
 
     The queries of the first and the last block see all keys. A head's random blocks are drawn by numpy from ``seed``,
@@ -174,7 +146,7 @@ class PeerBigBird(Attention):
     model.
     """
 
-    backends = ("library", "dense")
+    declared = replace(ENCODER, exact=False)  # for blocks that count twice at N = 1024
 
     def __init__(self, *, n_random: int = 3, block_size: int = 64, return_weights: bool = True) -> None:
         super().__init__()
@@ -190,14 +162,10 @@ class PeerBigBird(Attention):
         self._make_masks = model.BigBirdModel.create_masks_for_block_sparse_attn
 
     @property
-    def traits(self) -> Traits:
-        return replace(ENCODER, exact=False)  # for blocks that count twice at N = 1024
-
-    @property
     def growth(self) -> Growth:
         if self.return_weights:
             return Growth("O(N^2): it returns the weights", "O(N^2): it returns the weights", self.pairs)
-        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
+        return Growth(*SPARSE_GROWTH, self.pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         blocks = self.block_counts(q.shape[1], q.shape[2]).to(q.device)

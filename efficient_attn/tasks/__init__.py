@@ -13,6 +13,8 @@ from ..bench.task_registry import register_task
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
 
+PROBLEMS = ("mqar", "induction", "copying", "selective_copying", "listops")
+PROBLEMS += ("reversal", "sorting", "dates", "digits", "patches", "lm")
 TABLE = {
     "speed": "efficient_attn.tasks.speed:SPEED",
     "fidelity": "efficient_attn.tasks.fidelity.fidelity_task:FIDELITY",
@@ -20,17 +22,7 @@ TABLE = {
     "retrieval": "efficient_attn.tasks.retrieval:RETRIEVAL",
     "complexity": "efficient_attn.tasks.complexity.complexity_task:COMPLEXITY",
     "longest": "efficient_attn.tasks.complexity.longest:LONGEST",
-    "mqar": "efficient_attn.tasks.problems.problem_table:MQAR",
-    "induction": "efficient_attn.tasks.problems.problem_table:INDUCTION",
-    "copying": "efficient_attn.tasks.problems.problem_table:COPYING",
-    "selective_copying": "efficient_attn.tasks.problems.problem_table:SELECTIVE_COPYING",
-    "listops": "efficient_attn.tasks.problems.problem_table:LISTOPS",
-    "reversal": "efficient_attn.tasks.problems.problem_table:REVERSAL",
-    "sorting": "efficient_attn.tasks.problems.problem_table:SORTING",
-    "dates": "efficient_attn.tasks.problems.problem_table:DATES",
-    "digits": "efficient_attn.tasks.problems.problem_table:DIGITS",
-    "patches": "efficient_attn.tasks.problems.problem_table:PATCHES",
-    "lm": "efficient_attn.tasks.problems.problem_table:LM",
+    **{name: f"efficient_attn.tasks.problems.problem_table:{name.upper()}" for name in PROBLEMS},
 }
 
 __all__ = [

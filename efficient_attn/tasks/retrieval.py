@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
-from ..errors import UsageError
+from ..errors import NotNeeded, UsageError
 from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
+from ..integrations.model_info import describe_model
+from ..integrations.texts import Text
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
 from ..results.stats import estimate_share
@@ -49,9 +51,6 @@ class RetrievalKeys(Keys):
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each model, family of needles and length, with all of its texts."""
-    from ..integrations.model_info import describe_model
-    from ..integrations.texts import Text
-
     check_axes(request)
     text, keys = Text.find(request.keys.text), request.keys
     for name, needles, point in product(keys.model, keys.needles, request.grid.combine("threads", "seq_len")):
@@ -69,25 +68,16 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
-        yield (
-            request.make_group(CaseConfig(**point, **sizes), model=(name,), text=keys.text, needles=(needles,)),
-            model.kv_heads,
-        )
+        config = CaseConfig(**point, **sizes)
+        yield request.make_group(config, model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """The answers to all texts of a group, or why they are skipped."""
-    from ..integrations.model_info import NotInstalled
-
+    """The answers to all texts of a group. Raises `NotNeeded` if the original model fails."""
     row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
-    try:
-        baseline = _answer_with_exact_attention(case.group)
-    except NotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    baseline = _answer_with_exact_attention(case.group)
     if case.variant != EXACT_SPEC and (reason := find_skip_reason(baseline)):
-        row.status, row.reason = "skipped", reason
-        return Record(row)
+        raise NotNeeded(reason)
     return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.group, case.variant))
 
 
@@ -127,7 +117,6 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
 def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     """The model and the texts of a group, which all of its cases in this worker share."""
     from ..integrations.bundled import load
-    from ..integrations.texts import Text
 
     keys = dict(group.keys)
     loaded_model, text = load(keys["model"][0]), Text.find(keys["text"])
@@ -155,7 +144,6 @@ def _answer_with_exact_attention(group: Group) -> tuple[HaystackResult, ...]:
 def guess(case: Case, best: Roofline) -> Guess:
     """The estimated cost of one pass over each text, and of its questions, each after a copy of the decode state."""
     from ..bench.planning.cost_estimate import CALLS
-    from ..integrations.model_info import describe_model
 
     model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
     logit_weights = model.outputs * s.heads * s.head_dim  # numbers that only logits need

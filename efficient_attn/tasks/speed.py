@@ -77,15 +77,10 @@ def _choose_cross_checked(configs: list[CaseConfig]) -> set[CaseConfig]:
     """For each mode and dtype on the CPU, the configuration whose memory is also measured in a new process: the longest
     one, because differences of short ones are too small to be seen."""
     chosen: dict[tuple[str | None, str], CaseConfig] = {}
-    for config in configs:
-        key = config.mode, config.dtype
-        if config.device == "cpu" and (key not in chosen or _find_size(config) > _find_size(chosen[key])):
-            chosen[key] = config
+    for config in sorted(configs, key=lambda c: (c.seq_len, c.batch * c.heads), reverse=True):
+        if config.device == "cpu":
+            chosen.setdefault((config.mode, config.dtype), config)
     return set(chosen.values())
-
-
-def _find_size(config: CaseConfig) -> tuple[int, int]:
-    return config.seq_len, config.batch * config.heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | PreparedCase:

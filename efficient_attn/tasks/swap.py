@@ -6,7 +6,7 @@ A group is one segment of text, which the original model reads, and then the mod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
+from ..integrations.model_info import describe_model
+from ..integrations.texts import Text
 from ..results.rows import Record, Row, finite_or_none
 from ..results.section import Column, Section
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..bench.case import Case
     from ..instruments.roofline import Roofline
-    from ..integrations.model_swap import SegmentModel
-    from ..integrations.single_layer import LayerSwap
+    from ..integrations.bundled import LoadedModel
+    from ..integrations.model_swap import ForwardPass, LayerSwap
 
 
 class SwapKeys(Keys):
@@ -38,9 +42,6 @@ class SwapKeys(Keys):
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each model, length and segment, and with ``scope = "layer"`` for each layer."""
-    from ..integrations.model_info import describe_model
-    from ..integrations.texts import Text
-
     check_axes(request)
     text = Text.find(request.keys.text)
     axes = request.grid.combine("threads", "seq_len")
@@ -57,45 +58,42 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Read a segment with the case's mechanism, and compare with the original model."""
-    from ..integrations.model_info import NotInstalled
-
-    try:
-        return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
-    except NotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
 
 
 def _measure_all_layers(case: Case, row: Row) -> Record:
-    segment_model = _load_segment_model(case.group)
-    baseline = segment_model.own_pass
-    result = baseline if case.variant == EXACT_SPEC else segment_model.run(case.variant)
+    from ..instruments.memory import measure_footprint
+    from ..integrations.model_swap import run_pass
+    from ..integrations.segments import compare_with_own
+
+    (model, tokens), baseline = _load_segment(case.group), _run_own_attention(case.group)
+    result = baseline if case.variant == EXACT_SPEC else run_pass(model, case.variant, tokens)
     row.mode = "prefill" if case.group.config.causal else "forward"
     row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
     row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes
     row.rounds, row.processes, row.contaminated = 1, 1, int(result.disturbance is not None)
-    row.parameters = segment_model.loaded_model.sizes.parameters
+    row.parameters = model.sizes.parameters
     if not case.group.config.segment:  # the passes of all segments have the same size
-        row.peak_memory_bytes = segment_model.measure_memory(case.variant)
-    metrics = segment_model.compare(result)
-    _fill_row(row, metrics, case)
+        footprint = measure_footprint(lambda: run_pass(model, case.variant, tokens, steps=0), device="cpu")
+        row.peak_memory_bytes = footprint.peak
+    _fill_row(row, compare_with_own(model, result.out, baseline.out, tokens), case)
     row.extra["attention_share"] = result.attention_s / result.seconds
     if result.step_s is not None:
         row.extra["step_ms"] = result.step_s * 1e3
-    samples: dict[str, Any] = {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance}
-    return Record(row, samples)
+    return Record(row, {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance})
 
 
 def _measure_one_layer(case: Case, row: Row) -> Record:
-    layer_swap = _load_layer_swap(case.group)
+    from ..integrations.segments import compare_with_own
+
+    layer_swap, (model, tokens) = _load_layer_swap(case.group), _load_segment(case.group)
     out = layer_swap.own_out if case.variant == EXACT_SPEC else layer_swap.run(case.variant)
-    row.parameters = layer_swap.loaded_model.sizes.parameters
-    _fill_row(row, layer_swap.compare(out), case)
+    row.parameters = model.sizes.parameters
+    _fill_row(row, compare_with_own(model, out, layer_swap.own_out, tokens), case)
     return Record(row)
 
 
-def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
-    """Set the columns of the differences from the original model."""
+def _fill_row(row: Row, metrics: Mapping[str, float | None], case: Case) -> None:
     available = {name: value for name, value in metrics.items() if value is not None}
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
     row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))
@@ -104,28 +102,38 @@ def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
 
 
 @lru_cache(maxsize=1)
-def _load_segment_model(group: Group) -> SegmentModel:
-    """The model and the segment of a group, which all of its cases in this worker share."""
-    from ..integrations.model_swap import SegmentModel
+def _load_segment(group: Group) -> tuple[LoadedModel, Tensor]:
+    """The model and the segment's tokens of a group, which all of its cases in this worker share."""
+    from ..integrations.bundled import load
+    from ..integrations.segments import cut_segment
 
     keys, config = dict(group.keys), group.config
-    return SegmentModel.load(keys["model"][0], keys["text"], config.seq_len, config.segment or 0, EXACT_SPEC)
+    model = load(keys["model"][0])
+    return model, cut_segment(model, Text.find(keys["text"]), config.seq_len, config.segment or 0)
+
+
+@lru_cache(maxsize=1)
+def _run_own_attention(group: Group) -> ForwardPass:
+    """The original model's pass over a group's segment, after a warm-up."""
+    from ..integrations.model_swap import run_pass
+
+    model, tokens = _load_segment(group)
+    run_pass(model, EXACT_SPEC, tokens)
+    return run_pass(model, EXACT_SPEC, tokens)
 
 
 @lru_cache(maxsize=1)
 def _load_layer_swap(group: Group) -> LayerSwap:
-    """The same for a group of one layer."""
-    from ..integrations.single_layer import LayerSwap
+    """The original model's outputs for a group of one layer."""
+    from ..integrations.model_swap import LayerSwap
 
-    keys, config = dict(group.keys), group.config
-    assert config.layer is not None
-    return LayerSwap.load(keys["model"][0], keys["text"], config.seq_len, config.segment or 0, EXACT_SPEC, config.layer)
+    assert group.config.layer is not None
+    return LayerSwap.read(*_load_segment(group), EXACT_SPEC, group.config.layer)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
     """The estimated cost of the model's matrix products, attention and loss, with memory for weights and logits."""
     from ..bench.planning.cost_estimate import CALLS
-    from ..integrations.model_info import describe_model
 
     model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
     pairs = attn.growth.cost(s.n, s.n, case.group.config.causal)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from random import Random
+from typing import Any
 
-Levels = Mapping[str, Sequence[Hashable]]  # of each factor, the simplest first
-Case = Mapping[str, Hashable]
+Levels = Mapping[str, Sequence[Any]]  # of each factor, the simplest first; hashable
+Case = Mapping[str, Any]
 
 POOL_SIZE = 2500  # random cases to choose from
 CANDIDATES = 30  # cases that are compared for each choice
@@ -45,7 +46,7 @@ def cover(
     return chosen
 
 
-def _combinations(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[Hashable]:
+def _combinations(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[Any]:
     pairs = combinations(case.items(), 2)
     coarse = [(name, case[name] == levels[name][0]) for name in together]
     return frozenset((*pairs, *combinations(coarse, 3)))

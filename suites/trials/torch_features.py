@@ -19,7 +19,7 @@ from probes import PROBES
 
 import efficient_attn as ea
 from efficient_attn.testing import Check, Subject, run_check
-from efficient_attn.testing.checks import dropout, persistence
+from efficient_attn.testing.checks import dropout, list_checks, persistence
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
 COMMAND = "python suites/trials/torch_features.py"
@@ -50,12 +50,12 @@ Torch features that each mechanism supports, tested on the CPU with torch {torch
 
 def probe_pickle(spec: str) -> str:
     """`pickle`, `torch.save` of the module and `copy.deepcopy` preserve all bits, also of decode states."""
-    return _run_checks(spec, persistence.CHECKS)
+    return _run_checks(spec, list_checks(persistence))
 
 
 def probe_dropout(spec: str) -> str:
     """`attn.dropout = p` drops weights in training; if refused, setting it raises `UnsupportedError`."""
-    answer = _run_checks(spec, dropout.CHECKS)
+    answer = _run_checks(spec, list_checks(dropout))
     return answer if Subject(spec).traits.dropout else "refused"
 
 

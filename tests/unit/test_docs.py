@@ -93,7 +93,8 @@ def test_the_recommendation_example_runs(tmp_path: Path) -> None:
 
 
 def test_the_trained_model_examples_run(tmp_path: Path) -> None:
-    from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
+    from efficient_attn.errors import NotInstalled
+    from efficient_attn.integrations.model_info import BUNDLED_MODELS
 
     try:
         BUNDLED_MODELS["smollm2"].find()

@@ -13,7 +13,7 @@ import torch
 
 from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
-from ...errors import UnsupportedError
+from ...errors import NotInstalled, NotNeeded, UnsupportedError
 from ...instruments import integrity
 from ...instruments.disturbance import DisturbanceWatch
 from ...instruments.global_state import GlobalStateChanged
@@ -137,6 +137,8 @@ def _default_threads() -> int:
 
 def classify_error(error: BaseException) -> tuple[Status, str]:
     """The status and the reason of a case that raised an exception."""
+    if isinstance(error, NotInstalled | NotNeeded):
+        return "skipped", str(error)
     if isinstance(error, UnsupportedError):
         return "unsupported", str(error)
     if isinstance(error, InvalidResult | GlobalStateChanged):
@@ -151,9 +153,9 @@ def classify_error(error: BaseException) -> tuple[Status, str]:
 
 
 def _make_failed_record(row: Row, error: BaseException) -> Record:
-    """The record of a case that raised an exception, without the columns of its task."""
+    """The record of a case that raised an exception, without the columns of its task unless it is skipped."""
     row.status, row.reason = classify_error(error)
-    row.extra = {}
+    row.extra = row.extra if row.status == "skipped" else {}
     if row.device == "cuda" and row.status == "oom":
         torch.cuda.empty_cache()
     return Record(row)

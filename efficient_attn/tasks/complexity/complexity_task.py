@@ -163,14 +163,10 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         "sequential": sweep.sequential,
         "source": claim and claim.source,
     }
-    row.extra |= _make_exponent_columns(
-        "time", fit_exponent(sweep.sizes, sweep.rounds, keys.octaves), sweep, keys, claim and claim.time
-    )
+    row.extra |= _make_exponent_columns("time", sweep.rounds, sweep, keys, claim and claim.time)
     peak_bytes = [point.bytes for point in sweep.results if point.bytes]
     if len(peak_bytes) == len(sweep.results) and keys.along != ("causal",):
-        row.extra |= _make_exponent_columns(
-            "memory", fit_exponent(sweep.sizes, [peak_bytes], keys.octaves), sweep, keys, claim and claim.memory
-        )
+        row.extra |= _make_exponent_columns("memory", [peak_bytes], sweep, keys, claim and claim.memory)
     if claim and claim.parameters:
         row.extra["weights_claim"] = claim.parameters
         row.extra["weights_claimed"] = round(evaluate(claim.parameters, sweep.results[0].point.variables))
@@ -181,9 +177,10 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def _make_exponent_columns(
-    quantity: str, measured: Estimate, sweep: SweepResult, keys: ComplexityKeys, formula: str | None
+    quantity: str, rounds: Sequence[Sequence[float]], sweep: SweepResult, keys: ComplexityKeys, formula: str | None
 ) -> dict[str, Any]:
     """The columns of a measured exponent, and if there is a claim, of the claimed one and the verdict."""
+    measured = fit_exponent(sweep.sizes, rounds, keys.octaves)
     columns: dict[str, Any] = {
         f"{quantity}_exponent": measured.value,
         f"{quantity}_low": measured.low,
@@ -234,8 +231,24 @@ def guess(case: Case, best: Roofline) -> Guess:
     return Guess(sum(within_limit) * calls / CALLS, 0, case.keys.most_bytes)
 
 
-def _list_columns() -> dict[str, str]:
-    columns = {
+EXPONENT_COLUMNS = {
+    "exponent": "of {}, over the last octaves",
+    "low": "the lower end of its 95% interval",
+    "high": "the upper end",
+    "claim": "the published formula",
+    "claimed": "its exponent over the same sizes",
+    "verdict": "by the suite's rule",
+}
+
+COMPLEXITY = Task(
+    name="complexity",
+    words=("complexity",),
+    keys=ComplexityKeys,
+    plan=plan,
+    judge=judge,
+    guess=guess,
+    blocks=True,
+    columns={
         "of": "a layer (x to x), or a mechanism",
         "along": "what grows: length, width, heads or causal",
         "smallest": "the first size",
@@ -247,28 +260,9 @@ def _list_columns() -> dict[str, str]:
         "sequential": "steps one after another at the last size, as declared",
         "sequential_claimed": "the published number",
         "source": "the publication",
-    }
-    for quantity in ("time", "memory"):
-        columns |= {
-            f"{quantity}_exponent": f"of {quantity}, over the last octaves",
-            f"{quantity}_low": "the lower end of its 95% interval",
-            f"{quantity}_high": "the upper end",
-            f"{quantity}_claim": "the published formula",
-            f"{quantity}_claimed": "its exponent over the same sizes",
-            f"{quantity}_verdict": "by the suite's rule",
-        }
-    return columns
-
-
-COMPLEXITY = Task(
-    name="complexity",
-    words=("complexity",),
-    keys=ComplexityKeys,
-    plan=plan,
-    judge=judge,
-    guess=guess,
-    blocks=True,
-    columns=_list_columns(),
+        **{f"time_{name}": text.format("time") for name, text in EXPONENT_COLUMNS.items()},
+        **{f"memory_{name}": text.format("memory") for name, text in EXPONENT_COLUMNS.items()},
+    },
     sections=(
         Section(name="complexity", task="complexity", title="Growth and claims", layout="complexity", y="latency_ms"),
     ),

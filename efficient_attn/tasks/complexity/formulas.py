@@ -15,7 +15,7 @@ from ...errors import UsageError, make_unknown_error
 FUNCTIONS = {"sqrt": math.sqrt, "log": math.log2}
 OPERATORS = (ast.Add, ast.Mult, ast.Div, ast.Pow)
 ALLOWED_NODES = (ast.Expression, ast.BinOp, *OPERATORS, ast.Call, ast.Name, ast.Load, ast.Constant)
-TOKEN = re.compile(r"\s*([A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[+*/^()])")
+TOKEN = re.compile(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[+*/^()]|(\S)")  # a group for anything else
 MAX_CHARACTERS = 200  # so that nesting stays within Python's limits
 
 
@@ -26,7 +26,7 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
-    tokens = _tokenize(text.strip())
+    tokens = _tokenize(text)
     for name in filter(str.isalpha, tokens):
         if name not in variables and name not in FUNCTIONS:
             raise make_unknown_error("name", name, [*variables, *FUNCTIONS], where=repr(text))
@@ -40,27 +40,19 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     names = {name: float(value) for name, value in variables.items()}
     try:
         value = float(eval(compile(tree, "formula", "eval"), {"__builtins__": {}}, {**FUNCTIONS, **names}))
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise _make_no_value_error(text, variables) from error
+    except (ArithmeticError, TypeError, ValueError):
+        value = math.nan
     if not math.isfinite(value):
-        raise _make_no_value_error(text, variables)
+        raise UsageError(f"{text!r} has no value for {', '.join(f'{n} = {v:g}' for n, v in variables.items())}")
     return value
 
 
-def _make_no_value_error(text: str, variables: Mapping[str, float]) -> UsageError:
-    return UsageError(f"{text!r} has no value for {', '.join(f'{n} = {v:g}' for n, v in variables.items())}")
-
-
 def _tokenize(text: str) -> list[str]:
-    """Names, numbers and operators."""
-    tokens, position = [], 0
-    while position < len(text):
-        token = TOKEN.match(text, position)
-        if token is None:
-            raise UsageError(f"{text!r} is not a formula: {text[position]!r} is not allowed in it")
-        tokens.append(token[1])
-        position = token.end()
-    return tokens
+    tokens = list(TOKEN.finditer(text))
+    for token in tokens:
+        if token[1]:
+            raise UsageError(f"{text!r} is not a formula: {token[1]!r} is not allowed in it")
+    return [token[0] for token in tokens]
 
 
 def _to_python(tokens: Sequence[str]) -> str:

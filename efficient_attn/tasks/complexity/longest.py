@@ -60,14 +60,12 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     keys: LongestKeys = case.keys
     measurements: dict[int, tuple[int, float]] = {}
 
-    def try_length(length: int) -> int:
+    def measure(length: int) -> tuple[int, float]:
         report_stage(COUNTING_MEMORY)
         measurements[length] = measure_step(case, length)
-        return measurements[length][0]
+        return measurements[length]
 
-    longest, stop_reason = search(
-        try_length, lambda n: measurements[n][1], case.group.config.seq_len, keys.memory, keys.most_s
-    )
+    longest, stop_reason = search(measure, case.group.config.seq_len, keys.memory, keys.most_s)
     row.mode, row.seq_len, row.kv_len = "forward_backward", longest, longest
     if longest:
         row.peak_memory_bytes, row.latency_ms = measurements[longest][0], 1e3 * measurements[longest][1]
@@ -78,20 +76,20 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def search(
-    count_bytes: Callable[[int], int], get_seconds: Callable[[int], float], max_length: int, memory: int, most_s: float
+    measure: Callable[[int], tuple[int, float]], max_length: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
     """The longest length up to ``max_length`` that was found to fit, 0 if none, and why the search ended (None if the
     memory is used up).
 
-    count_bytes: the bytes at a length; get_seconds: the seconds that it took. Each length is interpolated or
-    extrapolated from those tried before, alternating with bisection.
+    measure: returns the bytes and the seconds of a step at a length. Each length is interpolated or extrapolated from
+    those tried before, alternating with bisection.
     """
     length, low, high = min(FIRST_LENGTH, max_length), 0, max_length + LENGTH_STEP
     measurements: list[tuple[int, int]] = []
     bracketed_tries = 0  # tries since there was a length that fits, and one that does not
     stop_reason: str | None = f"no more than {MAX_TRIES} lengths were tried"
     for _ in range(MAX_TRIES):
-        n_bytes = count_bytes(length)
+        n_bytes, seconds = measure(length)
         measurements.append((length, n_bytes))
         low, high = (max(low, length), high) if n_bytes <= memory else (low, min(high, length))
         if MIN_MEMORY_SHARE * memory <= n_bytes <= memory or low + LENGTH_STEP >= high:
@@ -101,7 +99,7 @@ def search(
         interpolates = bracketed_tries < 3 or bracketed_tries % 2 == 0
         target = int(_interpolate_length(measurements, TARGET_MEMORY_SHARE * memory, memory)) if interpolates else 0
         if n_bytes <= memory:
-            affordable = int(length * (most_s / get_seconds(length)) ** 0.5)
+            affordable = int(length * (most_s / seconds) ** 0.5)
             if affordable < min(target, length + LENGTH_STEP):
                 return low, f"a longer step would take more than {most_s:g} s"
             target = min(target, max(affordable, length + LENGTH_STEP))

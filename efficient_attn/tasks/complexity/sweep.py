@@ -75,7 +75,7 @@ class SweepCall:
 
     def __init__(self, case: Case, point: SweepPoint) -> None:
         config, seed = case.group.config, case.group.sampling.seed
-        self.training, self.device = case.keys.training, config.device
+        self.point, self.training, self.device = point, case.keys.training, config.device
         self.mask = Mask(causal=point.causal)
         factory_options: dict[str, Any] = {"device": config.device, "dtype": getattr(torch, config.dtype)}
         generator = torch.Generator().manual_seed(seed)
@@ -168,7 +168,7 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
     """Find the sizes within the limits, and time them interleaved. on_step: called before each size and round."""
     config, sampling = case.group.config, case.group.sampling
     calls, n_bytes, stop_reason = _measure_sizes(case, on_step)
-    timed = {str(i): _make_timed(call) for i, (_, call) in enumerate(calls)}
+    timed = {str(i): _make_timed(call) for i, call in enumerate(calls)}
     costs = {name: calibrate(call, budget_s=sampling.budget_s, device=config.device) for name, call in timed.items()}
     plans = plan_samples(costs, rounds=sampling.rounds, processes=PROCESSES, budget_s=sampling.budget_s)
     seconds: list[list[float]] = []
@@ -186,20 +186,20 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
             raise error
         seconds.append([median(round_result.samples[name]) / 1e3 for name in timed])
     results = [
-        PointResult(point, estimate_geometric_mean([values[i] for values in seconds]), n_bytes[i])
-        for i, (point, _) in enumerate(calls)
+        PointResult(call.point, estimate_geometric_mean([values[i] for values in seconds]), n_bytes[i])
+        for i, call in enumerate(calls)
     ]
-    first_point, first_call = calls[0]
-    parameters = [(name, p.numel()) for name, p in first_call.module.named_parameters()]
-    short_point = replace(first_point, length=min(first_point.length, VERIFIED_LENGTH))
+    first = calls[0]
+    parameters = [(name, p.numel()) for name, p in first.module.named_parameters()]
+    short_point = replace(first.point, length=min(first.point.length, VERIFIED_LENGTH))
     return SweepResult(
         results=results,
-        sizes=[point.size(case.keys.along[0]) for point, _ in calls],
+        sizes=[call.point.size(case.keys.along[0]) for call in calls],
         rounds=seconds,
         stop_reason=stop_reason,
         parameters=sum(count for _, count in parameters),
         weights=sum(count for name, count in parameters if "bias" not in name),
-        sequential=_count_sequential_steps(calls[-1][1].module, results[-1].point.length),
+        sequential=_count_sequential_steps(calls[-1].module, results[-1].point.length),
         error=SweepCall(case, short_point).verify(config.dtype),
     )
 
@@ -237,10 +237,8 @@ def _make_timed(call: SweepCall) -> TimedCall:
     return TimedCall(run)
 
 
-def _measure_sizes(
-    case: Case, on_step: Callable[[], None]
-) -> tuple[list[tuple[SweepPoint, SweepCall]], list[int | None], str | None]:
-    """The sizes within the limits, the bytes of a call at each, and why there is no larger one."""
+def _measure_sizes(case: Case, on_step: Callable[[], None]) -> tuple[list[SweepCall], list[int | None], str | None]:
+    """The calls within the limits, the bytes of a call at each, and why there is no larger one."""
     keys, measured_calls, n_bytes, seconds = case.keys, [], [], []
     along = keys.along[0]
     for point in list_points(case):
@@ -264,7 +262,7 @@ def _measure_sizes(
                 return measured_calls, n_bytes, f"a call takes {min(times):.2g} s {at_size}"
             if (peak_bytes or 0) > keys.most_bytes:
                 return measured_calls, n_bytes, f"a call takes {format_size(peak_bytes or 0)} {at_size}"
-        measured_calls.append((point, call))
+        measured_calls.append(call)
         n_bytes.append(peak_bytes)
         seconds.append(min(times))
     return measured_calls, n_bytes, None

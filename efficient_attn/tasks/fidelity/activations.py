@@ -9,19 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import NotInstalled, UsageError
 from ...resources import find_suites_folder
 
 BUILT_IN = "minilm", "smollm2", "smollm2_8192"
 
 
-class ActivationsNotInstalled(UsageError):
-    """Built-in activations whose file is not installed; the message says how to make it."""
-
-
 class ActivationSizes(NamedTuple):
-    """The sizes of activations, for planning. label: the model's name, with a digest of the file's content if it is
-    known. layers: their numbers in the model."""
+    """The sizes of activations. label: the model's name for captures by that name, else the file's, with a digest of
+    the file's content if it is known. layers: their numbers in the model."""
 
     label: str
     layers: tuple[int, ...]
@@ -40,31 +36,25 @@ CAPTURES = {
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled.
+    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled."""
 
-    label: the model's name for captures by that name, else the file's, with a digest of its content. layers: their
-    numbers in the model.
-    """
-
-    label: str
+    sizes: ActivationSizes
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    layers: tuple[int, ...]
-    source: str
 
     @classmethod
     def find(cls, name: str) -> Activations:
         """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
 
         The file contains arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
-        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `ActivationsNotInstalled` for built-in
+        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotInstalled` for built-in
         ones whose file is not installed, and `UsageError` for anything else.
         """
         path = find_suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
             if name in CAPTURES:
-                raise ActivationsNotInstalled(_format_capture_hint(name, CAPTURES[name]))
+                raise NotInstalled(_format_capture_hint(name, CAPTURES[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read_arrays(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
@@ -76,17 +66,11 @@ class Activations:
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         model = CAPTURES[path.stem].label if path.stem in CAPTURES else path.stem
-        return cls(f"{model}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
-
-    @property
-    def sizes(self) -> ActivationSizes:
-        """The sizes of the captured tensors."""
-        _, heads, length, width = self.q.shape
-        return ActivationSizes(self.label, self.layers, heads, self.k.shape[1], length, width)
+        return cls(ActivationSizes(f"{model}@{digest}", layers, q.shape[1], k.shape[1], *q.shape[2:]), q, k, v)
 
     def select_layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v of one layer, each with a batch of one in front."""
-        index = self.layers.index(number)
+        index = self.sizes.layers.index(number)
         return self.q[index : index + 1], self.k[index : index + 1], self.v[index : index + 1]
 
 
@@ -94,7 +78,7 @@ def describe_activations(name: str) -> ActivationSizes:
     """The sizes of the activations that `Activations.find` returns, or would return if they were installed."""
     try:
         return Activations.find(name).sizes
-    except ActivationsNotInstalled:
+    except NotInstalled:
         return CAPTURES[name]
 
 

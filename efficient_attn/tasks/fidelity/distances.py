@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -13,72 +12,44 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...instruments.distance import relative_error
-from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, count_visible_keys
+from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, compute_exact, count_visible_keys
 
 ALL_ROWS = 2048  # queries up to which all weights are compared; above that those of so many, if rows are independent
 N_SEGMENTS = 16  # of the sequence, from each of which a block of these rows is drawn
 MIN_KEYS_PER_CALL = 256  # keys whose weights one call returns, or more if blocks stay small
 
 
-@dataclass(frozen=True)
-class Distances:
-    """Distances from exact attention, over all heads and rows.
-
-    relative_error: ratio of Frobenius norms, |out - exact| / |exact|; predicting zero has 1. mean_value_error: the
-    relative error of predicting the mean of the visible values. spread_over_heads: standard deviation over heads of
-    their relative errors. cosine_similarity: of output rows, averaged. total_variation: half the L1 distance between
-    the weights of a row, averaged. missed_mass: exact weight of keys to which the mechanism gives none, averaged.
-    weight_rows: query rows of each head on which these two were measured. effective_keys: the exponential of the
-    entropy of exact weights, averaged. sink_mass, own_sink_mass: weight of the first 4 keys, averaged, in exact
-    attention and in the mechanism. gradient_cosine: between the gradients of q, k and v, as one vector, of the
-    mechanism and of exact attention, for one random output gradient; None if the mechanism has no gradient.
-    """
-
-    relative_error: float
-    mean_value_error: float
-    spread_over_heads: float
-    cosine_similarity: float
-    total_variation: float
-    missed_mass: float
-    weight_rows: int
-    effective_keys: float
-    sink_mass: float
-    own_sink_mass: float
-    gradient_cosine: float | None
-
-
 def measure_distances(
     attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, exact: ExactReference | None = None
-) -> Distances:
+) -> dict[str, float | None]:
     """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if computed before.
+
+    Returns the columns of rows by name, over all heads and rows (docs/concepts/measuring.md), and ``mean_value_error``:
+    the relative error of predicting the mean of the visible values.
 
     No matrix of all pairs is stored. As outputs are linear in v, calls with columns of the identity as v return the
     mechanism's weights for some keys. Weights are compared on all rows up to 2,048 queries, and for mechanisms that mix
     queries (`Traits.rows_alone`); otherwise on 16 blocks of 128 rows, each drawn from a sixteenth of the sequence with
     a fixed seed, over all keys.
     """
-    exact = ExactReference.compute(q, k, v, mask) if exact is None else exact
+    exact = compute_exact(q, k, v, mask) if exact is None else exact
     with torch.no_grad():
         out = attn(q, k, v, mask)
         l1_distance, missed_mass, n_rows = _compare_weights(attn, q, k, mask, exact)
-        return Distances(
-            relative_error=relative_error(out, exact.out),
-            mean_value_error=exact.mean_value_error,
-            spread_over_heads=_measure_spread(out, exact.out),
-            cosine_similarity=torch.cosine_similarity(out.double(), exact.out, dim=-1).mean().item(),
-            total_variation=l1_distance / 2,
-            missed_mass=missed_mass,
-            weight_rows=n_rows,
-            effective_keys=exact.effective_keys,
-            sink_mass=exact.sink_mass,
-            own_sink_mass=attn(q, k, _unit_values(q, k, slice(0, SINKS)), mask).double().sum(-1).mean().item(),
-            gradient_cosine=_compare_gradients(attn, q, k, v, mask, exact) if attn.traits.gradient else None,
-        )
-
-
-def _measure_spread(out: Tensor, exact: Tensor) -> float:
-    errors = [relative_error(out[:, head], exact[:, head]) for head in range(out.shape[1])]
-    return torch.tensor(errors, dtype=torch.float64).std(correction=0).item()
+        head_errors = [relative_error(out[:, head], exact.out[:, head]) for head in range(out.shape[1])]
+        return {
+            "relative_error": relative_error(out, exact.out),
+            "mean_value_error": exact.mean_value_error,
+            "spread_over_heads": torch.tensor(head_errors, dtype=torch.float64).std(correction=0).item(),
+            "cosine_similarity": torch.cosine_similarity(out.double(), exact.out, dim=-1).mean().item(),
+            "total_variation": l1_distance / 2,
+            "missed_mass": missed_mass,
+            "weight_rows": n_rows,
+            "effective_keys": exact.effective_keys,
+            "sink_mass": exact.sink_mass,
+            "own_sink_mass": attn(q, k, _unit_values(q, k, slice(0, SINKS)), mask).double().sum(-1).mean().item(),
+            "gradient_cosine": _compare_gradients(attn, q, k, v, mask, exact) if attn.traits.gradient else None,
+        }
 
 
 def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: ExactReference) -> float:

@@ -32,12 +32,6 @@ class ExactReference:
     effective_keys: float
     sink_mass: float
 
-    @classmethod
-    def compute(cls, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
-        """Compute it, blockwise: besides the result, it needs about five times `MAX_BLOCK_BYTES`."""
-        with torch.no_grad():
-            return _compute_exact(q, k, v, mask)
-
     def compute_weights(self, q: Tensor, k: Tensor, mask: Mask, heads: slice, rows: slice, columns: slice) -> Tensor:
         """The weights ``[B, heads, rows, columns]`` of some queries on some keys."""
         n, m = q.shape[2], k.shape[2]
@@ -68,7 +62,9 @@ def _split_blocks(q: Tensor, m: int) -> Iterator[tuple[slice, slice]]:
             yield slice(head, min(head + head_step, heads)), slice(row, min(row + row_step, n))
 
 
-def _compute_exact(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
+@torch.no_grad()
+def compute_exact(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
+    """Exact attention, blockwise: besides the result, it needs about five times `MAX_BLOCK_BYTES`."""
     (batch, heads, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     generator = torch.Generator().manual_seed(0)
     upstream = torch.randn(batch, heads, n, v.shape[-1], generator=generator).to(q)

@@ -16,7 +16,7 @@ from ...bench.task import Guess, Keys, Task
 from ...errors import UnsupportedError
 from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
-from .activations import Activations, ActivationsNotInstalled, describe_activations
+from .activations import Activations, describe_activations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,8 +52,6 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Verify a case on its layer, then compare it with exact attention there."""
-    from dataclasses import asdict
-
     import torch
 
     from ...contract.mask import Mask
@@ -61,16 +59,12 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from .distances import measure_distances
 
     config = case.group.config
-    try:
-        q, k, v = _load_layer(case.group)
-    except ActivationsNotInstalled as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    q, k, v = _load_layer(case.group)
     attn, mask = case.create(), Mask(causal=config.causal)
     _check_applicable(attn, case.shape)
     with torch.no_grad(), watch_global_state((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
-        distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group)))
+        distances = measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group))
     row.backend_used, _ = attn.what_runs(case.shape, causal=config.causal, dtype=q.dtype, gradient=False)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     if not attn.traits.gradient:
@@ -115,9 +109,9 @@ def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:
 def _compute_reference(group: Group) -> ExactReference:
     """Exact attention on a group's layer, which all its cases in this worker share."""
     from ...contract.mask import Mask
-    from .exact import ExactReference
+    from .exact import compute_exact
 
-    return ExactReference.compute(*_load_layer(group), Mask(causal=group.config.causal))
+    return compute_exact(*_load_layer(group), Mask(causal=group.config.causal))
 
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:

@@ -31,8 +31,6 @@ def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Genera
 
 COPYING = Problem(
     name="copying",
-    title="Copying",
-    sentence="Random tokens occur twice; the second time each is predicted.",
     keys=CopyingKeys,
     recipe=Recipe(model="decoder", convolution=2, positions="rotary"),
     draw=draw,

@@ -17,7 +17,7 @@ dear sir paid due on from until signed letter order about the minutes of our mee
 MONTHS, DAYS, NOISE_WORDS = (line.split() for line in WORD_LISTS.splitlines())
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz ,./-"
 BEGIN, END = len(ALPHABET), len(ALPHABET) + 1
-MAX_DATE_CHARACTERS = len("september 30, 1987")
+MAX_DATE_CHARACTERS = len("september 30, 1987")  # a length is the largest number of characters in a source
 YEARS = range(1950, 2050)  # so that two digits determine the century
 CODES = np.zeros(128, dtype=int)
 CODES[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
@@ -31,11 +31,7 @@ FORMATS = (
 )
 
 
-class DatesKeys(LearnKeys):
-    """No further keys; the length is the largest number of characters in a source."""
-
-
-def check(keys: DatesKeys, length: int) -> None:
+def check(keys: LearnKeys, length: int) -> None:
     if length < MAX_DATE_CHARACTERS:
         needed = f"a date needs up to {MAX_DATE_CHARACTERS} characters"
         raise UsageError(f"dates: {needed}, a length of {length} is too short")
@@ -48,7 +44,7 @@ def list_days(split: Split) -> Array:
     return ordinals[{"train": ordinals % 10 < 8, "validation": ordinals % 10 == 8, "test": ordinals % 10 == 9}[split]]
 
 
-def draw(keys: DatesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+def draw(keys: LearnKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
     """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. A uniformly drawn length of each source is filled
     with as many words as fit."""
     dates = [date.fromordinal(day) for day in generator.choice(list_days(split), count).tolist()]
@@ -75,7 +71,7 @@ def _encode(text: str) -> Array:
     return CODES[np.frombuffer(text.encode(), np.uint8)]
 
 
-def baselines(keys: DatesKeys, length: int) -> Baselines:
+def baselines(keys: LearnKeys, length: int) -> Baselines:
     """Counted over all days of the tests: much of a date can be predicted without its source."""
     answers = np.array([[*date.fromordinal(day).isoformat(), "$"] for day in list_days("test").tolist()])
     _, answers = np.unique(answers, return_inverse=True)
@@ -97,9 +93,7 @@ def baselines(keys: DatesKeys, length: int) -> Baselines:
 
 DATES = Problem(
     name="dates",
-    title="Dates",
-    sentence="A date in one of five forms, after unrelated words, is written as YYYY-MM-DD by characters.",
-    keys=DatesKeys,
+    keys=LearnKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=800),
     draw=draw,
     check=check,

@@ -6,18 +6,14 @@ from functools import cache
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import NotInstalled, UsageError
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 N_PATCHES = 16  # of two by two points
 N_HELD_OUT = 600  # images not used for training, half of them for validation
 
 
-class DigitsKeys(LearnKeys):
-    """No further keys; the length is the number of patches, 16."""
-
-
-def check(keys: DigitsKeys, length: int) -> None:
+def check(keys: LearnKeys, length: int) -> None:
     if length != N_PATCHES:
         raise UsageError(f"digits: an image is {N_PATCHES} patches, which is the only length; got {length}")
 
@@ -29,8 +25,6 @@ def load_images(split: Split) -> tuple[Array, Array]:
     try:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError:
-        from ...integrations.model_info import NotInstalled
-
         raise NotInstalled("digits need scikit-learn; run: pip install 'efficient-attn[data]'") from None
     images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer
@@ -41,14 +35,14 @@ def load_images(split: Split) -> tuple[Array, Array]:
     return (images[indices] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[indices]
 
 
-def draw(keys: DigitsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+def draw(keys: LearnKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
     """Images ``[B, 1, 8, 8]`` and labels ``[B]``, at most the whole split, each image once."""
     images, labels = load_images(split)
     indices = generator.permutation(len(labels))[:count]
     return Batch(images[indices], labels[indices])
 
 
-def baselines(keys: DigitsKeys, length: int) -> Baselines:
+def baselines(keys: LearnKeys, length: int) -> Baselines:
     (images, labels), (test_images, test_labels) = load_images("train"), load_images("test")
     means = np.stack([images[labels == digit].mean(0) for digit in range(10)])
     nearest = np.square(test_images[:, None] - means).sum((2, 3, 4)).argmin(1)
@@ -62,9 +56,7 @@ def baselines(keys: DigitsKeys, length: int) -> Baselines:
 
 DIGITS = Problem(
     name="digits",
-    title="Handwritten digits",
-    sentence="Which digit a small real image shows.",
-    keys=DigitsKeys,
+    keys=LearnKeys,
     recipe=Recipe(model="vision", layers=2, steps=600, patch=2),
     draw=draw,
     check=check,

@@ -40,8 +40,6 @@ def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Gene
 
 INDUCTION = Problem(
     name="induction",
-    title="Induction",
-    sentence="A special token occurs twice; the target is what followed its first occurrence.",
     keys=InductionKeys,
     recipe=Recipe(model="decoder", convolution=2, positions=None),
     draw=draw,

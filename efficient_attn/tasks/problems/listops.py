@@ -77,8 +77,6 @@ def baselines(keys: ListopsKeys, length: int) -> Baselines:
 
 LISTOPS = Problem(
     name="listops",
-    title="ListOps",
-    sentence="The value of a nested list of MIN, MAX, MED and SM (the sum modulo 10) of digits.",
     keys=ListopsKeys,
     recipe=Recipe(model="encoder", layers=2, positions="rotary", steps=700),
     draw=draw,

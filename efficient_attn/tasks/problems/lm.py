@@ -106,8 +106,6 @@ def _compute_entropies(text: str) -> tuple[float, float]:
 
 LM = Problem(
     name="lm",
-    title="Language modelling",
-    sentence="The next byte of real text, in bits a byte.",
     keys=LmKeys,
     recipe=Recipe(model="decoder", layers=2, positions="rotary", steps=800, batch=16, solved=0.0),
     draw=draw,

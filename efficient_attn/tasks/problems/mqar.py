@@ -55,8 +55,6 @@ def baselines(keys: MqarKeys, length: int) -> Baselines:
 
 MQAR = Problem(
     name="mqar",
-    title="Associative recall (MQAR)",
-    sentence="Pairs are given once; each key occurs again later, and its value is the target.",
     keys=MqarKeys,
     recipe=Recipe(model="decoder", convolution=2, positions=None, learning_rates=(2e-3, 5e-4), steps=400),
     draw=draw,

@@ -42,7 +42,7 @@ def compute_scale() -> tuple[float, float]:
 
 def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
     """Images ``[B, 1, 8, 8]``, and the masked patches' pixels, scaled to mean 0 and variance 1, NaN elsewhere."""
-    images = digits.draw(digits.DigitsKeys(), length, count, generator, split).inputs
+    images = digits.draw(keys, length, count, generator, split).inputs
     hidden = generator.random((len(images), length)).argsort(1) < keys.hidden
     mean, spread = compute_scale()
     values = ((cut_patches(images) - mean) / spread).astype(np.float32)
@@ -60,8 +60,6 @@ def baselines(keys: PatchesKeys, length: int) -> Baselines:
 
 PATCHES = Problem(
     name="patches",
-    title="Masked patches",
-    sentence="Half of a real image's patches, predicted from the other half.",
     keys=PatchesKeys,
     recipe=Recipe(model="patches", layers=2, steps=600, patch=PATCH_SIDE, solved=1.0),
     draw=draw,

@@ -41,8 +41,6 @@ def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.rand
 
 SELECTIVE_COPYING = Problem(
     name="selective_copying",
-    title="Selective copying",
-    sentence="Tokens among blanks are to be written in order at the end.",
     keys=SelectiveCopyingKeys,
     recipe=Recipe(model="decoder", layers=2, convolution=2, positions="rotary", steps=800),
     draw=draw,

@@ -27,12 +27,9 @@ def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[
     if max(begun.shape[1], batch.inputs.shape[1]) > MAX_TOKENS:
         return None
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    handle = attn.register_forward_pre_hook(lambda _, args, keywords: calls.append((args, keywords)), with_kwargs=True)
     learner.model.eval()
-    try:
+    with attn.register_forward_pre_hook(lambda _, args, keywords: calls.append((args, keywords)), with_kwargs=True):
         learner.predict(Batch(batch.inputs[:1], batch.targets[:1], begun[:1]), device)
-    finally:
-        handle.remove()
     weights = torch.cat([_compute_weights(attn, *args, **keywords)[0].mean(0) for args, keywords in calls])
     return [[round(float(x), DECIMALS) for x in row] for row in weights]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ...errors import NotNeeded
 from ...results.rows import Row
 from ...results.stats import estimate_share
 from .problem import Baselines, LearnKeys, Problem
@@ -43,10 +44,6 @@ class AttemptSettings(NamedTuple):
     steps: int | None = None
 
 
-class NotNeeded(Exception):
-    """An attempt gives no new information; the message is the reason."""
-
-
 def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
     """All attempts that may be needed, in order. A quick run has one."""
     rates = keys.learning_rates or problem.recipe.learning_rates
@@ -54,16 +51,10 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
         yield Attempt(kind="grid", rate=rates[0])
         return
     yield from (Attempt(kind="grid", rate=rate) for rate in rates)
-    yield from (
-        Attempt(kind="beyond", rate=rate) for rate in (min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR)
-    )
+    beyond = min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR
+    yield from (Attempt(kind="beyond", rate=rate) for rate in beyond)
     yield Attempt(kind="longer")
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
-
-
-def reduce_steps(steps: int) -> int:
-    """The number of steps in a quick run."""
-    return max(1, steps // QUICK_DIVISOR)
 
 
 def resolve_attempt(

@@ -69,7 +69,6 @@ def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:
 
 
 def _compute_checksum(tensors: Mapping[str, Tensor], progress_json: str) -> str:
-    """A checksum of the whole state."""
     checksum = zlib.crc32(progress_json.encode())
     for name in sorted(tensors):
         x = tensors[name].cpu().contiguous().flatten()

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
-from ...errors import UnsupportedError, UsageError
+from ...errors import UnsupportedError
 from ...layers.named import find_baseline
 from ...layers.weights import make_projection
 from ...models.config import Config
@@ -24,7 +25,7 @@ from ...models.seq2seq import Seq2Seq
 from ...models.stacks import Decoder, Encoder, EncoderDecoder
 from ...models.vision import MaskedPatches, VisionTransformer
 from ...spec import SpecLike, parse
-from .problem import Array, Batch, LearnKeys, Problem
+from .problem import Batch, LearnKeys, Problem
 
 PARAMETER_TOLERANCE = 0.10  # relative difference of the number of parameters
 SEED_STRIDE = 1000  # of models' seeds, because layer n has the model's seed plus n
@@ -73,16 +74,9 @@ class Learner:
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
         """Logits ``[.., classes]`` and their targets."""
-
-        def to_device(x: Array | None) -> Any:
-            return None if x is None else torch.from_numpy(x.copy()).to(device)
-
-        inputs, targets, lengths = to_device(batch.inputs), to_device(batch.targets), to_device(batch.lengths)
-        if batch.hidden is not None:
-            return self.model(inputs, to_device(batch.hidden)), targets
-        if batch.begun is not None:
-            return self.model(inputs, to_device(batch.begun), lengths), targets
-        return (self.model(inputs) if lengths is None else self.model(inputs, lengths)), targets
+        arrays = batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths  # in the order of arguments
+        targets, *arguments = (torch.from_numpy(x.copy()).to(device) for x in arrays if x is not None)
+        return self.model(*arguments), targets
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -149,14 +143,14 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
 
     Raises `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism.
     """
-    target = _count_parameters(problem, keys, REFERENCE_VARIANTS[keys.architecture], None, length)
 
-    def count(size: int) -> int:
-        return _count_parameters(problem, keys, variant, size, length)
+    def count(spec: SpecLike, size: int) -> int:
+        return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())
 
-    size = _default_size(problem, keys)
-    if count(size) != target:
-        size = _fit_size(count, size, target)
+    size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
+    target = count(REFERENCE_VARIANTS[keys.architecture], size)
+    if count(variant, size) != target:
+        size = _fit_size(partial(count, variant), size, target)
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
@@ -171,19 +165,10 @@ def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
     return min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(s) - target))
 
 
-def _default_size(problem: Problem, keys: LearnKeys) -> int:
-    return problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
-
-
-def _count_parameters(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int | None, length: int) -> int:
-    model = _build_model(problem, keys, variant, size or _default_size(problem, keys), length, 0)
-    return sum(count_parameters(model).values())
-
-
 def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:
     recipe, inputs, outputs = problem.recipe, problem.inputs(keys), problem.outputs(keys)
     if keys.architecture == "recurrent":
-        return _build_recurrent(problem, variant, size, inputs, outputs, seed)
+        return _build_recurrent(variant, size, inputs, outputs, seed)
     if find_baseline(variant):
         raise UnsupportedError(f"{variant} is not attention; use it with architecture = recurrent")
     config = Config(
@@ -201,21 +186,16 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
         return Decoder(config, vocab=inputs)
     if recipe.model == "encoder":
         return SequenceClassifier(config, vocab=inputs, classes=outputs)
+    if recipe.model == "sequence":
+        return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
+    assert problem.image is not None
     if recipe.model == "patches":
-        assert problem.image is not None
         return MaskedPatches(config, image=problem.image, patch=recipe.patch)
-    if recipe.model == "vision":
-        assert problem.image is not None
-        return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
-    return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
+    return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
 
 
-def _build_recurrent(
-    problem: Problem, variant: SpecLike, width: int, inputs: int, outputs: int, seed: int
-) -> nn.Module:
+def _build_recurrent(variant: SpecLike, width: int, inputs: int, outputs: int, seed: int) -> nn.Module:
     """Recurrent sequence to sequence: with a single context vector for the variant ``gru``, else with attention."""
-    if problem.recipe.model != "sequence":
-        raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
     if variant == "gru":
         return Seq2Seq(**sizes)

@@ -17,8 +17,9 @@ from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from ...results.stats import estimate_share
 from ..trained import check_axes
-from .attempts import QUICK_DIVISOR, Attempt, NotNeeded, list_attempts, reduce_steps, resolve_attempt
+from .attempts import QUICK_DIVISOR, Attempt, list_attempts, resolve_attempt
 from .problem import Baselines, LearnKeys, Problem
+from .reach import compute_lookback, compute_share_within, count_reach
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -93,7 +94,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
     if request.quick and keys.seconds is not None:
         key_values["seconds"] = keys.seconds / QUICK_DIVISOR
     elif request.quick:
-        key_values["steps"] = reduce_steps(keys.steps or recipe.steps)
+        key_values["steps"] = max(1, (keys.steps or recipe.steps) // QUICK_DIVISOR)
     for attempt in list_attempts(problem, keys, quick=request.quick):
         for point in request.grid.combine("threads", "seq_len"):
             length = point["seq_len"]
@@ -115,9 +116,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Train a model with the settings of the attempt, and test it; or explain why that is not needed."""
+    """Train a model with the settings of the attempt, and test it. Raises `NotNeeded`."""
     from ...bench.measuring.prepared_case import EVALUATING
-    from ...integrations.model_info import NotInstalled
     from .alignment import compute_alignment
     from .learners import make_learner
     from .loop import Trainer, TrainingSetup, draw
@@ -125,13 +125,9 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     keys, config = case.keys, case.group.config
     attempt = Attempt(**dict(keys.attempt))
     row.seed, row.mode = case.group.sampling.seed + attempt.index, "train"
-    try:
-        baselines = compute_baselines(problem, keys, config.seq_len)
-        reach_score = compute_reach_score(problem, case)
-        rate, steps = resolve_attempt(attempt, list_earlier_rows(problem, case), problem, baselines, reach_score)
-    except (NotNeeded, NotInstalled) as error:
-        row.status, row.reason = "skipped", str(error)
-        return Record(row)
+    baselines = compute_baselines(problem, keys, config.seq_len)
+    reach_score = compute_reach_score(problem, case)
+    rate, steps = resolve_attempt(attempt, list_earlier_rows(problem, case), problem, baselines, reach_score)
     learner = make_learner(problem, keys, case.variant, length=config.max_len, seed=row.seed)
     setup = TrainingSetup(
         problem=problem, keys=keys, length=config.seq_len, index=row.seed, rate=rate, steps=steps, device=config.device
@@ -156,7 +152,6 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
 
 
 def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
-    """Set the columns of the results."""
     progress, counts, metric = result.progress, result.counts, problem.metric
     score = counts.score(metric)
     row.metric, row.loss, row.steps = METRIC_LABELS[metric], finite_or_none(counts.loss), progress.step
@@ -197,8 +192,6 @@ def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselin
 def compute_reach_score(problem: Problem, case: Case) -> float | None:
     """The best score of a model with the mechanism's reach: correct within it, and chance beyond. None if the reach is
     not bounded or not known, or the distances of answers are not."""
-    from .reach import compute_lookback, compute_share_within, count_reach
-
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
     max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)

@@ -128,7 +128,6 @@ class Trainer:
         return max(1, int(seconds / statistics.median(times[1:])))
 
     def _step(self, step: int) -> float:
-        """One step; its loss."""
         setup, model = self.setup, self.learner.model
         for group in self.optimizer.param_groups:
             group["lr"] = setup.rate * compute_rate_factor(step, self.progress.steps)

@@ -112,8 +112,6 @@ class Problem:
     """
 
     name: str
-    title: str
-    sentence: str
     keys: type[LearnKeys]
     recipe: Recipe
     draw: DrawExamples

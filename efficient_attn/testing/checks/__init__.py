@@ -1,5 +1,9 @@
-"""All properties that mechanisms are verified for, cheap and informative ones first."""
+"""All properties that mechanisms are verified for: the functions with the decorator `check` in these modules, in order,
+cheap and informative ones first."""
 
+from types import ModuleType
+
+from ..check import Check
 from . import (
     algebra,
     call_context,
@@ -8,7 +12,6 @@ from . import (
     dropout,
     growth_claims,
     long_decoding,
-    packed,
     padding,
     persistence,
     precision,
@@ -19,21 +22,13 @@ from . import (
     size_design,
 )
 
-CHECKS = (
-    *side_effects.CHECKS,
-    *reuse.CHECKS,
-    *reference.CHECKS,
-    *call_context.CHECKS,
-    *growth_claims.CHECKS,
-    *size_design.CHECKS,
-    *precision.CHECKS,
-    *causality.CHECKS,
-    *padding.CHECKS,
-    *packed.CHECKS,
-    *algebra.CHECKS,
-    *decoding.CHECKS,
-    *long_decoding.CHECKS,
-    *shared_heads.CHECKS,
-    *dropout.CHECKS,
-    *persistence.CHECKS,
-)
+FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
+LATER = (padding, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
+
+
+def list_checks(*modules: ModuleType) -> tuple[Check, ...]:
+    """The checks that modules define, in order."""
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Check))
+
+
+CHECKS = list_checks(*FIRST, *LATER)

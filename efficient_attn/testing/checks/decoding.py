@@ -47,11 +47,35 @@ def decode_equals_forward(subject: Subject) -> str | None:
                 got, _ = _decode(subject, attn, call, split)
                 label = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
                 assert_close(got, want[:, :, : sum(split)], label)
-    return (
-        None
-        if accepts_chunks(subject)
-        else "its step accepts one position at a time: only single positions were tested"
-    )
+    one_at_a_time = "its step accepts one position at a time: only single positions were tested"
+    return None if accepts_chunks(subject) else one_at_a_time
+
+
+@check(needs="decode")
+def absorb_then_step(subject: Subject) -> None:
+    """`absorb` leads to the same next outputs as `step`."""
+    for kv_heads in subject.kv_head_counts:
+        shape = subject.shape(90, kv_heads=kv_heads)
+        attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+        want = call.run(attn)
+        for length in (1, 33, 80):
+            state = attn.init_state(2, 90, subject.dtype, subject.device)
+            state = absorb(subject, attn, call.both(slice(length)), state)
+            count, rest = divmod(90 - length, 5)
+            sizes = (*(5,) * count, rest) if rest else (5,) * count
+            for at, out, _ in call.steps(attn, state, supported_sizes(subject, sizes), length):
+                assert_close(out, want[:, :, at], f"positions {at.start} on, after absorbing {length}")
+
+
+def absorb(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
+    """Absorb all positions of a call and return the state."""
+    keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
+    length = call["k"].shape[2]
+    size = length if accepts_chunks(subject) else 1
+    for t in range(0, length, size):
+        new = {name: x[:, :, t : t + size] for name, x in keys.items()}
+        state = attn.absorb(new.pop("k"), new.pop("v", None), state, **new)
+    return state
 
 
 @check(needs="decode")
@@ -89,33 +113,6 @@ def state_without_dims(subject: Subject) -> None:
     assert_close(_decode(subject, attn, call, (7, *(1,) * 13))[0], call.run(attn), "decoding without dims")
 
 
-@check(needs="decode")
-def absorb_then_step(subject: Subject) -> None:
-    """`absorb` leads to the same next outputs as `step`."""
-    for kv_heads in subject.kv_head_counts:
-        shape = subject.shape(90, kv_heads=kv_heads)
-        attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
-        want = call.run(attn)
-        for length in (1, 33, 80):
-            state = attn.init_state(2, 90, subject.dtype, subject.device)
-            state = absorb(subject, attn, call.both(slice(length)), state)
-            count, rest = divmod(90 - length, 5)
-            sizes = (*(5,) * count, rest) if rest else (5,) * count
-            for at, out, _ in call.steps(attn, state, supported_sizes(subject, sizes), length):
-                assert_close(out, want[:, :, at], f"positions {at.start} on, after absorbing {length}")
-
-
-def absorb(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
-    """Absorb all positions of a call and return the state."""
-    keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
-    length = call["k"].shape[2]
-    size = length if accepts_chunks(subject) else 1
-    for t in range(0, length, size):
-        new = {name: x[:, :, t : t + size] for name, x in keys.items()}
-        state = attn.absorb(new.pop("k"), new.pop("v", None), state, **new)
-    return state
-
-
 def unbounded_state(subject: Subject) -> str | None:
     """Why the state is not limited to max_len positions; None if it is."""
     attn = subject.make(subject.shape(4))
@@ -123,7 +120,7 @@ def unbounded_state(subject: Subject) -> str | None:
     return "its state does not depend on max_len" if small == large else None
 
 
-@check(needs="decode", skip_reason=lambda s: unbounded_state(s) if s.traits.decode else None)
+@check(needs="decode", skip_reason=unbounded_state)
 def state_is_bounded(subject: Subject) -> None:
     """Steps beyond max_len raise `UsageError`; the state neither overwrites positions nor grows."""
     attn, call = subject.make(subject.shape(9)), subject.draw(subject.shape(9))
@@ -163,16 +160,3 @@ def no_decoding(subject: Subject) -> None:
     """Without the decode trait, init_state raises `UnsupportedError`."""
     with expect_error(UnsupportedError, "init_state without the decode trait"):
         subject.make(subject.shape(4)).init_state(2, 8)
-
-
-CHECKS = (
-    decode_equals_forward,
-    absorb_then_step,
-    decode_dtypes,
-    state_size,
-    state_without_dims,
-    state_is_bounded,
-    step_leaves_inputs,
-    wrong_steps,
-    no_decoding,
-)

@@ -144,6 +144,3 @@ def dropout_gradients(subject: Subject) -> None:
                 return changed.run(attn)
 
         compare_with_differences(run, call, backend)
-
-
-CHECKS = (dropout_is_never_ignored, dropout_drops_weights, dropout_mean, dropout_gradients)

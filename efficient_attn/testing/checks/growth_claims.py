@@ -124,6 +124,3 @@ def growth_is_measured(subject: Subject) -> str | None:
                     f"{name} declares {formula}: correct it"
                 )
     return "; ".join(dict.fromkeys(unread)) or None
-
-
-CHECKS = (growth_is_measured,)

@@ -25,6 +25,28 @@ MAX_POSITIONS = 4200  # of tests that decode beyond twice a state's capacity
 TOTAL, ABSORBED = 8200, 4099  # keys in total, and those that are absorbed first: an odd number
 
 
+@check(needs="decode")
+def decode_sizes(subject: Subject) -> None:
+    """Steps equal the reference rows for all widths, batch sizes, numbers of heads and dtypes, beyond the capacity of
+    a short rolling cache."""
+    kv_heads, grouped = subject.attn.kv_heads, subject.traits.grouped
+    heads = [(2 * kv_heads, kv_heads)] if kv_heads else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
+    widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
+    levels = {"width": widths, "value_width": (0, 24), "batch": (1, 4), "heads": heads, "dtype": subject.dtypes}
+    levels |= {"first": (1, 33, 70)}
+    for c in cover(levels, seed=subject.seed):
+        sizes = {"batch": c["batch"], "head_dim": c["width"], "value_dim": c["value_width"] or c["width"]}
+        shape = subject.shape(90, heads=c["heads"][0], kv_heads=c["heads"][1], **sizes)
+        dtype = c["dtype"]
+        attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, dtype=dtype, mask=Mask(causal=True))
+        with torch.no_grad():
+            want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
+            state = attn.init_state(c["batch"], 90, dtype, subject.device)
+            for at, out, _ in call.steps(attn, state, supported_sizes(subject, (c["first"], 1, 1, 5, 1, 11, 1))):
+                label = f"{_describe(at)}, H={shape.heads} Hkv={shape.kv_heads} {sizes} {dtype}"
+                assert_close(out.double(), want[:, :, at], label, tolerance=TOLERANCES[dtype])
+
+
 def _draw_steps(subject: Subject, total: int, long: int) -> Iterator[tuple[int, bool]]:
     """Yield random sizes of steps, mostly one position, and whether these are absorbed instead of stepped."""
     random, at = Random(subject.seed), 0
@@ -67,29 +89,6 @@ def decode_past_two_laps(subject: Subject) -> str | None:
                     assert_close(out, want[:, :, at : at + size], f"{name}, {label}")
                 at += size
     return f"{capacity.why}: decoded to {n} positions" if capacity.positions is None else None
-
-
-@check(needs="decode")
-def decode_sizes(subject: Subject) -> None:
-    """Steps equal the reference rows for all widths, batch sizes, numbers of heads and dtypes, beyond the capacity of
-    a short rolling cache."""
-    kv_heads, grouped = subject.attn.kv_heads, subject.traits.grouped
-    heads = [(2 * kv_heads, kv_heads)] if kv_heads else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
-    widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
-    levels = {"width": widths, "value_width": (0, 24), "batch": (1, 4), "heads": heads, "dtype": subject.dtypes}
-    levels |= {"first": (1, 33, 70)}
-    for case in cover(levels, seed=subject.seed):
-        c: Any = case
-        sizes = {"batch": c["batch"], "head_dim": c["width"], "value_dim": c["value_width"] or c["width"]}
-        shape = subject.shape(90, heads=c["heads"][0], kv_heads=c["heads"][1], **sizes)
-        dtype: torch.dtype = c["dtype"]
-        attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, dtype=dtype, mask=Mask(causal=True))
-        with torch.no_grad():
-            want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-            state = attn.init_state(c["batch"], 90, dtype, subject.device)
-            for at, out, _ in call.steps(attn, state, supported_sizes(subject, (c["first"], 1, 1, 5, 1, 11, 1))):
-                label = f"{_describe(at)}, H={shape.heads} Hkv={shape.kv_heads} {sizes} {dtype}"
-                assert_close(out.double(), want[:, :, at], label, tolerance=TOLERANCES[dtype])
 
 
 @check(needs="decode")
@@ -190,13 +189,3 @@ def _make_row_reference(subject: Subject, shape: Shape, call: Call, attn: Attent
 
 def _describe(positions: slice) -> str:
     return f"positions {positions.start} to {positions.stop - 1}"
-
-
-CHECKS = (
-    decode_sizes,
-    decode_past_two_laps,
-    states_apart,
-    absorb_into_filled,
-    gradients_through_steps,
-    decode_far,
-)

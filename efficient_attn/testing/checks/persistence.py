@@ -77,6 +77,3 @@ def states_pickle(subject: Subject) -> None:
     for label, copied in copies:
         for (at, got, _), expected in zip(call.steps(attn, copied, (1,) * 3, 9), want, strict=True):
             subject.assert_alike(got, expected, f"{label}, position {at.start}")
-
-
-CHECKS = (pickles, states_pickle)

@@ -109,6 +109,3 @@ def wide_state(subject: Subject) -> None:
             state = attn.init_state(1, n, dtype, subject.device)
             rows = [out for _, out, _ in call.steps(attn, state, (1,) * n)]
         _check_rounding_error(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
-
-
-CHECKS = (scores_overflow, wide_sums, wide_state)

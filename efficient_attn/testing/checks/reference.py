@@ -22,23 +22,16 @@ def no_fast_backend(subject: Subject) -> str | None:
     return None if subject.fast_backends else "there is no other backend than the reference"
 
 
-def _shape(subject: Subject, call: Call) -> Shape:
-    q, k, v = call["q"], call["k"], call.tensors.get("v", call["k"])
-    sizes = {"batch": q.shape[0], "heads": q.shape[1], "kv_heads": k.shape[1], "value_dim": v.shape[3]}
-    return subject.shape(q.shape[2], k.shape[2], **sizes)
+def _describe_call(backend: str, shape: Shape, mask: Mask) -> str:
+    return f"{backend} compared with dense, N={shape.n}, M={shape.m}, {describe(mask)}"
 
 
-def _describe_call(backend: str, call: Call) -> str:
-    return f"{backend} compared with dense, N={call['q'].shape[2]}, M={call['k'].shape[2]}, {describe(call.mask)}"
-
-
-def _check_outputs(subject: Subject, call: Call, *, graph: bool = False) -> None:
+def _check_outputs(subject: Subject, shape: Shape, call: Call, *, graph: bool = False) -> None:
     """Compare every backend's output with that of the reference. graph: also with inputs that require gradients."""
-    shape = _shape(subject, call)
     with torch.no_grad():
         want = call.run(subject.oracle(shape))
     for backend in subject.backends_for(call["q"].dtype):
-        fast, label = subject.make(shape, backend=backend), _describe_call(backend, call)
+        fast, label = subject.make(shape, backend=backend), _describe_call(backend, shape, call.mask)
         with torch.no_grad():
             assert_close(call.run(fast), want, label)
         if graph and subject.traits.gradient:
@@ -58,7 +51,42 @@ def equals_oracle(subject: Subject) -> None:
         shape = subject.shape(n, m)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            _check_outputs(subject, call.under(mask))
+            _check_outputs(subject, shape, call.under(mask))
+
+
+@check(needs="gradient", skip_reason=no_fast_backend)
+def gradients_equal_oracle(subject: Subject) -> None:
+    """Gradients by every input and parameter equal those of the reference."""
+    for n, m in _gradient_sizes(subject):
+        shape = subject.shape(n, m)
+        call = subject.draw(shape)
+        for mask in subject.masks(shape):
+            _check_gradients(subject, shape, call.under(mask))
+
+
+def _check_gradients(subject: Subject, shape: Shape, call: Call) -> None:
+    want_out, want = call.gradients(subject.oracle(shape))
+    for backend in subject.backends_for(call["q"].dtype):
+        out, got = call.gradients(subject.make(shape, backend=backend))
+        label = _describe_call(backend, shape, call.mask)
+        assert_close(out, want_out, f"output with gradients, {label}")
+        for name in want:
+            assert_close(got[name], want[name], f"gradient by {name}, {label}")
+
+
+@check()
+def dtypes(subject: Subject) -> None:
+    """Outputs have the dtype of the inputs, and errors within its tolerance."""
+    shape = subject.shape(130)
+    for dtype in subject.dtypes:
+        call = subject.draw(shape, dtype=dtype)
+        for causal in subject.causalities:
+            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
+            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
+            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
+            want = exact.run(subject.truth(shape, dtype))
+            label = f"{dtype} compared with the float64 reference"
+            assert_close(got.double(), want, label, tolerance=TOLERANCES[dtype])
 
 
 @check(needs="cross", skip_reason=no_fast_backend)
@@ -71,7 +99,7 @@ def equals_oracle_anywhere(subject: Subject) -> None:
             mask = Mask(causal=causal, query_start=start)
             padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
             for m in (mask, padded) if subject.traits.padding else (mask,):
-                _check_outputs(subject, call.under(m), graph=start in (0, 40))
+                _check_outputs(subject, shape, call.under(m), graph=start in (0, 40))
 
 
 @check(needs="cross", unless="mixes_queries")
@@ -96,27 +124,7 @@ def value_width(subject: Subject) -> None:
         shape = subject.shape(33, value_dim=width)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            _check_outputs(subject, call.under(mask))
-
-
-@check(needs="gradient", skip_reason=no_fast_backend)
-def gradients_equal_oracle(subject: Subject) -> None:
-    """Gradients by every input and parameter equal those of the reference."""
-    for n, m in _gradient_sizes(subject):
-        shape = subject.shape(n, m)
-        call = subject.draw(shape)
-        for mask in subject.masks(shape):
-            _check_gradients(subject, call.under(mask))
-
-
-def _check_gradients(subject: Subject, call: Call) -> None:
-    shape = _shape(subject, call)
-    want_out, want = call.gradients(subject.oracle(shape))
-    for backend in subject.backends_for(call["q"].dtype):
-        out, got = call.gradients(subject.make(shape, backend=backend))
-        assert_close(out, want_out, f"output with gradients, {_describe_call(backend, call)}")
-        for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {_describe_call(backend, call)}")
+            _check_outputs(subject, shape, call.under(mask))
 
 
 def no_finite_differences(subject: Subject) -> str | None:
@@ -135,9 +143,8 @@ def gradcheck(subject: Subject) -> None:
         masks.append(subject.mask(key_lengths=subject.lengths(m - 1), query_lengths=subject.lengths(n - 1)))
     for mask in masks:
         attn = subject.make(shape)
-        compare_with_differences(
-            lambda changed, attn=attn: changed.run(attn), call.under(mask).leaves(), describe(mask)
-        )
+        leaves = call.under(mask).leaves()
+        compare_with_differences(lambda changed, attn=attn: changed.run(attn), leaves, describe(mask))
 
 
 def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: str) -> None:
@@ -154,22 +161,6 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
         raise AssertionError(
             f"gradients by {', '.join(call.tensors)}, {label}: {' '.join(str(error).split())[:300]}"
         ) from error
-
-
-@check()
-def dtypes(subject: Subject) -> None:
-    """Outputs have the dtype of the inputs, and errors within its tolerance."""
-    shape = subject.shape(130)
-    for dtype in subject.dtypes:
-        call = subject.draw(shape, dtype=dtype)
-        for causal in subject.causalities:
-            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
-            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
-            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
-            want = exact.run(subject.truth(shape, dtype))
-            assert_close(
-                got.double(), want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype]
-            )
 
 
 @check()
@@ -190,15 +181,3 @@ def large_inputs(subject: Subject) -> None:
             _, grads = call.gradients(subject.make(shape, dtype=dtype))
             for name, grad in grads.items():
                 assert_finite(grad, f"gradient by {name}, {label}")
-
-
-CHECKS = (
-    equals_oracle,
-    gradients_equal_oracle,
-    dtypes,
-    equals_oracle_anywhere,
-    single_reference_rows,
-    value_width,
-    gradcheck,
-    large_inputs,
-)

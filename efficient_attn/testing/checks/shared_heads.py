@@ -91,7 +91,7 @@ def no_long_cache(subject: Subject) -> str | None:
     return None if half < full else f"its state is no cache of {MIN_CACHE} positions or more"
 
 
-@check(needs="grouped decode", skip_reason=lambda s: no_long_cache(s) if s.traits.decode else None)
+@check(needs="grouped decode", skip_reason=no_long_cache)
 def cache_is_not_expanded(subject: Subject) -> None:
     """A decode step after a long context makes no copy of the cache for each query head."""
     shape = _sizes(subject, 1)
@@ -111,6 +111,3 @@ def cache_is_not_expanded(subject: Subject) -> None:
     with torch.no_grad():
         peak = _measure_peak(subject, step)
     assert peak < copy, f"a step uses {peak} bytes at its peak, the cached keys repeated for each head are {copy}"
-
-
-CHECKS = (groups_are_not_expanded, gradients_are_not_expanded, cache_is_not_expanded)

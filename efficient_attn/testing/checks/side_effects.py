@@ -47,6 +47,47 @@ def output(subject: Subject) -> None:
             assert not shared, f"{label}: shares its memory with {name}"
 
 
+def _modes() -> tuple[object, ...]:
+    grad_modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return *grad_modes, torch.get_num_threads(), torch.get_default_dtype()
+
+
+@contextmanager
+def keep_global_state(action: str) -> Iterator[None]:
+    """Raise `AssertionError` if the block changes torch's random state or modes. action: the subject of the message."""
+    random_state, modes = torch.get_rng_state(), _modes()
+    yield
+    assert torch.equal(torch.get_rng_state(), random_state), f"{action} changed torch's random state"
+    assert _modes() == modes, f"{action} changed torch's gradient mode, threads or default dtype"
+
+
+@check()
+def no_side_effects(subject: Subject) -> None:
+    """Creating and calling do not change torch's random state, gradient mode, threads and default dtype."""
+    shape = subject.shape(70)
+    call = subject.draw(shape)
+    with keep_global_state("creating it"):
+        attn = subject.make(shape)
+    with keep_global_state("a call"):
+        for mask in subject.plain_masks:
+            call.under(mask).run(attn)
+
+
+@check(needs="deterministic")
+def determinism(subject: Subject) -> None:
+    """Equal calls give equal bits, and equal seeds give equal instances, independently of torch's global seed."""
+    shape = subject.shape(130)
+    call, attn = subject.draw(shape), subject.make(shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(12345)
+        twin = subject.make(shape)
+    for mask in subject.plain_masks:
+        masked = call.under(mask)
+        want = masked.run(attn)
+        assert_same(masked.run(attn), want, "the same call again")
+        assert_same(masked.run(twin), want, "another instance of the same seed")
+
+
 def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
     """Calls over 6 positions with features that the traits do not declare, and their names."""
     traits, call = subject.traits, subject.draw(subject.shape(6))
@@ -103,10 +144,8 @@ def _misfits(subject: Subject, call: Call) -> Iterator[tuple[str, Call]]:
     if "v" in call.tensors:
         yield "v of another length", call.with_(v=call["v"][:, :, 1:])
     if subject.heads > 1:
-        yield (
-            "query heads that are no multiple of key-value heads",
-            call.change(lambda x: torch.cat([x, x[:, :1]], 1), "query"),
-        )
+        more_heads = call.change(lambda x: torch.cat([x, x[:, :1]], 1), "query")
+        yield "query heads that are no multiple of key-value heads", more_heads
     if subject.traits.padding:
         yield "key_lengths beyond M", call.under(subject.mask(key_lengths=subject.lengths(7, 6)))
         yield "negative key_lengths", call.under(subject.mask(key_lengths=subject.lengths(-1, 6)))
@@ -145,32 +184,6 @@ def no_mutation(subject: Subject) -> None:
                 assert_same(tensors[name], x, f"{name} after a call, {describe(mask)}")
 
 
-def _modes() -> tuple[object, ...]:
-    grad_modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    return *grad_modes, torch.get_num_threads(), torch.get_default_dtype()
-
-
-@contextmanager
-def keep_global_state(action: str) -> Iterator[None]:
-    """Raise `AssertionError` if the block changes torch's random state or modes. action: the subject of the message."""
-    random_state, modes = torch.get_rng_state(), _modes()
-    yield
-    assert torch.equal(torch.get_rng_state(), random_state), f"{action} changed torch's random state"
-    assert _modes() == modes, f"{action} changed torch's gradient mode, threads or default dtype"
-
-
-@check()
-def no_side_effects(subject: Subject) -> None:
-    """Creating and calling do not change torch's random state, gradient mode, threads and default dtype."""
-    shape = subject.shape(70)
-    call = subject.draw(shape)
-    with keep_global_state("creating it"):
-        attn = subject.make(shape)
-    with keep_global_state("a call"):
-        for mask in subject.plain_masks:
-            call.under(mask).run(attn)
-
-
 @check()
 def memory_layout(subject: Subject) -> None:
     """Transposed, sliced and expanded inputs give the same result as contiguous ones."""
@@ -205,21 +218,6 @@ def aliased_inputs(subject: Subject) -> None:
             (_, got), (_, want) = aliased.gradients(attn), separate.gradients(attn)
             total = want["v"] + want["q"] + (0 if call.shares_qk else want["k"])
             assert_close(got["q"], total, f"gradient by q is k is v, {describe(mask)}")
-
-
-@check(needs="deterministic")
-def determinism(subject: Subject) -> None:
-    """Equal calls give equal bits, and equal seeds give equal instances, independently of torch's global seed."""
-    shape = subject.shape(130)
-    call, attn = subject.draw(shape), subject.make(shape)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(12345)
-        twin = subject.make(shape)
-    for mask in subject.plain_masks:
-        masked = call.under(mask)
-        want = masked.run(attn)
-        assert_same(masked.run(attn), want, "the same call again")
-        assert_same(masked.run(twin), want, "another instance of the same seed")
 
 
 @check()
@@ -276,19 +274,3 @@ def spec_round_trip(subject: Subject) -> None:
     assert options == options_again, f"{attn.spec!r}: options {options} became {options_again}"
     assert again.backend == attn.backend, f"{attn.spec!r}: backend {attn.backend} became {again.backend}"
     assert attn.traits == again.traits, f"{attn.spec!r}: the traits changed"
-
-
-CHECKS = (
-    output,
-    no_side_effects,
-    determinism,
-    refusals,
-    misfits,
-    no_mutation,
-    memory_layout,
-    aliased_inputs,
-    state_dict,
-    published_cost,
-    pair_counts,
-    spec_round_trip,
-)

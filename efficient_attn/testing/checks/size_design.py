@@ -51,21 +51,19 @@ def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ..
 
 
 def _shape(subject: Subject, case: Case) -> Shape:
-    c: Any = case
-    (heads, kv_heads), value_width = c["heads"], c["width"] if c["value_width"] == "as q" else c["value_width"]
-    sizes = {"batch": c["batch"], "head_dim": c["width"], "value_dim": value_width}
-    return subject.shape(*c["lengths"], heads=heads, kv_heads=kv_heads, **sizes)
+    heads, kv_heads = case["heads"]
+    value_width = case["width"] if case["value_width"] == "as q" else case["value_width"]
+    sizes = {"batch": case["batch"], "head_dim": case["width"], "value_dim": value_width}
+    return subject.shape(*case["lengths"], heads=heads, kv_heads=kv_heads, **sizes)
 
 
 def _mask(subject: Subject, case: Case) -> Mask:
-    c: Any = case
-    (n, m), batch, kind = c["lengths"], c["batch"], c["padding"]
-    rows, shape = range(batch), _shape(subject, case)
-    fields: dict[str, Any] = {"causal": c["causal"], "query_start": c["start"]}
+    (n, m), rows, kind = case["lengths"], range(case["batch"]), case["padding"]
+    fields: dict[str, Any] = {"causal": case["causal"], "query_start": case["start"]}
     if kind == "key_lengths":
         fields["key_lengths"] = subject.lengths(*(max(m - 1 - b * m // 3, 1) for b in rows))
     if kind == "key_mask":
-        fields["key_mask"] = subject.holes(shape)
+        fields["key_mask"] = subject.holes(_shape(subject, case))
     if kind == "query_lengths":
         fields["query_lengths"] = subject.lengths(*(max(n - 3 - b * n // 4, 0) for b in rows))
     return Mask(**fields)
@@ -73,15 +71,13 @@ def _mask(subject: Subject, case: Case) -> Mask:
 
 def _is_affordable(case: Case) -> bool:
     """Whether a case is short, or has few heads and not float16, for which many processors have no arithmetic."""
-    c: Any = case
-    small = c["batch"] * c["heads"][0] <= 3 and c["dtype"] != torch.float16
-    return c["lengths"][0] < LARGE or (small and c["layout"] == "as drawn" and c["value_width"] != 96)
+    small = case["batch"] * case["heads"][0] <= 3 and case["dtype"] != torch.float16
+    return case["lengths"][0] < LARGE or (small and case["layout"] == "as drawn" and case["value_width"] != 96)
 
 
 def _cost(case: Case) -> float:
-    c: Any = case
-    (n, m), (heads, _) = c["lengths"], c["heads"]
-    return 0.006 + 1.5e-7 * c["batch"] * heads * n * m  # roughly seconds
+    (n, m), (heads, _) = case["lengths"], case["heads"]
+    return 0.006 + 1.5e-7 * case["batch"] * heads * n * m  # roughly seconds
 
 
 @lru_cache(maxsize=16)
@@ -92,7 +88,6 @@ def _design(levels: tuple[tuple[str, tuple[Any, ...]], ...], seed: int) -> tuple
 def _check_case(subject: Subject, case: Case) -> None:
     """Compare every backend's output and gradients with the float64 reference, within the dtype's tolerance."""
     shape, dtype = _shape(subject, case), case["dtype"]
-    assert isinstance(dtype, torch.dtype)
     call = subject.draw(shape, dtype=dtype, mask=_mask(subject, case))
     if case["layout"] == "[B, N, H, D]":
         call = call.change(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
@@ -120,24 +115,23 @@ def _find_error(subject: Subject, case: Case) -> Exception | None:
 
 
 def _describe(subject: Subject, case: Case) -> str:
-    c: Any = case
-    s, dtype = _shape(subject, case), str(c["dtype"]).removeprefix("torch.")
+    s, dtype = _shape(subject, case), str(case["dtype"]).removeprefix("torch.")
     words = [f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim} {dtype}"]
-    words += ["causal" if c["causal"] else "not causal"]
-    words += [f"padded by {c['padding']}"] if c["padding"] != "none" else []
-    words += [f"query_start={c['start']}"] if c["start"] is not None else []
-    words += ["in [B, N, H, D] memory order"] if c["layout"] != "as drawn" else []
+    words += ["causal" if case["causal"] else "not causal"]
+    words += [f"padded by {case['padding']}"] if case["padding"] != "none" else []
+    words += [f"query_start={case['start']}"] if case["start"] is not None else []
+    words += ["in [B, N, H, D] memory order"] if case["layout"] != "as drawn" else []
     return ", ".join(words)
 
 
 def _opt_outs(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]:
     """The declarations with which the case would not be tested."""
-    s, c = _shape(subject, case), case
+    s = _shape(subject, case)
     needs = (
         ("grouped", s.heads != s.kv_heads),
-        ("cross", s.n != s.m or c["start"] is not None),
-        ("padding", c["padding"] not in ("none", "query_lengths")),
-        ("causal", c["causal"]),
+        ("cross", s.n != s.m or case["start"] is not None),
+        ("padding", case["padding"] not in ("none", "query_lengths")),
+        ("causal", case["causal"]),
         ("gradient", "gradient" in str(error)),
     )
     return tuple(f"{trait}=False" for trait, is_needed in needs if is_needed)
@@ -212,6 +206,3 @@ def _run_reference(
         with torch.no_grad():
             return rows.run(truth), {}
     return rows.gradients(truth, weight=weight.to(rows["q"]))
-
-
-CHECKS = (sizes_and_pairs, long_sequence)

@@ -13,9 +13,9 @@ import torch
 from tiny_models import llama
 from torch import Tensor
 
-from efficient_attn.errors import UsageError
+from efficient_attn.errors import NotInstalled, UsageError
 from efficient_attn.integrations import bundled, model_info
-from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
+from efficient_attn.integrations.model_info import BUNDLED_MODELS
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_fidelity_reads_the_file(tmp_path: Path, ending: str, capsys: pytest.Cap
     assert capture.main(told.split()) == 0
     assert "q [2, 4, 20, 16]" in capsys.readouterr().out
     found = Activations.find(str(out))
-    assert (found.q.shape, found.k.shape, found.layers) == ((2, 4, 20, 16), (2, 2, 20, 16), (1, 0))
+    assert (found.q.shape, found.k.shape, found.sizes.layers) == ((2, 4, 20, 16), (2, 2, 20, 16), (1, 0))
     assert np.isfinite(found.v).all()
 
 

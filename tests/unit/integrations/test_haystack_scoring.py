@@ -13,12 +13,12 @@ pytest.importorskip("transformers")
 import torch
 from tiny_models import gpt2, llama, mistral, save_tiny
 
-from efficient_attn.errors import UnsupportedError
+from efficient_attn.errors import NotInstalled, UnsupportedError
 from efficient_attn.integrations import haystack_scoring
 from efficient_attn.integrations.bundled import LoadedModel, load
 from efficient_attn.integrations.haystack_scoring import QuestionTokens, answer_questions
 from efficient_attn.integrations.haystacks import Haystack, Question
-from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
+from efficient_attn.integrations.model_info import BUNDLED_MODELS
 from efficient_attn.integrations.transformers import register
 
 SPECS = ["full", "sliding_window:window=8", "attention_sinks:window=8:n_sink=2", "linear", "retention", "strided"]

@@ -22,11 +22,11 @@ def test_losses_are_those_of_the_next_token() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [1.0, 1.0, 1.0]]))
     own = torch.log(torch.tensor([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1], [1.0, 1.0, 1.0]]))
     found = measure_token_metrics(logits, own, torch.tensor([2, 0, 1]))
-    assert found.loss == pytest.approx(-(math.log(0.5) + math.log(0.8)) / 2)
+    assert found["loss"] == pytest.approx(-(math.log(0.5) + math.log(0.8)) / 2)
     first = 0.25 * math.log(0.25 / 0.5) + 0.5 * math.log(0.5 / 0.25)
-    assert found.divergence == pytest.approx(first / 2, abs=1e-6)
-    assert found.agreement == 0.5
-    assert found.loss_later is None
+    assert found["divergence"] == pytest.approx(first / 2, abs=1e-6)
+    assert found["agreement"] == 0.5
+    assert found["loss_later"] is None
 
 
 def test_positions_are_early_or_later() -> None:
@@ -34,19 +34,19 @@ def test_positions_are_early_or_later() -> None:
     logits = torch.randn(700, 11, generator=generator)
     found = measure_token_metrics(logits, logits, tokens)
     each = torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="none")
-    assert found.loss == pytest.approx(each.mean().item(), rel=1e-5)
-    assert found.loss_early == pytest.approx(each[:512].mean().item(), rel=1e-5)
-    assert found.loss_later == pytest.approx(each[512:].mean().item(), rel=1e-5)
-    assert (found.divergence, found.divergence_p99, found.agreement) == (0, 0, 1)
+    assert found["loss"] == pytest.approx(each.mean().item(), rel=1e-5)
+    assert found["loss_early"] == pytest.approx(each[:512].mean().item(), rel=1e-5)
+    assert found["loss_later"] == pytest.approx(each[512:].mean().item(), rel=1e-5)
+    assert (found["divergence"], found["divergence_p99"], found["agreement"]) == (0, 0, 1)
 
 
 def test_hidden_metrics() -> None:
     rows = torch.randn(128, 16, generator=torch.Generator().manual_seed(0))
     same = measure_hidden_metrics(rows, rows)
-    assert (same.hidden_error, same.embedding_cosine, same.similarity_rank) == pytest.approx((0, 1, 1))
-    assert measure_hidden_metrics(2 * rows, rows).hidden_error == pytest.approx(1)
-    assert measure_hidden_metrics(2 * rows, rows).similarity_rank == pytest.approx(1)
-    assert measure_hidden_metrics(rows.flip(1), rows).embedding_cosine < 0.9
+    assert (same["hidden_error"], same["embedding_cosine"], same["similarity_rank"]) == pytest.approx((0, 1, 1))
+    assert measure_hidden_metrics(2 * rows, rows)["hidden_error"] == pytest.approx(1)
+    assert measure_hidden_metrics(2 * rows, rows)["similarity_rank"] == pytest.approx(1)
+    assert measure_hidden_metrics(rows.flip(1), rows)["embedding_cosine"] < 0.9
 
 
 def _loaded() -> Any:

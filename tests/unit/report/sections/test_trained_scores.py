@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from learned_runs import WINDOW, attempt, block, cells, seeds, skipped, unable
 
+from efficient_attn.errors import NotNeeded
 from efficient_attn.report.sections import trained_scores
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
-from efficient_attn.tasks.training.attempts import Attempt, NotNeeded, resolve_attempt
+from efficient_attn.tasks.training.attempts import Attempt, resolve_attempt
 from efficient_attn.tasks.training.problem import Baselines
 
 

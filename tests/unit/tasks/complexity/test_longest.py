@@ -24,12 +24,12 @@ class FakeModel:
     def __init__(self, take: Callable[[int], float], seconds: Callable[[int], float] = lambda n: 1e-3) -> None:
         self.take, self.seconds, self.tried = take, seconds, []
 
-    def bytes(self, length: int) -> int:
+    def measure(self, length: int) -> tuple[int, float]:
         self.tried.append(length)
-        return int(self.take(length))
+        return int(self.take(length)), self.seconds(length)
 
     def search(self, memory: int, most: int = MOST, most_s: float = 30.0) -> tuple[int, str | None]:
-        return search(self.bytes, self.seconds, most, memory, most_s)
+        return search(self.measure, most, memory, most_s)
 
 
 GROWTH = st.tuples(st.floats(0, 1e6), st.floats(1, 1e5), st.floats(0, 1e3))

@@ -12,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from efficient_attn.errors import UsageError
+from efficient_attn.errors import NotInstalled, UsageError
 from efficient_attn.tasks.fidelity import activations
 from efficient_attn.tasks.fidelity.activations import (
     CAPTURES,
     Activations,
-    ActivationsNotInstalled,
     describe_activations,
 )
 
@@ -36,9 +35,8 @@ def _npz(folder: Path, **arrays: Any) -> Path:
 def test_minilm_has_three_layers_of_a_trained_encoder() -> None:
     loaded = Activations.find("minilm")
     assert loaded.q.shape == loaded.k.shape == loaded.v.shape == (3, 12, 384, 32)
-    assert loaded.layers == (0, 2, 5)
-    assert loaded.label.startswith("minilm@")
-    assert "MiniLM" in loaded.source
+    assert loaded.sizes.layers == (0, 2, 5)
+    assert loaded.sizes.label.startswith("minilm@")
     assert all(x.astype("float32").std() > 0.1 for x in (loaded.q, loaded.k, loaded.v))
 
 
@@ -46,7 +44,7 @@ def test_smollm2_has_the_sizes_that_are_listed_for_it() -> None:
     loaded = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # not in wheels
     assert loaded.sizes._replace(label="smollm2") == CAPTURES["smollm2"]
     assert (loaded.q.shape, loaded.k.shape, loaded.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
-    assert loaded.label.startswith("smollm2@")
+    assert loaded.sizes.label.startswith("smollm2@")
     assert describe_activations("smollm2")._replace(label="") == loaded.sizes._replace(label="")
     assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (loaded.q, loaded.k, loaded.v))
 
@@ -57,13 +55,13 @@ def test_missing_captures_are_reported_with_the_command(
 ) -> None:
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     command = f"efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len {length} --out {name}.npz"
-    with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations {name}.npz"):
+    with pytest.raises(NotInstalled, match=rf"python -m {command}\).* --activations {name}.npz"):
         Activations.find(name)
     assert describe_activations(name) == CAPTURES[name]
     assert (CAPTURES[name].label, CAPTURES[name].length) == ("smollm2", length)
     with pytest.raises(UsageError, match="no such file") as caught:
         describe_activations("minilm")
-    assert not isinstance(caught.value, ActivationsNotInstalled)
+    assert not isinstance(caught.value, NotInstalled)
 
 
 def test_captures_are_labelled_by_their_model_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +70,8 @@ def test_captures_are_labelled_by_their_model_at_every_length(tmp_path: Path, mo
     _npz(tmp_path, **_arrays(2, 4, 10, 8, kv_heads=2)).rename(file)
     monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     by_name, by_path = Activations.find("smollm2_8192"), Activations.find(str(file))
-    assert by_name.label == by_path.label
-    assert by_name.label.partition("@")[0] == "smollm2"
+    assert by_name.sizes.label == by_path.sizes.label
+    assert by_name.sizes.label.partition("@")[0] == "smollm2"
     assert by_name.sizes.length == 10  # the file's, not the listed one
 
 
@@ -90,14 +88,14 @@ def test_npz_files_of_users_are_read(tmp_path: Path) -> None:
     loaded = Activations.find(str(_npz(tmp_path, **arrays, layers=[3, 7], source="me")))
     for name in ("q", "k", "v"):
         np.testing.assert_array_equal(getattr(loaded, name), arrays[name])
-    assert (loaded.layers, loaded.source) == ((3, 7), "me")
-    assert loaded.label.startswith("mine@")
+    assert loaded.sizes.layers == (3, 7)
+    assert loaded.sizes.label.startswith("mine@")
 
 
 def test_the_layer_dimension_is_optional(tmp_path: Path) -> None:
     loaded = Activations.find(str(_npz(tmp_path, **_arrays(4, 10, 8))))
     assert loaded.q.shape == (1, 4, 10, 8)
-    assert loaded.layers == (0,)
+    assert loaded.sizes.layers == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -106,17 +104,17 @@ def test_safetensors_files_of_users_are_read(dtype: torch.dtype, tmp_path: Path)
     path = tmp_path / "mine.safetensors"
     save_file(tensors | {"layers": torch.tensor([1, 4])}, path)
     loaded = Activations.find(str(path))
-    assert loaded.layers == (1, 4)
+    assert loaded.sizes.layers == (1, 4)
     for name in ("q", "k", "v"):
         np.testing.assert_array_equal(getattr(loaded, name), tensors[name].float().numpy())
 
 
 def test_the_label_depends_on_the_content(tmp_path: Path) -> None:
     arrays = _arrays(1, 2, 4, 8)
-    first = Activations.find(str(_npz(tmp_path, **arrays))).label
-    assert Activations.find(str(_npz(tmp_path, **arrays))).label == first
+    first = Activations.find(str(_npz(tmp_path, **arrays))).sizes.label
+    assert Activations.find(str(_npz(tmp_path, **arrays))).sizes.label == first
     arrays["v"][0, 0, 0, 0] += 1
-    assert Activations.find(str(_npz(tmp_path, **arrays))).label != first
+    assert Activations.find(str(_npz(tmp_path, **arrays))).sizes.label != first
 
 
 def _with(**changes: Any) -> Callable[[Path], Path]:

@@ -12,7 +12,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.dense import expand_heads, softmax_attention
 from efficient_attn.tasks.fidelity import exact
-from efficient_attn.tasks.fidelity.exact import ExactReference
+from efficient_attn.tasks.fidelity.exact import compute_exact
 
 N, M = 21, 30
 MASKS = {
@@ -35,7 +35,7 @@ def draw(n: int = N, m: int = M, *, heads: int = 4, kv_heads: int = 2, batch: in
 def test_output_and_gradients_match_dense_attention(mask: Mask, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", block)
     q, k, v = draw()
-    reference, leaves = ExactReference.compute(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
+    reference, leaves = compute_exact(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
     dense_out = softmax_attention(*leaves, mask.dense(N, M))
     torch.testing.assert_close(reference.out, dense_out)
     for actual, expected in zip(
@@ -46,9 +46,9 @@ def test_output_and_gradients_match_dense_attention(mask: Mask, block: int, monk
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_block_size_does_not_change_statistics(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ExactReference.compute(*draw(), mask)
+    whole = compute_exact(*draw(), mask)
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 8 * 2 * M * 3)
-    parts = ExactReference.compute(*draw(), mask)
+    parts = compute_exact(*draw(), mask)
     for name in ("mean_value_error", "effective_keys", "sink_mass"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-12)
     torch.testing.assert_close(parts.lse, whole.lse)
@@ -57,7 +57,7 @@ def test_block_size_does_not_change_statistics(mask: Mask, monkeypatch: pytest.M
 def test_partial_weights_are_a_slice_of_all_weights() -> None:
     q, k, v = draw()
     mask = Mask(causal=True)
-    reference = ExactReference.compute(q, k, v, mask)
+    reference = compute_exact(q, k, v, mask)
     scores = q @ expand_heads(k, 4).mT / math.sqrt(8)
     weights = scores.masked_fill(~mask.dense(N, M), -torch.inf).softmax(-1)
     part = (slice(1, 3), slice(4, 11), slice(5, 28))
@@ -65,7 +65,7 @@ def test_partial_weights_are_a_slice_of_all_weights() -> None:
 
 
 def test_the_upstream_gradient_is_deterministic() -> None:
-    first, second = (ExactReference.compute(*draw(), Mask()).upstream for _ in range(2))
+    first, second = (compute_exact(*draw(), Mask()).upstream for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -74,7 +74,7 @@ def test_memory_does_not_grow_with_the_number_of_pairs(monkeypatch: pytest.Monke
 
     def peak(n: int) -> int:
         inputs = draw(n, n, heads=3, kv_heads=1, batch=1)
-        return measure_footprint(lambda: ExactReference.compute(*inputs, Mask(causal=True)), device="cpu").peak or 0
+        return measure_footprint(lambda: compute_exact(*inputs, Mask(causal=True)), device="cpu").peak or 0
 
     short, long = peak(256), peak(1024)
     assert long < 8 * 1024**2  # the size of one matrix of one head

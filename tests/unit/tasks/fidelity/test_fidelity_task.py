@@ -19,8 +19,7 @@ from efficient_attn.bench.planning.cost_estimate import CALLS, estimate_case
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.results.rows import Record
-from efficient_attn.tasks.fidelity import activations, fidelity_task
-from efficient_attn.tasks.fidelity.exact import ExactReference
+from efficient_attn.tasks.fidelity import activations, exact, fidelity_task
 
 
 @pytest.fixture(autouse=True)
@@ -144,8 +143,8 @@ def test_causal_and_grouped_activations_are_measured(captured: str) -> None:
 
 def test_exact_attention_is_computed_once_per_group(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fidelity_task._compute_reference.cache_clear()
-    calls, compute = [], ExactReference.compute
-    monkeypatch.setattr(ExactReference, "compute", lambda *args: calls.append(args) or compute(*args))
+    calls, compute = [], exact.compute_exact
+    monkeypatch.setattr(exact, "compute_exact", lambda *args: calls.append(args) or compute(*args))
     _measure(captured, "full", "linear", "sliding_window:window=8")
     assert len(calls) == 1
     _measure(captured, "full", causal=False)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, MAX_DATE_CHARACTERS, DatesKeys, list_days
+from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, MAX_DATE_CHARACTERS, list_days
+from efficient_attn.tasks.training.problem import LearnKeys
 
-KEYS = DatesKeys()
+KEYS = LearnKeys()
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load_images
+from efficient_attn.tasks.problems.digits import DIGITS, load_images
+from efficient_attn.tasks.training.problem import LearnKeys
 
-KEYS = DigitsKeys()
+KEYS = LearnKeys()
 
 
 def test_missing_scikit_learn_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    from efficient_attn.integrations.model_info import NotInstalled
+    from efficient_attn.errors import NotInstalled
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     load_images.cache_clear()

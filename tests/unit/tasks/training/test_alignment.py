@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
+from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training import alignment
 from efficient_attn.tasks.training.alignment import compute_alignment
 from efficient_attn.tasks.training.learners import Learner, make_learner
@@ -18,7 +18,7 @@ PROBLEM = replace(REVERSAL, recipe=replace(REVERSAL.recipe, d_model=8, heads=2, 
 
 
 def _make(variant: str, architecture: str) -> tuple[Learner, Batch]:
-    keys = ReversalKeys(vocab=8, architecture=architecture)  # type: ignore[arg-type]
+    keys = RewritingKeys(vocab=8, architecture=architecture)  # type: ignore[arg-type]
     batch = PROBLEM.draw(keys, 10, 3, np.random.default_rng(0), "test")
     return make_learner(PROBLEM, keys, variant, length=11, seed=0), batch
 

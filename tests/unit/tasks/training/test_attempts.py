@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import tiny_training as tiny
 
+from efficient_attn.errors import NotNeeded
 from efficient_attn.results.rows import Row
 from efficient_attn.tasks.problems.lm import LM
 from efficient_attn.tasks.training.attempts import (
     Attempt,
     AttemptSettings,
-    NotNeeded,
     is_at_chance,
     list_attempts,
     resolve_attempt,

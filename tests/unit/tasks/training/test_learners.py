@@ -11,11 +11,11 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from efficient_attn.errors import UnsupportedError, UsageError
+from efficient_attn.errors import UnsupportedError
 from efficient_attn.registry import info, names
-from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys
+from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
-from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
+from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training.learners import (
     PARAMETER_TOLERANCE,
     EvaluationCounts,
@@ -24,11 +24,11 @@ from efficient_attn.tasks.training.learners import (
     count_correct,
     make_learner,
 )
-from efficient_attn.tasks.training.problem import IGNORED, Batch, Problem
+from efficient_attn.tasks.training.problem import IGNORED, Batch, LearnKeys, Problem
 
 SMALL = {"d_model": 16, "heads": 2, "layers": 1}
 SMALL_REVERSAL = replace(REVERSAL, recipe=replace(REVERSAL.recipe, **SMALL))
-REVERSAL_KEYS = ReversalKeys(vocab=8)
+REVERSAL_KEYS = RewritingKeys(vocab=8)
 
 
 def _make(variant: str, problem: Problem = tiny.TINY, given: Any = None, *, seed: int = 0) -> Learner:
@@ -89,8 +89,8 @@ KINDS: dict[str, tuple[Problem, Any, str]] = {
     "decoder": (tiny.TINY, tiny.keys(), "linear"),
     "encoder": (replace(LISTOPS, recipe=replace(LISTOPS.recipe, **SMALL)), LISTOPS.keys(), "nystromformer"),
     "sequence": (SMALL_REVERSAL, REVERSAL_KEYS, "linear"),
-    "one vector": (SMALL_REVERSAL, ReversalKeys(vocab=8, architecture="recurrent"), "gru"),
-    "recurrent": (SMALL_REVERSAL, ReversalKeys(vocab=8, architecture="recurrent"), "general"),
+    "one vector": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "gru"),
+    "recurrent": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "general"),
 }
 
 
@@ -109,7 +109,7 @@ def test_each_kind_of_model_predicts_and_has_gradients(kind: str) -> None:
 
 def test_vision_models_predict_classes_of_images() -> None:
     problem = replace(DIGITS, recipe=replace(DIGITS.recipe, **SMALL))
-    learner = make_learner(problem, DigitsKeys(), "nystromformer", length=17, seed=0)
+    learner = make_learner(problem, LearnKeys(), "nystromformer", length=17, seed=0)
     batch = Batch(np.ones((3, 1, 8, 8), np.float32), np.array([1, 2, 3]))
     assert learner.predict(batch, "cpu")[0].shape == (3, 10)
 
@@ -140,11 +140,6 @@ def test_mechanisms_that_a_model_cannot_use_are_unsupported(
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         _make(variant, problem, given)
-
-
-def test_a_recurrent_decoder_is_refused() -> None:
-    with pytest.raises(UsageError, match="mqar: architecture recurrent is for sequence to sequence only"):
-        _make("gru", given=tiny.keys(architecture="recurrent"))
 
 
 # -- scores ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from toy_mechanisms import PLAIN, Toy, make
 import efficient_attn as ea
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.testing import Subject, run_check
-from efficient_attn.testing.checks import dropout
+from efficient_attn.testing.checks import dropout, list_checks
 
 
 class Dropping(Toy):
@@ -77,7 +77,7 @@ CAUGHT = {
 
 
 def failed(cls: type[Toy]) -> dict[str, str]:
-    outcomes = [run_check(check, Subject(lambda dims, seed, backend: cls())) for check in dropout.CHECKS]
+    outcomes = [run_check(check, Subject(lambda dims, seed, backend: cls())) for check in list_checks(dropout)]
     return {o.check.name: o.reason for o in outcomes if o.status == "failed"}
 
 
