@@ -19,9 +19,7 @@ from ..custom_ops import in_functorch_transform, is_traced, make_op
 from ..dense import widen
 from ..derivatives import vmap_serially
 
-BITS_PER_POLYTOPE = (
-    6  # bits of one cross-polytope, 64 buckets; more buckets need several, so that work grows with their logarithm
-)
+BITS_PER_POLYTOPE = 6  # 64 buckets; more need several cross-polytopes, so that work grows with their logarithm
 MAX_POLYTOPES = 4  # 2^24 buckets at most
 ROWS_A_STEP = 2048  # positions whose projections exist together
 

@@ -10,7 +10,7 @@ pass goes over them once in each direction and recomputes them. Shapes are those
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,43 +19,18 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..native import cpp_scan
 from . import chunks, scan_op
 from .chunks import CHUNK
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, OutputGrads, SavedRows, Stretch, divide
+from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 from .scan_state import ScanState
-from .sums import KERNEL, Sums, split_arguments, start_sums, unpack_past
+from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
 
 def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = None) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
     if torch.compiler.is_compiling():
         return scan_op.scan(config, q, keys, past)
-    arguments = (config, q, *keys, *unpack_past(past), *config.parameters)
+    arguments = (config, q, *keys, *(past or NO_PAST), *config.parameters)
     out, *sums, _ = cast(tuple[Tensor, ...], _ScanFunction.apply(*arguments))
     return out, Sums(*sums)
-
-
-class ScanKernel(Protocol):
-    """A kernel for one stretch, chunk by chunk. See `chunks`."""
-
-    def attend(self, x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor | None:
-        """See `chunks.attend`."""
-        ...
-
-    def backward_queries(
-        self, grads: OutputGrads, keys: Stretch, state: ScanState
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        """See `chunks.backward_queries`."""
-        ...
-
-    def backward_keys(
-        self,
-        x: Tensor,
-        keys: Stretch,
-        grads: OutputGrads,
-        grad_state: ScanState,
-        references: list[Tensor | None],
-    ) -> tuple[Tensor, Tensor]:
-        """See `chunks.backward_keys`."""
-        ...
 
 
 class _ScanFunction(KernelFunction):
@@ -64,14 +39,14 @@ class _ScanFunction(KernelFunction):
     @staticmethod
     def forward(config: LinearConfig, q: Tensor, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
-        state = _make_state(config, start_sums(config, keys, past))
+        state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
         out = q.new_empty(*q.shape[:3], keys.v.shape[2])
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in _cut_stretches(config, q, keys.k):
             x, _ = config.queries(q[:, :, rows], rows)
             out_rows = out[:, :, rows]
             top = out_rows if out.dtype == state.kv.dtype else state.kv.new_empty(out_rows.shape)
-            total = _choose_kernel(config).attend(x, config.stretch(keys, rows), state, top)
+            total = kernel.attend(x, config.stretch(keys, rows), state, top)
             if totals is not None and total is not None:
                 totals[:, :, rows] = total
             divide(config, top, total, out_rows)
@@ -79,10 +54,9 @@ class _ScanFunction(KernelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.config, q, *arguments = inputs
-        keys, past = split_arguments(arguments)
+        ctx.config, *arguments = inputs
         out, _, _, reference, totals = output
-        ctx.save_for_backward(q, *keys, *past, out, totals)
+        ctx.save_for_backward(*arguments[: 1 + N_KEYS + len(NO_PAST)], out, totals)
         ctx.mark_non_differentiable(*(x for x in (reference, totals) if x is not None))
         ctx.set_materialize_grads(False)
 
@@ -92,7 +66,7 @@ class _ScanFunction(KernelFunction):
         saved = ctx.saved_tensors  # read once: checkpointing allows no second read
         *_, out, _ = saved
         _, _, *needs = ctx.needs_input_grad
-        gradients = partial(_gradients, ctx.config, bool(split_arguments(needs)[1].kv))
+        gradients = partial(_gradients, ctx.config, needs[N_KEYS])
         grad = torch.zeros_like(out) if grad is None else grad
         return None, *differentiate_once(KERNEL, gradients, grad, grad_kv, grad_z, *saved)
 
@@ -129,10 +103,6 @@ def _make_state(config: LinearConfig, sums: Sums) -> ScanState:
     return ScanState(sums, decays=config.decays, steady=config.steady, divides=config.divisor is not None)
 
 
-def _choose_kernel(config: LinearConfig) -> ScanKernel:
-    return cpp_scan if config.native else chunks
-
-
 def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
     lanes, width = len(k) * q.shape[1], k.shape[2]
     return config.cut(k.shape[1], lanes, width, config.fit(CHUNK, lanes, width))
@@ -144,10 +114,11 @@ def _backward_queries(
     """First to last stretch, recomputing the state. Returns the gradient, and each stretch's references before its
     chunks."""
     grad_q, stretch_references = torch.empty_like(call.q), []
+    kernel = cpp_scan if call.config.native else chunks
     for rows in call.cut():
         _, backward = tape.record_queries(call.q, rows)
         stretch, grads = call.config.stretch(call.keys, rows), call.rows.divide_backward(rows)
-        grad_x, references = _choose_kernel(call.config).backward_queries(grads, stretch, state)
+        grad_x, references = kernel.backward_queries(grads, stretch, state)
         grad_q[:, :, rows] = backward(grad_x)
         stretch_references.append(references)
     return grad_q, stretch_references
@@ -159,12 +130,12 @@ def _backward_keys(
     """Last to first stretch, accumulating the gradient by the state."""
     grad_k, grad_v = torch.empty_like(call.keys.k), torch.empty_like(call.keys.v)
     grad_logs = None if call.keys.logs is None else torch.empty_like(call.keys.logs)
+    kernel = cpp_scan if call.config.native else chunks
     for rows, references in zip(reversed(call.cut()), reversed(stretch_references), strict=True):
         x, _ = call.config.queries(call.q[:, :, rows], rows)
         stretch, backward = tape.record_keys(call.keys, rows)
-        grad_y, grad_v[:, rows] = _choose_kernel(call.config).backward_keys(
-            x, stretch, call.rows.divide_backward(rows), grad_state, references
-        )
+        grads = call.rows.divide_backward(rows)
+        grad_y, grad_v[:, rows] = kernel.backward_keys(x, stretch, grads, grad_state, references)
         grad_k[:, rows], grad_a = backward(grad_y)
         if grad_logs is not None and grad_a is not None:
             grad_logs[:, rows] = grad_a

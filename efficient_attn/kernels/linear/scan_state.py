@@ -132,15 +132,10 @@ class ScanState:
     def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
         """Split sums ``[Bh, C + 1, .]`` into those of chunks, and the last as the state's: a copy, so that it does not
         keep all chunks' alive."""
-        chunk_sums, end_sums = ([x[:, rows] for x in (kv, z) if x is not None] for rows in (slice(None, -1), -1))
-        shapes = self.kv.shape[1:], self.z.shape[1:]
-        folded = [x.reshape(-1, *shape) for x, shape in zip(chunk_sums, shapes, strict=False)]
-        last = [x.clone().view(-1, *shape) for x, shape in zip(end_sums, shapes, strict=False)]
-        return (
-            PastSums(folded[0], None, (last[0], self.z))
-            if z is None
-            else PastSums(*folded, end_sums=(last[0], last[1]))
-        )
+        past_kv, end_kv = kv[:, :-1].reshape(-1, *self.kv.shape[1:]), kv[:, -1].clone().view(self.kv.shape)
+        if z is None:
+            return PastSums(past_kv, None, (end_kv, self.z))
+        return PastSums(past_kv, z[:, :-1].flatten(0, 1), (end_kv, z[:, -1].clone()))
 
 
 class PastSums(NamedTuple):

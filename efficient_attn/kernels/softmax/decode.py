@@ -30,9 +30,7 @@ from .fused import wants_gradient
 from .merge import FusedInputs, FusedOptions, attend, join_parts
 
 MAX_ROWS = 32  # above this its products are no longer small
-MIN_KEY_ELEMENTS = (
-    2**15
-)  # numbers in a head's keys: with fewer, the overhead of calls decides, and one call has the least
+MIN_KEY_ELEMENTS = 2**15  # numbers in a head's keys: with fewer, the overhead of calls decides, least with one call
 LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 CPP_DTYPES = (torch.float32, torch.float64)

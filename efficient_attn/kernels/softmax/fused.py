@@ -23,10 +23,7 @@ from .merge import FusedInputs, FusedOptions
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 MIN_FLATTENED_ELEMENTS = 2**18  # numbers of queries and keys from which on a copy costs more than a few views
-GROUP_PARTS = (
-    4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
-)
-
+GROUP_PARTS = 4  # of a group's heads at least: their gradients are then half of the keys repeated for each
 # whether torch's version has a kernel that supports groups, without gradients for each head
 KERNEL_SUPPORTS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 

@@ -24,10 +24,7 @@ from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 TILE_ELEMENTS = 2**17  # numbers of a tile: half a MiB of float32
 TILE_ROWS, TILE_KEYS = 256, 512  # of a tile of one head; of fewer rows, so many more keys or heads
-MAX_SMALL_CAP = {
-    torch.float32: 60.0,
-    torch.float64: 600.0,
-}  # caps whose exponentials, and sums of them, are normal numbers
+MAX_SMALL_CAP = {torch.float32: 60.0, torch.float64: 600.0}  # caps with normal numbers as exponentials and their sums
 
 
 class SoftcapOptions(NamedTuple):
