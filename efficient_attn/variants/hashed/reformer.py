@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.budget import Budget
@@ -16,9 +15,9 @@ from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError, UsageError
 from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.dense import softmax_attention, widen
-from ...kernels.hashed.chunk_tiles import HashedConfig
 from ...kernels.hashed.lsh import Rounds, choose_hash_bits, count_directions, draw_rotations, sort_rounds
 from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
+from ...kernels.softmax.sdpa import pad_widths
 
 
 class Reformer(Attention):
@@ -109,13 +108,12 @@ class Reformer(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        config = HashedConfig(self._sort_rounds(k, mask), mask.causal, width**-0.5)
+        rounds = self._sort_rounds(k, mask)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
-        pad = max(width, value_width)  # the kernels require equal widths; zeros change neither scores nor outputs
-        rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=config).unflatten(0, q.shape[:2])
-        return out[..., :value_width] if value_width < pad else out
+        rows, keys, values = (x.flatten(0, 1) for x in pad_widths(q, k, v))
+        out = softmax_over_rounds(rows, keys, values, rounds, mask.causal, width**-0.5).unflatten(0, q.shape[:2])
+        return out[..., :value_width] if value_width < width else out
 
     def _sort_rounds(self, k: Tensor, mask: Mask) -> Rounds:
         """Sorted by the hash of k: padding is zero in it, queries beyond `query_lengths` are not."""
