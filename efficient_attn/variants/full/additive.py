@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -31,8 +28,6 @@ class Additive(ScoredAttention):
     """
 
     backends = ("blocks", "dense")
-    only_on: ClassVar[Mapping[str, str]] = {}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
 
     def __init__(
         self,

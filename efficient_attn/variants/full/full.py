@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf, isfinite
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -65,8 +64,6 @@ class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
     __doc__ = Full.__doc__
 
     backends = ("sdpa", "blocks", "dense")
-    only_on: ClassVar[Mapping[str, str]] = {}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
 
     def why_not(self, backend: str) -> str | None:
         if backend == "sdpa" and self.softcap is not None:

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...contract.budget import Budget
-from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Shape, Values, require_values
+from ...contract.shapes import Dims, Shape
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
@@ -19,11 +17,12 @@ from ...kernels.softmax import local_window
 from ...kernels.softmax.local_window import LocalInputs, LocalOptions
 from ...patterns.pair_counts import count_possible_pairs
 from .scored import cast_parameter, count_heads, group_heads
+from .softmax_attention import SoftmaxAttention
 
 TRAITS = Traits(normalised=False, positional=True)  # created once, because every call reads them
 
 
-class LuongLocal(Attention):
+class LuongLocal(SoftmaxAttention):
     """Softmax over a window around a position, with weights that decay with the distance from it (Luong et al. 2015,
     arXiv:1508.04025, local attention): sum_j w_ij exp(-(j - p_i)^2 / (2 s^2)) v_j, where w_i is the softmax of
     q.k/sqrt(D) over the keys with abs(j - p_i) <= window and s = window / 2.
@@ -128,15 +127,5 @@ class LuongLocal(Attention):
         blocks = 0 if self.backend == "dense" else 3 if training else 2
         return workspace + blocks * local_window.BLOCK_ELEMENTS * itemsize
 
-    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
-
     def why_no_starts(self) -> str | None:
         return None if self.u is None else "its predicted positions depend on the number of keys in a row"
-
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
-        state = state.append(k, v)
-        return self.run(q, *state.filled(), state.mask), state
-
-    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k, require_values(v))
