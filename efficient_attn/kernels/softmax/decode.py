@@ -22,11 +22,10 @@ from torch import Tensor
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint
 from ..custom_ops import in_functorch_transform, make_op
-from ..derivatives import vmap_serially
+from ..derivatives import vmap_serially, wants_gradient
 from ..half_precision import has_native_products
 from ..native.building import call, make_integers
 from ..products import has_onednn
-from .fused import wants_gradient
 from .merge import FusedInputs, FusedOptions, attend, join_parts
 
 MAX_ROWS = 32  # above this its products are no longer small

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..custom_ops import in_functorch_transform
+from ..derivatives import wants_gradient
 from ..half_precision import fused_dtype
 from . import merge
 from .merge import FusedInputs, FusedOptions
@@ -66,11 +67,6 @@ def attend_differentiable(
     mask = None if allowed is None else additive_mask(allowed, fused_dtype(q, "forward", q.shape[2], k.shape[2]))
     inputs = FusedInputs(contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), mask)
     return FUSED(inputs, FusedOptions(causal, scale))
-
-
-def wants_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd is to follow a call with these tensors."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def supports_groups(q: Tensor, k: Tensor) -> bool:

@@ -42,11 +42,6 @@ class LocalOptions(NamedTuple):
     self_centred: bool
 
 
-def attend(inputs: LocalInputs, options: LocalOptions) -> Tensor:
-    """Local attention; a query without keys in its window gets zeros."""
-    return LOCAL_WINDOW(inputs, options)
-
-
 class _GatheredWindows:
     """The keys and values in the windows of some queries, each window by itself: ``[G, R, W, D or E]``."""
 
@@ -178,6 +173,7 @@ def _gradients(
     return grad_q, grad_k, grad_v, grad_centres
 
 
-LOCAL_WINDOW = SoftmaxKernel(
+# a query without keys in its window gets zeros
+attend = SoftmaxKernel(
     "local attention", LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local"
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
+from ..derivatives import wants_gradient
 from . import decode, fused
 
 MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
@@ -120,7 +121,7 @@ def attend_grouped(
     kernel_groups = not dropout and fused.supports_groups(q, k)
     if not kernel_groups and k.shape[1] > 1:
         return _attend_as_batch(q, k, v, allowed, causal, scale, dropout)
-    if q.device.type == "cpu" and not dropout and fused.wants_gradient(q, k, v):
+    if q.device.type == "cpu" and not dropout and wants_gradient(q, k, v):
         return fused.attend_differentiable(q, k, v, allowed, causal, scale)
     if kernel_groups:
         return F.scaled_dot_product_attention(

@@ -37,12 +37,6 @@ class SoftcapOptions(NamedTuple):
     start: int
 
 
-def attend(inputs: SinkInputs, options: SoftcapOptions) -> Tensor:
-    """softmax([cap tanh(scale q k^T / cap), sink]) without its last column, times v; all are float32 or float64. A
-    query without keys gets zeros."""
-    return SOFTCAP(inputs, options)
-
-
 class _SoftcapTiles:
     """The tiles of a call. Key-value heads of all rows of the batch form one dimension P, a head's queries G groups; a
     tile is ``[P, G R, C]`` for some heads, some rows of every group and some keys."""
@@ -158,6 +152,8 @@ def _gradients(
     return grad_q, grad_k.mul_(options.cap), grad_v, sink_gradient(grad, out, lse, sink)
 
 
-SOFTCAP = SoftmaxKernel(
+# softmax([cap tanh(scale q k^T / cap), sink]) without its last column, times v; all are float32 or float64. A query
+# without keys gets zeros.
+attend = SoftmaxKernel(
     "attention under a soft cap", SinkInputs, SoftcapOptions, _forward, _gradients, n_differentiated=4, op="capped"
 )

@@ -49,11 +49,6 @@ class PatternOptions(NamedTuple):
     scale: float
 
 
-def softmax_over_text(inputs: SparseInputs, options: PatternOptions) -> Tensor:
-    """Softmax over a pattern's text; a plan or a mask is made inside the op."""
-    return PATTERN(inputs, options)
-
-
 def _attend_blocks(inputs: SparseInputs, pattern: Pattern, g: Geometry, scale: float) -> Tensor:
     return softmax_over_plan(inputs, PlanConfig(plan_blocks(pattern, g), inputs.q.shape[2], scale))
 
@@ -96,6 +91,7 @@ def _gradients(
     return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-PATTERN = SoftmaxKernel(
+# a plan or a mask is made inside the op
+softmax_over_text = SoftmaxKernel(
     "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
 )

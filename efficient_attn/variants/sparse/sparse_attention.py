@@ -18,6 +18,7 @@ from ...contract.row_starts import make_step_mask
 from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
+from ...kernels.derivatives import wants_gradient
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend
 from ...kernels.sparse.implementation_choice import CallShape, choose_implementation
@@ -121,8 +122,7 @@ class SparseAttention(Attention):
         """Whether a call is one masked softmax; compiled code without the pattern's text does not choose."""
         if torch.compiler.is_compiling():
             return self.backend == "masked"
-        gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, n_masks)
+        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, wants_gradient(q, k, v), n_masks)
         return self._choose_backend(g, call) == "masked"
 
     def _choose_backend(self, g: Geometry, call: CallShape) -> str:
