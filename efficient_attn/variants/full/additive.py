@@ -29,13 +29,7 @@ class Additive(ScoredAttention):
 
     backends = ("blocks", "dense")
 
-    def __init__(
-        self,
-        *,
-        hidden: int | None = None,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, hidden: int | None = None, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         heads, width = count_heads("additive", dims), dims.head_dim
         if width is None:

@@ -36,13 +36,7 @@ class Full(SoftmaxAttention):
     ``blocks`` (tiles of queries and keys, which are not stored) instead of ``sdpa``.
     """
 
-    def __init__(
-        self,
-        *,
-        softcap: float | None = None,
-        sink: str | None = None,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-    ) -> None:
+    def __init__(self, *, softcap: float | None = None, sink: str | None = None, dims: Dims = Dims()) -> None:
         super().__init__()
         if softcap is not None and not (softcap > 0 and isfinite(softcap)):
             raise UsageError(f"full: softcap must be a number above 0, not {softcap}")

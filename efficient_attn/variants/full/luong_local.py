@@ -43,7 +43,7 @@ class LuongLocal(SoftmaxAttention):
         *,
         window: int = 64,
         position: Literal["predicted", "own"] = "predicted",
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        dims: Dims = Dims(),
         seed: int = 0,
     ) -> None:
         super().__init__()

@@ -37,14 +37,7 @@ class Reformer(Attention):
 
     backends = ("chunks", "dense")
 
-    def __init__(
-        self,
-        *,
-        n_hashes: int = 4,
-        bucket_size: int = 64,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         for name, value in (("n_hashes", n_hashes), ("bucket_size", bucket_size)):
             if value < 1:

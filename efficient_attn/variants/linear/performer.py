@@ -35,7 +35,7 @@ class Performer(LinearAttention):
         n_features: int = 256,
         kind: FeatureKind = "positive",
         orthogonal: bool = True,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        dims: Dims = Dims(),
         seed: int = 0,
     ) -> None:
         if dims.head_dim is None:

@@ -29,14 +29,7 @@ class RandomFeature(LinearAttention):
 
     directions: Tensor
 
-    def __init__(
-        self,
-        *,
-        n_features: int = 64,
-        gated: bool = False,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, n_features: int = 64, gated: bool = False, dims: Dims = Dims(), seed: int = 0) -> None:
         if dims.head_dim is None:
             raise UsageError("random_feature: needs dims with head_dim, the width of its random directions")
         if n_features < 1:

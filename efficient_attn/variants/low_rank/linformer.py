@@ -37,7 +37,7 @@ class Linformer(Attention):
         *,
         rank: int = 256,
         share: Literal["heads", "key_value"] | None = "key_value",
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        dims: Dims = Dims(),
         seed: int = 0,
     ) -> None:
         super().__init__()

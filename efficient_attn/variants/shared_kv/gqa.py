@@ -11,7 +11,7 @@ class GroupedQuery(SoftmaxAttention):
     kv_heads: the number of key-value heads; without it, and without dims, that of k in each call.
     """
 
-    def __init__(self, *, kv_heads: int | None = None, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, kv_heads: int | None = None, dims: Dims = Dims()) -> None:
         super().__init__()
         if kv_heads is not None and kv_heads < 1:
             raise UsageError(f"gqa: kv_heads must be at least 1, not {kv_heads}")

@@ -45,12 +45,7 @@ class MultiHeadLatent(Attention):
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def __init__(
-        self,
-        *,
-        latent_dim: int | None = None,
-        rotary_dim: int = 0,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
+        self, *, latent_dim: int | None = None, rotary_dim: int = 0, dims: Dims = Dims(), seed: int = 0
     ) -> None:
         super().__init__()
         if dims.heads is None or dims.head_dim is None:

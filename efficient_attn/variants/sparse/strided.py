@@ -16,7 +16,7 @@ class Strided(SparseAttention):
     stride: None is round(sqrt(dims.max_len)), the paper's choice, with which work grows as N sqrt(N).
     """
 
-    def __init__(self, *, stride: int | None = None, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, stride: int | None = None, dims: Dims = Dims()) -> None:
         if stride is None and dims.max_len is None:
             raise UsageError("strided: give a stride, or dims with max_len for its default, sqrt(max_len)")
         super().__init__(
