@@ -10,7 +10,7 @@ pass goes over them once in each direction and recomputes them. Shapes are those
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -77,26 +77,14 @@ def _gradients(
     """Gradients by all arguments of `_ScanFunction` but config."""
     q, *arguments, out, totals = saved
     keys, past = split_arguments(arguments)
-    call = _BackwardCall(config, q, keys, SavedRows(grad, out, *config.divisors(totals)))
-    tape, state = FeatureTape(config), _make_state(config, start_sums(config, keys, past))
+    tape, saved_rows = FeatureTape(config), SavedRows(grad, out, *config.divisors(totals))
+    state = _make_state(config, start_sums(config, keys, past))
     end_grads = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((grad_kv, state.kv), (grad_z, state.z))]
-    grad_q, references = _backward_queries(call, tape, state)
+    grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)
     grad_state = _make_state(config, Sums(*end_grads))
-    grad_k, grad_v, grad_logs = _backward_keys(call, tape, references, grad_state)
+    grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
     past_grads = (grad_state.kv, grad_state.z) if has_past else (None, None)
     return grad_q, grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
-
-
-class _BackwardCall(NamedTuple):
-    """The arguments of a backward pass."""
-
-    config: LinearConfig
-    q: Tensor
-    keys: KeyInputs
-    rows: SavedRows
-
-    def cut(self) -> list[slice]:
-        return _cut_stretches(self.config, self.q, self.keys.k)
 
 
 def _make_state(config: LinearConfig, sums: Sums) -> ScanState:
@@ -109,15 +97,15 @@ def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
 
 
 def _backward_queries(
-    call: _BackwardCall, tape: FeatureTape, state: ScanState
+    tape: FeatureTape, q: Tensor, keys: KeyInputs, saved_rows: SavedRows, state: ScanState
 ) -> tuple[Tensor, list[list[Tensor | None]]]:
     """First to last stretch, recomputing the state. Returns the gradient, and each stretch's references before its
     chunks."""
-    grad_q, stretch_references = torch.empty_like(call.q), []
-    kernel = cpp_scan if call.config.native else chunks
-    for rows in call.cut():
-        _, backward = tape.record_queries(call.q, rows)
-        stretch, grads = call.config.stretch(call.keys, rows), call.rows.divide_backward(rows)
+    config, grad_q, stretch_references = tape.config, torch.empty_like(q), []
+    kernel = cpp_scan if config.native else chunks
+    for rows in _cut_stretches(config, q, keys.k):
+        _, backward = tape.record_queries(q, rows)
+        stretch, grads = config.stretch(keys, rows), saved_rows.divide_backward(rows)
         grad_x, references = kernel.backward_queries(grads, stretch, state)
         grad_q[:, :, rows] = backward(grad_x)
         stretch_references.append(references)
@@ -125,16 +113,21 @@ def _backward_queries(
 
 
 def _backward_keys(
-    call: _BackwardCall, tape: FeatureTape, stretch_references: list[list[Tensor | None]], grad_state: ScanState
+    tape: FeatureTape,
+    q: Tensor,
+    keys: KeyInputs,
+    saved_rows: SavedRows,
+    stretch_references: list[list[Tensor | None]],
+    grad_state: ScanState,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Last to first stretch, accumulating the gradient by the state."""
-    grad_k, grad_v = torch.empty_like(call.keys.k), torch.empty_like(call.keys.v)
-    grad_logs = None if call.keys.logs is None else torch.empty_like(call.keys.logs)
-    kernel = cpp_scan if call.config.native else chunks
-    for rows, references in zip(reversed(call.cut()), reversed(stretch_references), strict=True):
-        x, _ = call.config.queries(call.q[:, :, rows], rows)
-        stretch, backward = tape.record_keys(call.keys, rows)
-        grads = call.rows.divide_backward(rows)
+    config, grad_k, grad_v = tape.config, torch.empty_like(keys.k), torch.empty_like(keys.v)
+    grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
+    kernel, stretches = cpp_scan if config.native else chunks, _cut_stretches(config, q, keys.k)
+    for rows, references in zip(reversed(stretches), reversed(stretch_references), strict=True):
+        x, _ = config.queries(q[:, :, rows], rows)
+        stretch, backward = tape.record_keys(keys, rows)
+        grads = saved_rows.divide_backward(rows)
         grad_y, grad_v[:, rows] = kernel.backward_keys(x, stretch, grads, grad_state, references)
         grad_k[:, rows], grad_a = backward(grad_y)
         if grad_logs is not None and grad_a is not None:
