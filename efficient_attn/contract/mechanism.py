@@ -54,7 +54,7 @@ class Attention(nn.Module):
         return attn
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """The options that fit the mechanism to a budget. Raises `UnsupportedError` without such a rule."""
         raise UnsupportedError(f"{cls.__name__} has no rule that fits it to a budget")
 

@@ -43,11 +43,8 @@ def _time_candidates(candidates: Candidates) -> dict[str, float]:
     for name, call in candidates.items():
         call()
         first_times[name] = _time(call, 1)
-    finalists = {
-        name: call
-        for name, call in candidates.items()
-        if first_times[name] <= ELIMINATION_RATIO * min(first_times.values())
-    }
+    limit = ELIMINATION_RATIO * min(first_times.values())
+    finalists = {name: call for name, call in candidates.items() if first_times[name] <= limit}
     counts = {name: max(1, int(MIN_SAMPLE_S / max(first_times[name], 1e-9))) for name in finalists}
     rounds = [{name: _time(call, counts[name]) for name, call in finalists.items()} for _ in range(ROUNDS)]
     return first_times | {name: min(times[name] for times in rounds) for name in finalists}

@@ -101,11 +101,10 @@ class ScanState:
         kv = sum_after(x.mT @ weigh_past(grad_tops, weights), self.kv)
         if not self.divides:
             return self._split_sums(kv, None)
-        grad_z = (
-            self.z.new_zeros(len(x), self.z.shape[1])
-            if grad_totals is None
-            else _key_sum_gradient(x, grad_totals, weights)
-        )
+        if grad_totals is None:
+            grad_z = self.z.new_zeros(len(x), self.z.shape[1])
+        else:
+            grad_z = _key_sum_gradient(x, grad_totals, weights)
         return self._split_sums(kv, sum_after(grad_z, self.z))
 
     def advance_backward(

@@ -164,11 +164,8 @@ def _gradients(
     )
     for b, h, blocks in _split_heads(saved.inputs, options):
         for rows, key_count in blocks.rows():
-            block_grad, block_lse, block_delta = (
-                grouped_grad[b, h, :, rows],
-                grouped_lse[b, h, :, rows, None],
-                grouped_delta[b, h, :, rows, None],
-            )
+            block_lse, block_delta = (x[b, h, :, rows, None] for x in (grouped_lse, grouped_delta))
+            block_grad = grouped_grad[b, h, :, rows]
             for keys in cut_range(key_count, BLOCK_KEYS):
                 r = blocks.reciprocals(rows, keys)
                 weights = (blocks.mask_scores(r @ blocks.u, rows, keys) - block_lse).exp_()

@@ -42,12 +42,8 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
 
     None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
     """
-    supported = (
-        q.shape[2] <= MAX_ROWS
-        and q.dtype in TUNED_DTYPES
-        and q.device.type == "cpu"
-        and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
-    )
+    supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
+    supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
     supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
     if not supported or torch.compiler.is_compiling() or wants_gradient(q, k, v):

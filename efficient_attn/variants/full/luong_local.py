@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class LuongLocal(SoftmaxAttention):
             self.u = nn.Parameter(torch.randn(heads, width, generator=generator) * width**-0.5)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many keys as a window on both sides has, at any position."""
         return {"window": max((budget.keys - 1) // 2, 1)}
 

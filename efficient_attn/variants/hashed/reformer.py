@@ -49,7 +49,7 @@ class Reformer(Attention):
         self.register_buffer("rotations", draw_rotations(n_hashes, dims.head_dim, seed))
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Four rounds of hashing, in each two chunks that share the keys evenly."""
         if budget.keys < 8:
             raise UsageError(f"reformer: four rounds of two chunks need at least 8 keys, not {budget.keys}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from ...contract.budget import Budget
@@ -49,7 +47,7 @@ class Performer(LinearAttention):
         self.register_buffer("directions", directions)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Positive features with sums as large as the keys and values."""
         return {"n_features": budget.features()}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -40,7 +38,7 @@ class RandomFeature(LinearAttention):
         self.register_buffer("directions", directions)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Sines and cosines with sums as large as the keys and values."""
         return {"n_features": budget.features(2)}
 

@@ -1,6 +1,6 @@
 """Linformer."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class Linformer(Attention):
             self.by_values = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many mixtures as keys."""
         return {"rank": budget.keys}
 

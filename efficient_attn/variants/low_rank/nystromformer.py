@@ -1,7 +1,5 @@
 """Nystromformer."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -42,19 +40,14 @@ class Nystromformer(Attention):
         self._n_landmarks, self._n_iterations = n_landmarks, n_iterations
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many landmarks as keys."""
         return {"n_landmarks": budget.keys}
 
     @property
     def traits(self) -> Traits:
         return Traits(
-            causal=False,
-            strictly_causal=False,
-            decode=False,
-            normalised=False,
-            positional=True,
-            mixes_queries=True,
+            causal=False, strictly_causal=False, decode=False, normalised=False, positional=True, mixes_queries=True
         )
 
     @property

@@ -1,7 +1,5 @@
 """Attention sinks."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from ...contract.traits import Traits
@@ -25,6 +23,6 @@ class AttentionSinks(SparseAttention):
         return Traits(exact=True, positional=True, bidirectional=False)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Four sinks, the rest a window."""
         return {"n_sink": DEFAULT_SINKS, "window": budget.reach(budget.keys - DEFAULT_SINKS)}

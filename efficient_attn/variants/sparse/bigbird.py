@@ -1,7 +1,5 @@
 """BigBird's attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -22,7 +20,7 @@ class BigBird(SparseAttention):
         super().__init__(local_pattern | patterns.random_blocks(n_random, block_size, seed), time="O(N (w + g + r b))")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """A quarter of the keys is global, a quarter random, in two blocks, and the rest a window."""
         block, n_global = budget.keys // 8, budget.keys // 4
         window = budget.reach(budget.keys - n_global - 2 * block)

@@ -1,7 +1,5 @@
 """Dilated-window attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -18,6 +16,6 @@ class DilatedWindow(SparseAttention):
         super().__init__(patterns.dilated_window(window, dilation), time="O(N w)")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many keys as a plain window has; the dilation is unchanged."""
         return {"window": budget.reach()}

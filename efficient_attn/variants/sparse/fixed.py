@@ -1,7 +1,5 @@
 """Fixed factorised attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from ...errors import UsageError
@@ -19,7 +17,7 @@ class Fixed(SparseAttention):
         super().__init__(patterns.fixed(stride, summary), time="O(N (s + c N / s)), O(N sqrt(N)) at s = sqrt(N)")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """The longest block for which it and one summary of each other block are no more keys than that."""
         for stride in range(budget.length, 0, -1):
             if stride + -(-budget.length // stride) - 1 <= budget.keys:

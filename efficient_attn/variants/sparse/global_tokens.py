@@ -1,7 +1,5 @@
 """Global tokens."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -18,6 +16,6 @@ class GlobalTokens(SparseAttention):
         super().__init__(patterns.global_tokens(n_global), time="O(N g)")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """All keys but the query's own are global."""
         return {"n_global": budget.keys - 1}

@@ -1,7 +1,5 @@
 """Longformer's attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -18,6 +16,6 @@ class Longformer(SparseAttention):
         super().__init__(patterns.sliding_window(window) | patterns.global_tokens(n_global), time="O(N (w + g))")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """An eighth of the keys is global, the rest a window."""
         return {"n_global": budget.keys // 8, "window": budget.reach(budget.keys - budget.keys // 8)}

@@ -1,7 +1,5 @@
 """Random block attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -20,6 +18,6 @@ class RandomBlocks(SparseAttention):
         super().__init__(patterns.random_blocks(n_random, block_size, seed), time="O(N r b)")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Eight blocks for each query, its own and seven random ones; single tokens below sixteen keys."""
         return {"block_size": max(budget.keys // 8, 1), "n_random": budget.keys // max(budget.keys // 8, 1) - 1}

@@ -1,7 +1,5 @@
 """Sliding-window attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from .sparse_attention import SparseAttention
@@ -19,6 +17,6 @@ class SlidingWindow(SparseAttention):
         super().__init__(patterns.sliding_window(window), time="O(N w)")
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """The query's own key, and the other keys on both sides of it, or before it."""
         return {"window": budget.reach()}

@@ -1,7 +1,5 @@
 """Strided attention."""
 
-from typing import Any
-
 from ... import patterns
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
@@ -25,7 +23,7 @@ class Strided(SparseAttention):
         )
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """The longest stride whose neighborhood and columns have at most that many keys."""
         n_sides, n = 1 if budget.causal else 2, budget.length
         for stride in range(n, 0, -1):
