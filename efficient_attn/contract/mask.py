@@ -149,7 +149,8 @@ class Mask:
         ends = self.cu_seqlens.tolist()
         lengths = [end - start for start, end in pairwise(ends)]
         if ends[0] != 0 or ends[-1] != n or min(lengths, default=0) < 0:
-            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {_abbreviate(ends)}")
+            shown = str(ends) if len(ends) <= 10 else f"{ends[:5]} .. {ends[-5:]}"
+            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {shown}")
         return lengths
 
     def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
@@ -192,10 +193,6 @@ EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # created once: creating one tak
 
 def _mask_lengths(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
-
-
-def _abbreviate(numbers: list[int]) -> str:
-    return str(numbers) if len(numbers) <= 10 else f"{numbers[:5]} .. {numbers[-5:]}"
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:

@@ -58,7 +58,8 @@ class ScanState:
         heads, count = len(self.kv), len(y) // len(self.kv)
         if count == 1:
             return self._current_sums()
-        coefficients = _chunks_before(y, heads, count) if weights is None else weights.sums
+        # by default the chunks before each chunk, and before the end
+        coefficients = y.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1) if weights is None else weights.sums
 
         def sum_before(chunk_sums: Tensor, state: Tensor) -> Tensor:
             past_sums, flat = coefficients @ chunk_sums.view(heads, count, -1), state.reshape(heads, 1, -1)
@@ -147,11 +148,6 @@ class PastSums(NamedTuple):
 
 def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:
     return (weigh_past(grad_totals, weights).mT @ x)[:, 0]
-
-
-def _chunks_before(like: Tensor, heads: int, count: int) -> Tensor:
-    """The chunks before each chunk, and before the end, as ones in ``[Bh, C + 1, C]``."""
-    return like.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1)
 
 
 def _sum_keys(y: Tensor, weights: ChunkWeights | None) -> Tensor:

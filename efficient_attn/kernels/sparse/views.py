@@ -69,7 +69,8 @@ def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
     lo = max(lo, 0) if g.causal else lo
     if lo > hi:
         return []
-    rows = _choose_window_rows(hi - lo)
+    # smaller windows waste less, since each row computes ``rows - 1`` pairs that are not its own
+    rows = 32 if hi - lo <= 512 else 64 if hi - lo <= 1024 else 128
     # inner query indices: the whole window of their block lies inside [0, m)
     first = min(max(hi - g.start, 0), g.n)
     count = max(min(g.n - first, g.m + lo - g.start - first) // rows, 0)
@@ -80,12 +81,6 @@ def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
         *inner,
         *_edge_windows(first + count * rows, g.n, edge, lo, hi, g),
     ]
-
-
-def _choose_window_rows(width: int) -> int:
-    """The number of queries in a window: smaller ones waste less, since each row computes ``rows - 1`` pairs that are
-    not its own."""
-    return 32 if width <= 512 else 64 if width <= 1024 else 128
 
 
 def _edge_windows(first: int, last: int, size: int, lo: int, hi: int, g: Geometry) -> Iterator[Windows]:
@@ -140,12 +135,8 @@ def view_own_blocks(fact: Blocks, g: Geometry) -> Iterator[tuple[int, View, View
             top, last = max(a * size, low), min((a + 1) * size, high)
             yield 1, View(top - g.start, last - top), View(a * size, min((a + 1) * size, g.m) - a * size)
     if end > first:
-        rows = min(_choose_part_rows(size), size) if g.causal else size
+        # with a causal mask half of a whole block's pairs would be wasted
+        rows = min(64 if size <= 512 else 256, size) if g.causal else size
         for row_offset in range(0, size, rows):
             queries = View(first * size - g.start + row_offset, min(rows, size - row_offset), 1, size)
             yield end - first, queries, View(first * size, size, 1, size)
-
-
-def _choose_part_rows(size: int) -> int:
-    """Rows of a part of a block: with a causal mask half of a whole block's pairs would be wasted."""
-    return 64 if size <= 512 else 256

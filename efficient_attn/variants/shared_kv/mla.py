@@ -73,7 +73,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", self._cost, step=self._step_cost)
+        return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
 
     def why_not(self, backend: str) -> str | None:
         return why_no_native("decode") if backend == "cpp" else None
@@ -126,9 +126,6 @@ class MultiHeadLatent(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         pair_work = self._unrotated_dim + self._rotary_dim + self._value_dim
         return self._count_work(self._choose_implementation(n, m, causal), n, m, causal) / pair_work
-
-    def _step_cost(self, m: int) -> float:
-        return self._cost(1, m, True)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return count_possible_pairs(n, m, causal)

@@ -18,10 +18,9 @@ from ...contract.row_starts import make_step_mask
 from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
-from ...kernels.derivatives import wants_gradient
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend
-from ...kernels.sparse.implementation_choice import CallShape, choose_implementation
+from ...kernels.sparse.implementation_choice import choose_implementation
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
 from ...kernels.sparse.pattern_op import (
@@ -100,7 +99,9 @@ class SparseAttention(Attention):
         pad = q.shape[-1]
         compiling = torch.compiler.is_compiling()
         text = self._pattern_text if compiling else None  # the op chooses in this case, because it knows all sizes
-        if text is None and self._uses_masked_softmax(g, group, q, k, v, batch if valid is not None else 1):
+        masks = 1 if valid is None else batch
+        backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks)
+        if text is None and backend == "masked":
             run = masked_outside_graph if compiling else attend_masked
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
@@ -118,17 +119,10 @@ class SparseAttention(Attention):
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
-    def _uses_masked_softmax(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, n_masks: int) -> bool:
-        """Whether a call is one masked softmax; compiled code without the pattern's text does not choose."""
-        if torch.compiler.is_compiling():
-            return self.backend == "masked"
-        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, wants_gradient(q, k, v), n_masks)
-        return self._choose_backend(g, call) == "masked"
-
-    def _choose_backend(self, g: Geometry, call: CallShape) -> str:
+    def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1) -> str:
         """The backend that computes a call: the selected one, or its choice."""
         backend = self.backend
-        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, call)
+        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, heads, width, masks)
 
     def _make_plan(self, g: Geometry) -> TilePlan:
         use_parts = self.backend != "blocks" and self.why_not("parts") is None
@@ -139,16 +133,14 @@ class SparseAttention(Attention):
         return sum(tiling.pairs() for tiling in self._make_plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
-        d = self.dims
-        width, heads, kv_heads = d.head_dim or 64, d.heads or d.kv_heads or 1, self.kv_heads or d.heads or 1
-        return self.what_runs(Shape(1, heads, kv_heads, n, m, width, width), causal=causal)[1]
+        heads, width = self.dims.heads or self.dims.kv_heads or 1, self.dims.head_dim or 64
+        return self.what_runs(Shape(1, heads, heads, n, m, width, width), causal=causal)[1]
 
     def what_runs(
         self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
-        group = max(shape.heads // shape.kv_heads, 1)
-        backend = self._choose_backend(g, CallShape(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
+        backend = self._choose_backend(g, shape.batch * shape.heads, shape.head_dim)
         if backend in ("dense", "masked"):
             return backend, shape.n * shape.m
         return backend, sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)
