@@ -53,11 +53,6 @@ class Layout:
     causal: bool
 
     @property
-    def is_first(self) -> bool:
-        """Whether this is the first round."""
-        return not self.earlier_chunks
-
-    @property
     def size(self) -> int:
         """Slots of a chunk."""
         return self.last_visible.shape[2]

@@ -78,7 +78,8 @@ def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tens
         rows = gather_rows(q, query_indices).to(compute_dtype)
         part_out, part_lse = _attend(FusedInputs(rows, keys, values, mask), options.scale)
         part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
-        _merge_part(layout.is_first, out, lse, *(layout.trim(x, slab) for x in (query_indices, part_out, part_lse)))
+        parts = (layout.trim(x, slab) for x in (query_indices, part_out, part_lse))
+        _merge_part(not layout.earlier_chunks, out, lse, *parts)
     self_only = _find_self_only(lse)
     return out.index_copy_(0, self_only, v.index_select(0, self_only).to(out.dtype)).to(q.dtype), lse
 

@@ -97,12 +97,9 @@ def _run_backward(
     return grad_x, grad_y, grad_v, grad_a, grad_state.kv, grad_state.z
 
 
-def _backward_shapes(
-    grad_top: Tensor, grad_total: Tensor, grad_kv: Tensor, grad_z: Tensor, *arguments: Any
-) -> tuple[Tensor, ...]:
-    inputs, _ = _split(arguments)
-    grad_a = inputs.y.new_empty(0) if inputs.a is None else inputs.a.new_empty(inputs.a.shape)
-    return *(t.new_empty(t.shape) for t in inputs[:3]), grad_a, *(t.new_empty(t.shape) for t in (grad_kv, grad_z))
+def _backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    (x, y, v, a, kv, z, _), _ = _split(arguments[len(GRAD_TYPES) :])
+    return tuple(t.new_empty(t.shape) for t in (x, y, v, y.new_empty(0) if a is None else a, kv, z))
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
