@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 
 import torch
 import torch.nn.functional as F
@@ -111,14 +112,10 @@ taylor = FeatureMap(_expand_second_order, _compute_second_order_width)
 
 def cosine(horizon: int) -> FeatureMap:
     """relu(q_i) . relu(k_j) times cos(pi/2 (i - j) / horizon), which is positive while abs(i - j) < horizon."""
-    return FeatureMap(partial(_apply_cosine, horizon=horizon), _double_width, positional=True)
+    return FeatureMap(partial(_apply_cosine, horizon=horizon), partial(mul, 2), positional=True)
 
 
 def _apply_cosine(x: Tensor, positions: Tensor, *, horizon: int) -> Tensor:
     angles = (positions.double() * (math.pi / 2 / horizon))[:, None]
     x = x.relu()
     return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
-
-
-def _double_width(width: int) -> int:
-    return 2 * width

@@ -87,10 +87,7 @@ def check_call_features(
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
-        (
-            not aligned and not traits.cross,
-            "queries that are not aligned with the keys (N != M or query_start)",
-        ),
+        (not aligned and not traits.cross, "queries that are not aligned with the keys (N != M or query_start)"),
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
         if unsupported:

@@ -70,14 +70,12 @@ class LuongLocal(SoftmaxAttention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N w)", "O(N)", self._cost)
+        width = 2 * self.window + 1
+        return Growth("O(N w)", "O(N)", lambda n, m, causal: min(count_possible_pairs(n, m, causal), n * width))
 
     @property
     def kv_heads(self) -> int | None:
         return self.dims.kv_heads if self.u is None else len(self.u)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return min(count_possible_pairs(n, m, causal), n * (2 * self.window + 1))
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """None if positions are predicted: the number of keys in a window depends on its position."""

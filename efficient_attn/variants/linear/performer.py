@@ -9,7 +9,7 @@ from ...contract.shapes import Dims
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention
-from .random_features import FeatureKind, draw_directions, make_softmax_map
+from .random_features import FeatureKind, draw_directions, make_random_map
 
 
 class Performer(LinearAttention):
@@ -43,7 +43,7 @@ class Performer(LinearAttention):
         self.kind: FeatureKind = kind
         self.orthogonal = orthogonal
         directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)
-        super().__init__(make_softmax_map(kind, directions))
+        super().__init__(make_random_map(kind, directions, scaled=True))
         self.register_buffer("directions", directions)
 
     @classmethod
@@ -53,7 +53,7 @@ class Performer(LinearAttention):
 
     @property
     def feature_map(self) -> FeatureMap:
-        return make_softmax_map(self.kind, self.directions)
+        return make_random_map(self.kind, self.directions, scaled=True)
 
     def redraw(self, seed: int) -> None:
         """Draw other directions, as the paper does now and then in training. Decode states from before are void."""
