@@ -19,17 +19,10 @@ from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
-from ...kernels.sparse import flex_backend
+from ...kernels.sparse import flex_backend, pattern_op
 from ...kernels.sparse.implementation_choice import choose_implementation
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
-from ...kernels.sparse.pattern_op import (
-    PatternOptions,
-    masked_outside_graph,
-    softmax_outside_graph,
-    softmax_over_text,
-    write_pattern,
-)
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
@@ -61,7 +54,7 @@ class SparseAttention(Attention):
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
         self.pattern, self._time = as_pattern(pattern), time
-        self._pattern_text = write_pattern(self.pattern)
+        self._pattern_text = pattern_op.write_pattern(self.pattern)
         if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
             self.register_buffer("seeds", torch.tensor(seeds))
             self.register_load_state_dict_post_hook(_load_seeds)
@@ -102,7 +95,7 @@ class SparseAttention(Attention):
         masks = 1 if valid is None else batch
         backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks)
         if text is None and backend == "masked":
-            run = masked_outside_graph if compiling else attend_masked
+            run = pattern_op.masked_outside_graph if compiling else attend_masked
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
         # the heads of a group are adjacent in the row, so that keys are fetched once for all of them
@@ -111,9 +104,10 @@ class SparseAttention(Attention):
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
         tensors = SparseInputs(rows, keys, values, valid)
         if text is not None:
-            out = softmax_over_text(tensors, PatternOptions(text, g.start, g.causal, self.backend, scale))
+            options = pattern_op.PatternOptions(text, g.start, g.causal, self.backend, scale)
+            out = pattern_op.softmax_over_text(tensors, options)
         elif compiling:
-            out = softmax_outside_graph(tensors, self.pattern, g, scale)
+            out = pattern_op.softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
             out = softmax_over_plan(tensors, PlanConfig(self._make_plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
@@ -228,4 +222,4 @@ def _load_seeds(attn: Any, _: Any) -> None:
     seeds = iter(attn.seeds.tolist())
     facts = (replace(f, seed=next(seeds)) if isinstance(f, Blocks) and f.count else f for f in attn.pattern.facts)
     attn.pattern = Pattern(tuple(facts))
-    attn._pattern_text = write_pattern(attn.pattern)
+    attn._pattern_text = pattern_op.write_pattern(attn.pattern)
