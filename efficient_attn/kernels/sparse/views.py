@@ -42,15 +42,12 @@ def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
         residues = list(members)
         row, col = residues[0], (g.start + residues[0]) % step
         for w in make_windows(-(-lo // step), hi // step, sizes):
-            queries, keys = View(row + w.row * step, w.rows, step), View(col + w.col * step, w.span, step)
-            across, along = len(residues), w.times  # the same windows of all sequences together, or all of one sequence
-            if across >= along:
-                for index in range(along):
-                    shift = index * w.rows * step
-                    yield across, _shift_view(queries, shift, 1), _shift_view(keys, shift, 1)
-            else:
-                for index in range(across):
-                    yield along, _shift_view(queries, index, w.rows * step), _shift_view(keys, index, w.rows * step)
+            # the same windows of all sequences together, or all of one sequence: how many, and their distance
+            across, along = (len(residues), 1), (w.times, w.rows * step)
+            (count, advance), (others, shift) = sorted((across, along), key=lambda side: side[0], reverse=True)
+            for offset in range(0, others * shift, shift):
+                queries = View(row + w.row * step + offset, w.rows, step, advance)
+                yield count, queries, View(col + w.col * step + offset, w.span, step, advance)
 
 
 def _sequence(residue: int, step: int, g: Geometry) -> tuple[Geometry, int]:
@@ -58,10 +55,6 @@ def _sequence(residue: int, step: int, g: Geometry) -> tuple[Geometry, int]:
     key = (g.start + residue) % step
     n, m = (max(-(-(size - first) // step), 0) for size, first in ((g.n, residue), (g.m, key)))
     return Geometry(n, m, (g.start + residue - key) // step, g.causal), key - residue
-
-
-def _shift_view(view: View, offset: int, advance: int) -> View:
-    return View(view.first + offset, view.size, view.step, advance)
 
 
 def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
