@@ -13,6 +13,7 @@ from ..errors import UsageError
 from .traits import Input
 
 T = TypeVar("T")
+Device: TypeAlias = torch.device | str
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 # Memory of a call beyond its output, in multiples of it; dense: also matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.0, 2, 4
@@ -127,12 +128,7 @@ def estimate_workspace_bytes(shape: Shape, itemsize: int, *, dense: bool, traini
 
 
 def draw_sample(
-    shape: Shape,
-    inputs: Mapping[str, Input],
-    *,
-    generator: torch.Generator,
-    dtype: torch.dtype,
-    device: torch.device | str,
+    shape: Shape, inputs: Mapping[str, Input], *, generator: torch.Generator, dtype: torch.dtype, device: Device
 ) -> Sample:
     """Unit Gaussians of a shape, with a mechanism's further inputs; the same on every device."""
 

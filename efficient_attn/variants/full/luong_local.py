@@ -19,6 +19,7 @@ from ...patterns.pair_counts import count_possible_pairs
 from .scored import cast_parameter, count_heads, group_heads
 from .softmax_attention import SoftmaxAttention
 
+Position = Literal["predicted", "own"]
 TRAITS = Traits(normalised=False, positional=True)  # created once, because every call reads them
 
 
@@ -39,12 +40,7 @@ class LuongLocal(SoftmaxAttention):
     backends = ("windows", "dense")
 
     def __init__(
-        self,
-        *,
-        window: int = 64,
-        position: Literal["predicted", "own"] = "predicted",
-        dims: Dims = Dims(),
-        seed: int = 0,
+        self, *, window: int = 64, position: Position = "predicted", dims: Dims = Dims(), seed: int = 0
     ) -> None:
         super().__init__()
         if window < 1:

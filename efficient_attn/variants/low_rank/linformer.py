@@ -15,6 +15,8 @@ from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
 from ...kernels.softmax.sdpa import attend_fused
 
+Share = Literal["heads", "key_value"] | None
+
 
 class Linformer(Attention):
     """Softmax over ``rank`` learned linear combinations of the keys (Wang et al. 2020, arXiv:2006.04768):
@@ -32,14 +34,7 @@ class Linformer(Attention):
 
     backends = ("projected", "dense")
 
-    def __init__(
-        self,
-        *,
-        rank: int = 256,
-        share: Literal["heads", "key_value"] | None = "key_value",
-        dims: Dims = Dims(),
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, rank: int = 256, share: Share = "key_value", dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         if rank < 1:
             raise UsageError(f"linformer: rank must be at least 1, not {rank}")

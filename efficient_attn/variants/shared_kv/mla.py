@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...contract.decode_state import LatentCache, allocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
+from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, widen
@@ -131,12 +131,7 @@ class MultiHeadLatent(Attention):
         return count_possible_pairs(n, m, causal)
 
     def sample(
-        self,
-        shape: Shape,
-        *,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        self, shape: Shape, *, generator: torch.Generator, dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> Sample:
         sizes = (shape.heads, shape.n, shape.head_dim), (1, shape.m, self.key_dim)
         q, k = (torch.randn(shape.batch, *s, generator=generator).to(device=device, dtype=dtype) for s in sizes)
