@@ -95,6 +95,4 @@ def list_choices() -> str:
     by_tunable: dict[str, set[str]] = {}
     for (name, *_), implementation in CHOICES.items():
         by_tunable.setdefault(name, set()).add(implementation)
-    return " ".join(
-        f"{name}={','.join(sorted(implementations))}" for name, implementations in sorted(by_tunable.items())
-    )
+    return " ".join(f"{name}={','.join(sorted(choices))}" for name, choices in sorted(by_tunable.items()))

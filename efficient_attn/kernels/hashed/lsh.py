@@ -77,9 +77,8 @@ def sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None = 
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
-    order, chunk = (_sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds)(
-        x, rotations, size, valid
-    )
+    sort = _sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds
+    order, chunk = sort(x, rotations, size, valid)
     lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
     return Rounds(order, chunk, size, lengths)
 
@@ -128,9 +127,8 @@ def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) ->
     first = 0
     for bits, members in groupby(lengths, key=partial(choose_hash_bits, size=size)):
         last = first + len(list(members))
-        _write_buckets(
-            x[first:last].reshape(-1, width), rotations, count_directions(bits), codes[:, first:last].flatten(1)
-        )
+        rows = x[first:last].reshape(-1, width)
+        _write_buckets(rows, rotations, count_directions(bits), codes[:, first:last].flatten(1))
         first = last
     return codes
 
