@@ -9,7 +9,7 @@ from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.shapes import Dims
 from ...contract.traits import Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, widen
 from ...kernels.softmax import additive_scores
 from ...kernels.softmax.additive_scores import AdditiveInputs, AdditiveOptions
@@ -34,8 +34,7 @@ class Additive(ScoredAttention):
         heads, width = count_heads("additive", dims), dims.head_dim
         if width is None:
             raise UsageError("additive needs dims with head_dim, the input width of its network")
-        if hidden is not None and hidden < 1:
-            raise UsageError(f"additive: hidden must be at least 1, not {hidden}")
+        check_at_least_one("additive", hidden=hidden)
         hidden, generator = hidden or width, torch.Generator().manual_seed(seed)
         weights = (torch.randn(heads, hidden, width, generator=generator) for _ in range(2))
         self.w_q, self.w_k = (nn.Parameter(w * (2 * width) ** -0.5) for w in weights)

@@ -11,7 +11,7 @@ from ...contract.budget import Budget
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window
 from ...kernels.softmax.local_window import LocalInputs, LocalOptions
@@ -43,8 +43,7 @@ class LuongLocal(SoftmaxAttention):
         self, *, window: int = 64, position: Position = "predicted", dims: Dims = Dims(), seed: int = 0
     ) -> None:
         super().__init__()
-        if window < 1:
-            raise UsageError(f"luong_local: window must be at least 1, not {window}")
+        check_at_least_one("luong_local", window=window)
         self.window = window
         self.form = self.u = None
         if position == "predicted":

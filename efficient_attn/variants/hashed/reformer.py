@@ -12,7 +12,7 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
-from ...errors import UnsupportedError, UsageError
+from ...errors import UnsupportedError, UsageError, check_at_least_one
 from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.hashed.lsh import Rounds, choose_hash_bits, count_directions, draw_rotations, sort_rounds
@@ -39,9 +39,7 @@ class Reformer(Attention):
 
     def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        for name, value in (("n_hashes", n_hashes), ("bucket_size", bucket_size)):
-            if value < 1:
-                raise UsageError(f"reformer: {name} must be at least 1, not {value}")
+        check_at_least_one("reformer", n_hashes=n_hashes, bucket_size=bucket_size)
         if dims.head_dim is None:
             raise UsageError("reformer: give dims with head_dim, which its random directions need")
         self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention
 from .random_features import FeatureKind, draw_directions, make_random_map
@@ -38,8 +38,7 @@ class Performer(LinearAttention):
     ) -> None:
         if dims.head_dim is None:
             raise UsageError("performer: needs dims with head_dim, the width of its random directions")
-        if n_features < 1:
-            raise UsageError(f"performer: n_features must be at least 1, not {n_features}")
+        check_at_least_one("performer", n_features=n_features)
         self.kind: FeatureKind = kind
         self.orthogonal = orthogonal
         directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)

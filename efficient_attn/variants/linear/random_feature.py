@@ -8,7 +8,7 @@ from torch import Tensor
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...contract.traits import Input, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import KeyWeights, LinearAttention
 from .random_features import draw_directions, make_unit_map
@@ -30,8 +30,7 @@ class RandomFeature(LinearAttention):
     def __init__(self, *, n_features: int = 64, gated: bool = False, dims: Dims = Dims(), seed: int = 0) -> None:
         if dims.head_dim is None:
             raise UsageError("random_feature: needs dims with head_dim, the width of its random directions")
-        if n_features < 1:
-            raise UsageError(f"random_feature: n_features must be at least 1, not {n_features}")
+        check_at_least_one("random_feature", n_features=n_features)
         self.gated = gated
         directions = draw_directions(n_features, dims.head_dim, orthogonal=False, seed=seed)
         super().__init__(make_unit_map(directions))

@@ -10,7 +10,7 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
 from ...kernels.softmax.sdpa import attend_fused
@@ -36,8 +36,7 @@ class Linformer(Attention):
 
     def __init__(self, *, rank: int = 256, share: Share = "key_value", dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        if rank < 1:
-            raise UsageError(f"linformer: rank must be at least 1, not {rank}")
+        check_at_least_one("linformer", rank=rank)
         heads = 1 if share else dims.kv_heads or dims.heads
         if dims.max_len is None or heads is None:
             required = "max_len" if share else "max_len, and kv_heads or heads,"

@@ -13,7 +13,7 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax import decode, latent
@@ -56,8 +56,7 @@ class MultiHeadLatent(Attention):
             raise UsageError(
                 f"mla: rotary_dim={rotary_dim} has to be less than head_dim={dims.head_dim}, which includes it"
             )
-        if latent_dim is not None and latent_dim < 1:
-            raise UsageError(f"mla: latent_dim must be at least 1, not {latent_dim}")
+        check_at_least_one("mla", latent_dim=latent_dim)
         self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
         self._latent_dim, self._value_dim = latent_dim or 4 * self._unrotated_dim, dims.value_dim or self._unrotated_dim
         generator = torch.Generator().manual_seed(seed)
