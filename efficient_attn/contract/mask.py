@@ -149,8 +149,8 @@ class Mask:
         ends = self.cu_seqlens.tolist()
         lengths = [end - start for start, end in pairwise(ends)]
         if ends[0] != 0 or ends[-1] != n or min(lengths, default=0) < 0:
-            shown = str(ends) if len(ends) <= 10 else f"{ends[:5]} .. {ends[-5:]}"
-            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {shown}")
+            ends_text = str(ends) if len(ends) <= 10 else f"{ends[:5]} .. {ends[-5:]}"
+            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {ends_text}")
         return lengths
 
     def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
