@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...contract.decode_state import LatentCache, allocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.row_starts import make_step_mask
 from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError, check_at_least_one
@@ -147,7 +148,7 @@ class MultiHeadLatent(Attention):
         self, q: Tensor, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor
     ) -> tuple[Tensor, LatentCache]:
         state = state.append(k)
-        return self.run(q, state.filled(), None, state.mask), state
+        return self.run(q, state.filled(), None, make_step_mask(state.starts, state.length)), state
 
     def absorb(self, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor) -> LatentCache:
         return state.append(k)
