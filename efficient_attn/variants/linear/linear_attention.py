@@ -244,9 +244,8 @@ class LinearAttention(Attention):
         return LinearConfig(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _make_empty_sums(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        return sums.make_sums(
-            self._make_config(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
-        )
+        config = self._make_config(0, 0, self.divisor)
+        return sums.make_sums(config, rows, width, value_width, like, weighted=self.weighs_keys)
 
     def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group together, or one after another if they weight keys differently."""
