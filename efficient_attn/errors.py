@@ -24,6 +24,13 @@ class NotNeeded(Exception):
     """A case that gives no new information and is skipped; the message is the reason."""
 
 
+def check_at_least_one(where: str, **values: int | None) -> None:
+    """Raise `UsageError` for a value below 1. where: the beginning of the message."""
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{where}: {name} must be at least 1, not {value}")
+
+
 def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:
     """Return the error for an unknown name: it names the location, the nearest valid name and, if few, all of them."""
     valid_names = sorted(choices)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from operator import mul
 
 import torch
 import torch.nn.functional as F
@@ -50,33 +50,15 @@ class FeatureMap:
 LOG2_E = math.log2(math.e)  # torch's exp2 takes a quarter of the time of its exp on CPUs
 
 
-class _EluPlusOne(torch.autograd.Function):
-    """elu(x) + 1 in half the time: exp(x) below zero, x + 1 above. Its slope is the smaller of its result and 1."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        output = _compute_elu_plus_one(x)
-        ctx.save_for_backward(output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (output,) = ctx.saved_tensors
-        return grads[0] * output.clamp(max=1)
-
-
-# torch's own `apply` takes 50 microseconds to check for defaults and transforms, which do not exist here
-_apply_elu: Any = super(torch.autograd.Function, _EluPlusOne).apply  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _compute_elu_plus_one(x: Tensor) -> Tensor:
-    return x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
-
-
 def _elu_plus_one(x: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportAttributeAccessIssue]
-        return F.elu(x) + 1  # torch's own op, whose transforms are known there
-    return cast(Tensor, _apply_elu(x)) if x.requires_grad and torch.is_grad_enabled() else _compute_elu_plus_one(x)
+    """elu(x) + 1 in half the time: exp(x) below zero, x + 1 above."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
+        or (x.requires_grad and torch.is_grad_enabled())
+    ):
+        return x.clamp(max=0).exp() + x.relu()
+    return x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
 
 
 def _elu_plus_one_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
@@ -130,14 +112,10 @@ taylor = FeatureMap(_expand_second_order, _compute_second_order_width)
 
 def cosine(horizon: int) -> FeatureMap:
     """relu(q_i) . relu(k_j) times cos(pi/2 (i - j) / horizon), which is positive while abs(i - j) < horizon."""
-    return FeatureMap(partial(_apply_cosine, horizon=horizon), _double_width, positional=True)
+    return FeatureMap(partial(_apply_cosine, horizon=horizon), partial(mul, 2), positional=True)
 
 
 def _apply_cosine(x: Tensor, positions: Tensor, *, horizon: int) -> Tensor:
     angles = (positions.double() * (math.pi / 2 / horizon))[:, None]
     x = x.relu()
     return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
-
-
-def _double_width(width: int) -> int:
-    return 2 * width

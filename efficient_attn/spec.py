@@ -91,10 +91,8 @@ class Union(_EqualByText):
     backend: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if with_backend := [part for part in self.parts if part.backend]:
-            raise UsageError(
-                f"{self}: only patterns can be joined by '|', without a backend; {with_backend[0]} has one"
-            )
+        if invalid := [part for part in self.parts if part.backend]:
+            raise UsageError(f"{self}: only patterns can be joined by '|', without a backend; {invalid[0]} has one")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import MASK_FIELDS, Mask
-from .shapes import Dims, Shape, Values
+from .shapes import Shape, Values
 from .traits import Traits
 
 MAX_ACCEPTED_CALLS = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
-
-
-class CheckedMechanism(Protocol):
-    """The attributes of a mechanism that the checks use; `Attention` satisfies it."""
-
-    accepted_calls: tuple[AcceptedCall, ...]
-    known_mask_fields: ClassVar[frozenset[str]]
-    only_on: ClassVar[Mapping[str, str]]
-
-    @property
-    def traits(self) -> Traits: ...
-    @property
-    def dims(self) -> Dims: ...
-    @property
-    def kv_heads(self) -> int | None: ...
-    @property
-    def key_dim(self) -> int | None: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def dropping(self) -> float: ...
-    def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape: ...
-    def why_not_dtype(self, dtype: torch.dtype) -> str | None: ...
-    def why_no_starts(self) -> str | None: ...
+CheckedMechanism: TypeAlias = Any  # an `Attention`, whose module imports this one
 
 
 class AcceptedCall(NamedTuple):
@@ -112,10 +87,7 @@ def check_call_features(
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
-        (
-            not aligned and not traits.cross,
-            "queries that are not aligned with the keys (N != M or query_start)",
-        ),
+        (not aligned and not traits.cross, "queries that are not aligned with the keys (N != M or query_start)"),
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
         if unsupported:

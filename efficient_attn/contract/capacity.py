@@ -30,20 +30,13 @@ def longest_context(
         return state_bytes(attn.init_state(batch, positions, dtype, "meta"))
 
     if not measure_state(1):
-        raise UsageError(
-            f"longest_context: {attn.label} allocates its decode state in its first step; "
-            f"{_describe_missing_dims(attn)}"
-        )
+        known_dims = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
+        missing = " and ".join(name for name, value in known_dims.items() if value is None)
+        problem = f"create it with dims that set {missing}" if missing else "its dims do not determine its size"
+        raise UsageError(f"longest_context: {attn.label} allocates its decode state in its first step; {problem}")
     end = 1
     while measure_state(end) <= budget_bytes:
         if end >= MAX_CONTEXT and measure_state(end) == measure_state(end // LENGTH_RATIO):
             return None
         end *= 2
     return bisect_right(range(1, end), budget_bytes, key=measure_state)
-
-
-def _describe_missing_dims(attn: Attention) -> str:
-    """The dims that would determine the size."""
-    known_dims = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
-    missing = [name for name, value in known_dims.items() if value is None]
-    return f"create it with dims that set {' and '.join(missing)}" if missing else "its dims do not determine its size"

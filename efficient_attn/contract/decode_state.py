@@ -59,11 +59,6 @@ class LatentCache:
     length: int = 0
     starts: RowStarts | None = None
 
-    @property
-    def mask(self) -> Mask:
-        """The mask of queries that are aligned with the last rows."""
-        return make_step_mask(self.starts, self.length)
-
     def append(self, rows: Tensor) -> LatentCache:
         """Write T positions after the last."""
         end = _check_end(self.length, rows, self.capacity)

@@ -11,9 +11,7 @@ from torch import Tensor
 from ..errors import UnsupportedError, UsageError
 
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-MASK_FIELDS = frozenset(
-    {"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens", "query_positions"}
-)
+INTEGER_FIELDS = {"key_lengths": "[B]", "query_lengths": "[B]", "query_positions": "[N]", "cu_seqlens": "[S + 1]"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,30 +53,24 @@ class Mask:
             isinstance(self.query_start, bool) or not isinstance(self.query_start, int)
         ):
             raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
-        for name in ("key_lengths", "query_lengths"):
-            value = getattr(self, name)
-            if value is not None and not (
-                isinstance(value, Tensor) and value.dtype in INTEGER_DTYPES and value.ndim == 1
-            ):
-                raise UsageError(f"Mask: {name} must be an integer tensor of shape [B]")
+        if self.holds_tensors:
+            self._check_tensor_fields()
+
+    def _check_tensor_fields(self) -> None:
+        for name, shape in INTEGER_FIELDS.items():
+            x = getattr(self, name)
+            if x is not None and not (isinstance(x, Tensor) and x.dtype in INTEGER_DTYPES and x.ndim == 1):
+                raise UsageError(f"Mask: {name} must be an integer tensor of shape {shape}")
         mask = self.key_mask
         if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == 2):
             raise UsageError("Mask: key_mask must be a bool tensor of shape [B, M], True where the key is valid")
         if self.cu_seqlens is not None:
-            self._check_packed(self.cu_seqlens)
-        positions = self.query_positions
-        if positions is not None:
-            if not (isinstance(positions, Tensor) and positions.dtype in INTEGER_DTYPES and positions.ndim == 1):
-                raise UsageError("Mask: query_positions must be an integer tensor of shape [N]")
-            if self.query_start is not None:
-                raise UsageError("Mask: query_positions cannot be combined with query_start")
-
-    def _check_packed(self, ends: Tensor) -> None:
-        if not (isinstance(ends, Tensor) and ends.dtype in INTEGER_DTYPES and ends.ndim == 1 and len(ends)):
-            raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
-        for name in ("key_lengths", "key_mask", "query_start", "query_lengths", "query_positions"):
-            if getattr(self, name) is not None:
-                raise UsageError(f"Mask: cu_seqlens defines the sequences and cannot be combined with {name}")
+            if not len(self.cu_seqlens):
+                raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
+            if others := self.used - {"causal", "cu_seqlens"}:
+                raise UsageError(f"Mask: cu_seqlens defines the sequences and cannot be combined with {min(others)}")
+        if self.query_positions is not None and self.query_start is not None:
+            raise UsageError("Mask: query_positions cannot be combined with query_start")
 
     @property
     def used(self) -> frozenset[str]:
@@ -93,8 +85,9 @@ class Mask:
     @property
     def holds_tensors(self) -> bool:
         """Whether it has tensors, which are checked in every call."""
-        tensors = self.query_lengths, self.cu_seqlens, self.query_positions
-        return self.pads_keys or any(x is not None for x in tensors)
+        if self.pads_keys or self.query_lengths is not None:
+            return True
+        return self.cu_seqlens is not None or self.query_positions is not None
 
     def start(self, n: int, m: int) -> int:
         """The position of the first of n queries over m keys.
@@ -156,7 +149,8 @@ class Mask:
         ends = self.cu_seqlens.tolist()
         lengths = [end - start for start, end in pairwise(ends)]
         if ends[0] != 0 or ends[-1] != n or min(lengths, default=0) < 0:
-            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {_abbreviate(ends)}")
+            ends_text = str(ends) if len(ends) <= 10 else f"{ends[:5]} .. {ends[-5:]}"
+            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {ends_text}")
         return lengths
 
     def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
@@ -193,15 +187,12 @@ class Mask:
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
 
 
+MASK_FIELDS = frozenset(f.name for f in fields(Mask))
 EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # created once: creating one takes a microsecond
 
 
 def _mask_lengths(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
-
-
-def _abbreviate(numbers: list[int]) -> str:
-    return str(numbers) if len(numbers) <= 10 else f"{numbers[:5]} .. {numbers[-5:]}"
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:

@@ -19,7 +19,7 @@ from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, zero_invalid
 from .origin import Origin
 from .packed_sequences import run_each_sequence
 from .row_starts import advance_from_starts, make_row_starts, set_row_starts
-from .shapes import Dims, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
+from .shapes import Device, Dims, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
 from .traits import Growth, Traits
 
 
@@ -54,7 +54,7 @@ class Attention(nn.Module):
         return attn
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """The options that fit the mechanism to a budget. Raises `UnsupportedError` without such a rule."""
         raise UnsupportedError(f"{cls.__name__} has no rule that fits it to a budget")
 
@@ -280,12 +280,7 @@ class Attention(nn.Module):
         return advance_from_starts(self.advance, q, k, v, state, inputs)
 
     def sample(
-        self,
-        shape: Shape,
-        *,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        self, shape: Shape, *, generator: torch.Generator, dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> Sample:
         """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other needs override it."""
         return draw_sample(shape, self.traits.inputs, generator=generator, dtype=dtype, device=device)

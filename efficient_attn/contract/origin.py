@@ -16,5 +16,5 @@ class Origin:
 
     spec: Spec | Union | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    dims: Dims = Dims()  # noqa: RUF009  (frozen)
+    dims: Dims = Dims()
     seed: int = 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
 from .mask import Mask
-from .shapes import Values
+from .shapes import Values, map_tensors
 
 
 def run_each_sequence(
@@ -33,13 +34,11 @@ def run_each_sequence(
             by_length.setdefault(length, []).append(s)
     groups = list(by_length.values()) or [[0]]
     single_mask = replace(mask, cu_seqlens=None)
-    # a tensor shared by two inputs stays shared
-    unique_tensors = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
-    stacks = {i: _stack(x, lengths, groups) for i, x in unique_tensors.items()}
+    *stacks, input_stacks = map_tensors(partial(_stack, lengths=lengths, groups=groups), q, k, v, inputs)
     rows: dict[int, Tensor] = {}
     for index, group in enumerate(groups):
-        sequence_inputs = {name: stacks[id(x)][index] for name, x in inputs.items()}
-        out = run(*(None if x is None else stacks[id(x)][index] for x in (q, k, v)), single_mask, **sequence_inputs)
+        sequence_inputs = {name: x[index] for name, x in input_stacks.items()}
+        out = run(*(None if x is None else x[index] for x in stacks), single_mask, **sequence_inputs)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
         rows.update(zip(group, out.unbind(), strict=True))

@@ -24,13 +24,12 @@ class RowStarts:
     first: Tensor
     last: int
 
-    def valid(self, position: int, size: int) -> Tensor:
-        """``[B, size]`` bool, True where a row has begun, of the ``size`` positions from ``position`` on."""
-        return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]
-
     def valid_or_none(self, position: int, size: int) -> Tensor | None:
-        """`valid`, or None where all of these positions are."""
-        return None if position >= self.last else self.valid(position, size)
+        """``[B, size]`` bool, True where a row has begun, of the ``size`` positions from ``position`` on; None where
+        all have."""
+        if position >= self.last:
+            return None
+        return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]
 
 
 def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch import Tensor
 from ..errors import UsageError
 from .traits import Input
 
+T = TypeVar("T")
+Device: TypeAlias = torch.device | str
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 # Memory of a call beyond its output, in multiples of it; dense: also matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.0, 2, 4
@@ -126,12 +128,7 @@ def estimate_workspace_bytes(shape: Shape, itemsize: int, *, dense: bool, traini
 
 
 def draw_sample(
-    shape: Shape,
-    inputs: Mapping[str, Input],
-    *,
-    generator: torch.Generator,
-    dtype: torch.dtype,
-    device: torch.device | str,
+    shape: Shape, inputs: Mapping[str, Input], *, generator: torch.Generator, dtype: torch.dtype, device: Device
 ) -> Sample:
     """Unit Gaussians of a shape, with a mechanism's further inputs; the same on every device."""
 
@@ -150,8 +147,8 @@ def draw_sample(
 
 
 def map_tensors(
-    fn: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Values, inputs: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor, Values, dict[str, Tensor]]:
+    fn: Callable[[Tensor], T], q: Tensor, k: Tensor, v: Values, inputs: Mapping[str, Tensor]
+) -> tuple[T, T, T | None, dict[str, T]]:
     """Apply fn to the tensors of a call, once to each, so that a tensor shared by two inputs stays shared."""
     unique = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
     results = {i: fn(x) for i, x in unique.items()}

@@ -19,7 +19,7 @@ class Input(NamedTuple):
     tail: tuple[int, ...] = ()
 
 
-def _define_trait(default: bool, yes: str, no: str) -> Any:
+def _trait(default: bool, yes: str, no: str) -> Any:
     """A trait, with its meanings if it is true and if it is false."""
     return field(default=default, metadata={True: yes, False: no})
 
@@ -40,32 +40,26 @@ class Traits:
     drops weights in training mode. inputs: further tensors besides q, k and v, by keyword.
     """
 
-    causal: bool = _define_trait(True, "takes causal masks", "no causal masks")
-    strictly_causal: bool = _define_trait(
+    causal: bool = _trait(True, "takes causal masks", "no causal masks")
+    strictly_causal: bool = _trait(
         True, "under a causal mask, no part of the future reaches the past", "no strict causality"
     )
-    bidirectional: bool = _define_trait(True, "takes masks that are not causal", "no masks without causality")
-    cross: bool = _define_trait(True, "takes N != M and query_start", "uses the keys as queries")
-    padding: bool = _define_trait(True, "takes key_lengths and key_mask", "no padding")
-    decode: bool = _define_trait(True, "decodes step by step", "no decoding")
-    grouped: bool = _define_trait(
-        True, "takes fewer key-value heads than heads, without copying them", "no grouped heads"
-    )
-    gradient: bool = _define_trait(True, "has a backward pass", "no gradient")
-    exact: bool = _define_trait(
-        False, "is a softmax of scaled dot products over the keys that it sees", "no exact softmax"
-    )
-    normalised: bool = _define_trait(True, "the weights of a row sum to 1", "no weights that sum to 1")
-    positional: bool = _define_trait(False, "positions matter beyond masks", "positions matter only to masks")
-    mixes_queries: bool = _define_trait(
-        False, "a row depends on other rows' queries", "a row depends on its own query only"
-    )
-    values: bool = _define_trait(True, "takes v", "v is made from k")
-    padded_as_trimmed: bool = _define_trait(
+    bidirectional: bool = _trait(True, "takes masks that are not causal", "no masks without causality")
+    cross: bool = _trait(True, "takes N != M and query_start", "uses the keys as queries")
+    padding: bool = _trait(True, "takes key_lengths and key_mask", "no padding")
+    decode: bool = _trait(True, "decodes step by step", "no decoding")
+    grouped: bool = _trait(True, "takes fewer key-value heads than heads, without copying them", "no grouped heads")
+    gradient: bool = _trait(True, "has a backward pass", "no gradient")
+    exact: bool = _trait(False, "is a softmax of scaled dot products over the keys that it sees", "no exact softmax")
+    normalised: bool = _trait(True, "the weights of a row sum to 1", "no weights that sum to 1")
+    positional: bool = _trait(False, "positions matter beyond masks", "positions matter only to masks")
+    mixes_queries: bool = _trait(False, "a row depends on other rows' queries", "a row depends on its own query only")
+    values: bool = _trait(True, "takes v", "v is made from k")
+    padded_as_trimmed: bool = _trait(
         True, "a padded row has the result of the shorter sequence", "the number of keys counts, padded ones included"
     )
-    deterministic: bool = _define_trait(True, "a repeated call gives the same bits", "no bits that repeat")
-    dropout: bool = _define_trait(False, "drops weights in training if requested", "no dropout")
+    deterministic: bool = _trait(True, "a repeated call gives the same bits", "no bits that repeat")
+    dropout: bool = _trait(False, "drops weights in training if requested", "no dropout")
     inputs: Mapping[str, Input] = field(default_factory=dict)
 
     @property

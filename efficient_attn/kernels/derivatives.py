@@ -42,6 +42,11 @@ class KernelFunction(torch.autograd.Function):
         return vmap_serially(cls.apply, info, in_dims, *args)
 
 
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd is to follow a call with these tensors."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
 def is_followed(args: Iterable[Any]) -> bool:
     """Whether autograd or a transformation of torch.func may follow a call with these arguments."""
     if in_functorch_transform():

@@ -74,10 +74,7 @@ def _make_fused_call(point: TuningPoint, compute_dtype: torch.dtype) -> Callable
     """The fused kernel: operands are cast once for a pass, and read by many tiles."""
     rows, keys, width = point.sizes
     heads = max(TIMED_MULTIPLY_ADDS // (2 * rows * keys * width), 1)
-    q, k = (
-        torch.ones(1, heads, rows, width, dtype=compute_dtype),
-        torch.ones(1, heads, keys, width, dtype=compute_dtype),
-    )
+    q, k = (torch.ones(1, heads, length, width, dtype=compute_dtype) for length in (rows, keys))
     if point.kind.endswith("forward"):
         return partial(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, q, k, k)
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

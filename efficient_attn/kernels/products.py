@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from .autotuning.autotuner import choose
 from .autotuning.candidates import Candidates, Tunable, TuningPoint
-from .derivatives import KernelFunction
+from .derivatives import is_followed
 
 # numbers of the larger operand at which candidates are timed: as many as kernels use at a time
 OPERAND_ELEMENTS = 2**18
@@ -66,39 +65,15 @@ def multiply_onednn(a: Tensor, b: Tensor) -> Tensor:
 
 def project_onto(x: Tensor, directions: Tensor) -> Tensor:
     """Products ``[.., m]`` of ``x [.., D]`` with ``directions [m, D]``, with a gradient."""
-    rows = x.reshape(1, -1, x.shape[-1])
-    if directions.requires_grad or not _choose_by_head("flat", rows, 1, *directions.mT.shape):
-        return x @ directions.mT
-    return cast(Tensor, _ProjectOntoFunction.apply(x, directions))
+    return x @ directions.mT if is_followed((x, directions)) else combine_directions(x, directions.mT)
 
 
 def combine_directions(x: Tensor, directions: Tensor) -> Tensor:
     """``x [.., m] @ directions [m, D]``; no gradient."""
-    rows = x.reshape(1, -1, x.shape[-1])
-    if not _choose_by_head("flat", rows, 1, *directions.shape):
-        return (rows[0] @ directions).view(*x.shape[:-1], -1)
-    return multiply_onednn(rows[0], directions).view(*x.shape[:-1], -1)
-
-
-class _ProjectOntoFunction(KernelFunction):
-    @staticmethod
-    def forward(x: Tensor, directions: Tensor) -> Tensor:
-        return _multiply_flat(x, directions.mT)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, directions = inputs
-        ctx.save_for_backward(directions)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (directions,) = ctx.saved_tensors
-        (grad,) = grads
-        return grad @ directions if torch.is_grad_enabled() else _multiply_flat(grad, directions), None
-
-
-def _multiply_flat(x: Tensor, w: Tensor) -> Tensor:
-    return multiply_onednn(x.reshape(-1, x.shape[-1]), w).view(*x.shape[:-1], -1)
+    rows = x.reshape(-1, x.shape[-1])
+    by_head = _choose_by_head("flat", rows[None], 1, *directions.shape)
+    out = multiply_onednn(rows, directions) if by_head else rows @ directions
+    return out.view(*x.shape[:-1], directions.shape[-1])
 
 
 def _choose_by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) -> bool:

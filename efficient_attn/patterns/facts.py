@@ -37,16 +37,13 @@ class Fact(Protocol):
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         """Whether query position i may see key position j; works elementwise on anything with operators."""
-        ...
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         """Numbers of the key blocks of ``size`` that queries at positions [first, last] may touch (more is allowed)."""
-        ...
 
     @property
     def reach(self) -> Reach | None:
         """The most keys that causal queries can see; None if unbounded, or if it depends on more than distances."""
-        ...
 
 
 class _Joinable:

@@ -87,7 +87,7 @@ class PeerPerformer(LibraryAttention):
     declared = replace(SELF, strictly_causal=False)
     projection: Tensor
 
-    def __init__(self, *, n_features: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, n_features: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         if n_features < 1:
             raise UsageError(f"peer_performer: n_features must be 1 or more, not {n_features}")

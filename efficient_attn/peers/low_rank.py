@@ -32,7 +32,7 @@ class PeerLinformer(LibraryAttention):
 
     declared = ENCODER
 
-    def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         if rank < 1:
             raise UsageError(f"peer_linformer: rank must be 1 or more, not {rank}")

@@ -3,7 +3,7 @@
 Reading names needs no torch; a mechanism's module is imported when it is created or described.
 """
 
-from .description import Info, effective_options, info
+from .description import Info, info
 from .entries import GROUP, catalogue, class_of, entry_of, load_plugin, names, plugins, register
 from .factory import RESERVED, create, rename_backend
 
@@ -14,7 +14,6 @@ __all__ = [
     "catalogue",
     "class_of",
     "create",
-    "effective_options",
     "entry_of",
     "info",
     "load_plugin",

@@ -14,7 +14,6 @@ from .entries import entry_of
 from .factory import create
 
 if TYPE_CHECKING:
-    from ..contract.mechanism import Attention
     from ..contract.shapes import Dims
     from ..contract.traits import Growth, Traits
     from ..patterns import Pattern
@@ -62,7 +61,7 @@ def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
         family=entry.family,
         sentence=entry.sentence,
         spec=attn.spec,
-        options=effective_options(attn),
+        options=attn.origin.options,
         backends=cls.backends,
         backend=attn.backend,
         traits=attn.traits,
@@ -72,8 +71,3 @@ def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
         source=inspect.getsourcefile(cls) or "",
         pattern=pattern if isinstance(pattern, Pattern) else None,
     )
-
-
-def effective_options(attn: Attention) -> dict[str, Any]:
-    """All options of an instance, defaults included."""
-    return dict(attn.origin.options)

@@ -45,12 +45,11 @@ def _create_from_spec(spec: Spec, dims: Dims, seed: int) -> Attention:
     from ..contract.mechanism import Origin
 
     cls = class_of(spec.name)
-    parameters = {p.name: p for p in _list_parameters(cls)}
-    for option in spec.options:
-        if option not in parameters or option in RESERVED:
-            raise make_unknown_error("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
+    parameters = {p.name: p.default for p in _list_parameters(cls)}
+    defaults = {name: default for name, default in parameters.items() if name not in RESERVED}
+    if unknown := [option for option in spec.options if option not in defaults]:
+        raise make_unknown_error("option", unknown[0], defaults, where=spec.name)
     typed = {name: convert_option(cls, spec.name, name, value) for name, value in spec.options.items()}
-    defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
     renamed_spec = rename_backend(Spec(spec.name, typed, spec.backend))
     origin = Origin(spec=renamed_spec, options={**defaults, **typed}, dims=dims, seed=seed)
     reserved = {name: value for name, value in (("dims", dims), ("seed", seed)) if name in parameters}

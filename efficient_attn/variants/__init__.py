@@ -1,4 +1,5 @@
-"""The catalogue of built-in mechanisms, which does not import torch. Each mechanism has a file of its own."""
+"""The catalogue of built-in mechanisms, which does not import torch. The published
+sparse patterns share a module, each other mechanism has its own."""
 
 from __future__ import annotations
 
@@ -15,58 +16,54 @@ class Entry(NamedTuple):
     able: frozenset[str] | None = None  # traits shown by `list`; None if not known yet
 
 
-FAMILIES = ("full", "sparse", "linear", "low_rank", "hashed", "shared_kv")
 COMMON_TRAITS = "causal", "decode"
 EXACT_TRAITS = *COMMON_TRAITS, "exact"
-_ROWS = (  # name, class, family, sentence, traits shown by `list`; a test verifies the traits
-    ("full", "Full", "full", "Exact softmax attention: every query over every key.", EXACT_TRAITS),
-    ("dot", "Dot", "full", "Exact softmax of unscaled dot products.", COMMON_TRAITS),
-    ("general", "General", "full", "Exact softmax of a learned bilinear form of query and key.", COMMON_TRAITS),
-    ("additive", "Additive", "full", "Exact softmax of a small network's score of query and key.", COMMON_TRAITS),
-    ("cosine", "Cosine", "full", "Exact softmax of cosines times a learned temperature.", COMMON_TRAITS),
-    ("luong_local", "LuongLocal", "full", "A window around a predicted position, fading with distance.", COMMON_TRAITS),
-    ("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window.", EXACT_TRAITS),
-    ("dilated_window", "DilatedWindow", "sparse", "A window of keys at regular distances.", EXACT_TRAITS),
-    ("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all.", EXACT_TRAITS),
-    ("random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few random ones.", EXACT_TRAITS),
-    ("strided", "Strided", "sparse", "The neighbourhood, and every stride-th position.", EXACT_TRAITS),
-    ("fixed", "Fixed", "sparse", "The query's own block, and the last keys of every block.", EXACT_TRAITS),
-    ("longformer", "Longformer", "sparse", "Sliding window and global tokens.", EXACT_TRAITS),
-    ("bigbird", "BigBird", "sparse", "Sliding window, global tokens and random blocks.", EXACT_TRAITS),
-    ("attention_sinks", "AttentionSinks", "sparse", "The last keys and the very first; causal.", EXACT_TRAITS),
-    ("linear", "Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1).", COMMON_TRAITS),
-    ("performer", "Performer", "linear", "Softmax estimated by positive random features (FAVOR+).", COMMON_TRAITS),
-    ("random_feature", "RandomFeature", "linear", "Softmax of unit vectors by random sines.", COMMON_TRAITS),
-    ("cosformer", "CosFormer", "linear", "ReLU features, weighted by the cosine of the distance.", COMMON_TRAITS),
-    ("relu_linear", "ReluLinear", "linear", "softmax's exp(q.k) replaced by relu(q).relu(k).", COMMON_TRAITS),
-    ("taylor", "Taylor", "linear", "exp(s) replaced by its second-order Taylor series.", COMMON_TRAITS),
-    ("retention", "Retention", "linear", "q.k decaying with distance, not normalised; causal.", COMMON_TRAITS),
-    ("linformer", "Linformer", "low_rank", "Keys and values projected along the length, learned.", ()),
-    ("nystromformer", "Nystromformer", "low_rank", "Softmax through segment means (landmarks).", ()),
-    (
-        "reformer",
-        "Reformer",
-        "hashed",
-        "Softmax over keys with the same hash; queries are the keys.",
-        ("causal", "exact"),
+_ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test verifies the traits
+    "full": (
+        ("full", "Full", "Exact softmax attention: every query over every key.", EXACT_TRAITS),
+        ("dot", "Dot", "Exact softmax of unscaled dot products.", COMMON_TRAITS),
+        ("general", "General", "Exact softmax of a learned bilinear form of query and key.", COMMON_TRAITS),
+        ("additive", "Additive", "Exact softmax of a small network's score of query and key.", COMMON_TRAITS),
+        ("cosine", "Cosine", "Exact softmax of cosines times a learned temperature.", COMMON_TRAITS),
+        ("luong_local", "LuongLocal", "A window around a predicted position, fading with distance.", COMMON_TRAITS),
     ),
-    ("mqa", "MultiQuery", "shared_kv", "Exact attention with one key-value head for all heads.", EXACT_TRAITS),
-    (
-        "mla",
-        "MultiHeadLatent",
-        "shared_kv",
-        "Exact attention; heads make k and v from one cached latent.",
-        EXACT_TRAITS,
+    "sparse": (
+        ("sliding_window", "SlidingWindow", "Each query over the keys within a window.", EXACT_TRAITS),
+        ("dilated_window", "DilatedWindow", "A window of keys at regular distances.", EXACT_TRAITS),
+        ("global_tokens", "GlobalTokens", "First tokens see all and are seen by all.", EXACT_TRAITS),
+        ("random_blocks", "RandomBlocks", "A query's own block of keys and a few random ones.", EXACT_TRAITS),
+        ("strided", "Strided", "The neighbourhood, and every stride-th position.", EXACT_TRAITS),
+        ("fixed", "Fixed", "The query's own block, and the last keys of every block.", EXACT_TRAITS),
+        ("longformer", "Longformer", "Sliding window and global tokens.", EXACT_TRAITS),
+        ("bigbird", "BigBird", "Sliding window, global tokens and random blocks.", EXACT_TRAITS),
+        ("attention_sinks", "AttentionSinks", "The last keys and the very first; causal.", EXACT_TRAITS),
     ),
-    (
-        "gqa",
-        "GroupedQuery",
-        "shared_kv",
-        "Exact attention with key-value heads shared by groups of heads.",
-        EXACT_TRAITS,
+    "linear": (
+        ("linear", "Linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1).", COMMON_TRAITS),
+        ("performer", "Performer", "Softmax estimated by positive random features (FAVOR+).", COMMON_TRAITS),
+        ("random_feature", "RandomFeature", "Softmax of unit vectors by random sines.", COMMON_TRAITS),
+        ("cosformer", "CosFormer", "ReLU features, weighted by the cosine of the distance.", COMMON_TRAITS),
+        ("relu_linear", "ReluLinear", "softmax's exp(q.k) replaced by relu(q).relu(k).", COMMON_TRAITS),
+        ("taylor", "Taylor", "exp(s) replaced by its second-order Taylor series.", COMMON_TRAITS),
+        ("retention", "Retention", "q.k decaying with distance, not normalised; causal.", COMMON_TRAITS),
     ),
-)
+    "low_rank": (
+        ("linformer", "Linformer", "Keys and values projected along the length, learned.", ()),
+        ("nystromformer", "Nystromformer", "Softmax through segment means (landmarks).", ()),
+    ),
+    "hashed": (
+        ("reformer", "Reformer", "Softmax over keys with the same hash; queries are the keys.", ("causal", "exact")),
+    ),
+    "shared_kv": (
+        ("mqa", "MultiQuery", "Exact attention with one key-value head for all heads.", EXACT_TRAITS),
+        ("mla", "MultiHeadLatent", "Exact attention; heads make k and v from one cached latent.", EXACT_TRAITS),
+        ("gqa", "GroupedQuery", "Exact attention with key-value heads shared by groups of heads.", EXACT_TRAITS),
+    ),
+}
+_MODULES = {"sparse": "published_patterns"}  # of families with one for all of their mechanisms
+FAMILIES = tuple(_ROWS)
 CATALOGUE = tuple(
-    Entry(name, f"efficient_attn.variants.{family}.{name}:{cls}", family, sentence, frozenset(able))
-    for name, cls, family, sentence, able in _ROWS
+    Entry(name, f"efficient_attn.variants.{family}.{_MODULES.get(family, name)}:{cls}", family, text, frozenset(able))
+    for family, rows in _ROWS.items()
+    for name, cls, text, able in rows
 )

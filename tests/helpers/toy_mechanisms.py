@@ -119,7 +119,7 @@ class CausalOnly(Toy):
 class Learned(Toy):
     """Has a parameter for each head, initialized from the seed."""
 
-    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         if dims.heads is None:
             raise ea.UsageError("Learned needs dims.heads")
@@ -169,7 +169,7 @@ class Halved(Toy):
 class Forgetful(Learned):
     """Draws an offset that its state dict lacks."""
 
-    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__(dims=dims, seed=seed)
         self.offset = torch.rand(dims.heads or 1, 1, 1, generator=torch.Generator().manual_seed(seed))
 
@@ -243,7 +243,7 @@ class Slow(Toy):
 class Even(Toy):
     """Supports even widths only."""
 
-    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         if (dims.head_dim or 2) % 2:
             raise ea.UsageError(f"Even: head_dim must be even, not {dims.head_dim}")

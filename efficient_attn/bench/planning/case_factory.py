@@ -11,7 +11,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import baseline_options, check_layer, find_baseline
-from ...registry import class_of, create, effective_options, entry_of
+from ...registry import class_of, create, entry_of
 from ...spec import Spec, Union
 from ..case import Case
 from ..case_config import Group
@@ -39,7 +39,7 @@ def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget:
             return make(kv_heads=group.config.heads, options=options, family="baseline", fingerprint=source_digest)
         layer_digest = _digest_class(MultiHeadAttention)
     attn = make_mechanism(group, variant, kv_heads)
-    options = effective_options(attn) if isinstance(variant, Spec) else str(variant)
+    options = attn.origin.options if isinstance(variant, Spec) else str(variant)
     return make(
         kv_heads=attn.kv_heads or kv_heads or group.config.heads,
         options=json.dumps(options, sort_keys=True, default=str),

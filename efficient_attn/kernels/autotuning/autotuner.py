@@ -46,7 +46,11 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
     same_kind = [(p, t) for p, t in find_table(tunable, threads).timings if p.kind == point.kind]
     if not same_kind:
         return rule_choice
-    _, times = min(same_kind, key=lambda entry: _distance(entry[0].sizes, point.sizes))
+
+    def measure_distance(sizes: tuple[int, ...]) -> float:
+        return sum(abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(sizes, point.sizes, strict=True))
+
+    _, times = min(same_kind, key=lambda entry: measure_distance(entry[0].sizes))
     best = min(times, key=times.__getitem__)
     return rule_choice if times.get(rule_choice, float("inf")) <= TIE_RATIO * times[best] else best
 
@@ -91,10 +95,4 @@ def list_choices() -> str:
     by_tunable: dict[str, set[str]] = {}
     for (name, *_), implementation in CHOICES.items():
         by_tunable.setdefault(name, set()).add(implementation)
-    return " ".join(
-        f"{name}={','.join(sorted(implementations))}" for name, implementations in sorted(by_tunable.items())
-    )
-
-
-def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    return sum(abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True))
+    return " ".join(f"{name}={','.join(sorted(choices))}" for name, choices in sorted(by_tunable.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -22,25 +22,18 @@ def calibrate(tunable: Tunable, threads: int) -> TimingTable:
     In a separate thread, which the caller's modes (autocast, transforms, devices) do not affect.
     """
     timings: list[tuple[TuningPoint, dict[str, float]]] = []
-    errors: list[BaseException] = []
     start = time.perf_counter()
 
     def time_points() -> None:
-        try:
-            torch.set_num_threads(threads)
-            with torch.no_grad():
-                for point in tunable.points:
-                    if time.perf_counter() - start > LIMIT_S:
-                        break
-                    timings.append((point, _time_candidates(tunable.make_candidates(point))))
-        except Exception as error:  # an exception of a thread would be printed and lost
-            errors.append(error)
+        torch.set_num_threads(threads)
+        with torch.no_grad():
+            for point in tunable.points:
+                if time.perf_counter() - start > LIMIT_S:
+                    break
+                timings.append((point, _time_candidates(tunable.make_candidates(point))))
 
-    thread = Thread(target=time_points, name="efficient-attn-calibration")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="efficient-attn-calibration") as executor:
+        executor.submit(time_points).result()
     return TimingTable(tuple(timings), "measured now", time.perf_counter() - start)
 
 
@@ -50,11 +43,8 @@ def _time_candidates(candidates: Candidates) -> dict[str, float]:
     for name, call in candidates.items():
         call()
         first_times[name] = _time(call, 1)
-    finalists = {
-        name: call
-        for name, call in candidates.items()
-        if first_times[name] <= ELIMINATION_RATIO * min(first_times.values())
-    }
+    limit = ELIMINATION_RATIO * min(first_times.values())
+    finalists = {name: call for name, call in candidates.items() if first_times[name] <= limit}
     counts = {name: max(1, int(MIN_SAMPLE_S / max(first_times[name], 1e-9))) for name in finalists}
     rounds = [{name: _time(call, counts[name]) for name, call in finalists.items()} for _ in range(ROUNDS)]
     return first_times | {name: min(times[name] for times in rounds) for name in finalists}

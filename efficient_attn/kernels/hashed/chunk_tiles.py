@@ -28,22 +28,6 @@ NEG_INF_BITS = {  # the integer as wide as a float, and the bits of minus infini
 }
 
 
-@dataclass(frozen=True, eq=False)
-class HashedConfig:
-    """The arguments of a call besides q, k, v: chunks, causality, and the scale of scores."""
-
-    rounds: Rounds
-    causal: bool
-    scale: float
-
-    def tiles(self) -> Iterator[tuple[Layout, Slab]]:
-        """All tiles, round by round, a slab at a time."""
-        for r in range(len(self.rounds.order)):
-            layout = make_layout(self.rounds, r, self.causal)
-            for slab in layout.slabs():
-                yield layout, slab
-
-
 class Slab(NamedTuple):
     """Some tiles of a round: rows, chunks, and of each chunk the queries."""
 
@@ -67,11 +51,6 @@ class Layout:
     key_position: Tensor
     earlier_chunks: tuple[tuple[Tensor, Tensor], ...]
     causal: bool
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the first round."""
-        return not self.earlier_chunks
 
     @property
     def size(self) -> int:
@@ -128,6 +107,14 @@ class Layout:
 
     def _subtract(self, queries: Tensor, keys: Tensor, slab: Slab) -> Tensor:
         return queries[(*slab, None)] - keys[slab.rows, slab.chunks, None]
+
+
+def cut_tiles(rounds: Rounds, causal: bool) -> Iterator[tuple[Layout, Slab]]:
+    """All tiles, round by round, a slab at a time."""
+    for r in range(len(rounds.order)):
+        layout = make_layout(rounds, r, causal)
+        for slab in layout.slabs():
+            yield layout, slab
 
 
 def make_layout(rounds: Rounds, r: int, causal: bool) -> Layout:

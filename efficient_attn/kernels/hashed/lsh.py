@@ -19,9 +19,7 @@ from ..custom_ops import in_functorch_transform, is_traced, make_op
 from ..dense import widen
 from ..derivatives import vmap_serially
 
-BITS_PER_POLYTOPE = (
-    6  # bits of one cross-polytope, 64 buckets; more buckets need several, so that work grows with their logarithm
-)
+BITS_PER_POLYTOPE = 6  # 64 buckets; more need several cross-polytopes, so that work grows with their logarithm
 MAX_POLYTOPES = 4  # 2^24 buckets at most
 ROWS_A_STEP = 2048  # positions whose projections exist together
 
@@ -79,9 +77,8 @@ def sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None = 
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
-    order, chunk = (_sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds)(
-        x, rotations, size, valid
-    )
+    sort = _sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds
+    order, chunk = sort(x, rotations, size, valid)
     lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
     return Rounds(order, chunk, size, lengths)
 
@@ -130,9 +127,8 @@ def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) ->
     first = 0
     for bits, members in groupby(lengths, key=partial(choose_hash_bits, size=size)):
         last = first + len(list(members))
-        _write_buckets(
-            x[first:last].reshape(-1, width), rotations, count_directions(bits), codes[:, first:last].flatten(1)
-        )
+        rows = x[first:last].reshape(-1, width)
+        _write_buckets(rows, rotations, count_directions(bits), codes[:, first:last].flatten(1))
         first = last
     return codes
 

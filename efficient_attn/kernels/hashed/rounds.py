@@ -9,6 +9,7 @@ of them, form one dimension.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from ..dense import widen
 from ..half_precision import fused_dtype
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
-from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, HashedConfig, Layout, gather_rows
+from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows
 from .lsh import Rounds
 
 
@@ -33,10 +34,9 @@ class HashedInputs(NamedTuple):
     chunk: Tensor
     lengths: Tensor | None
 
-    def config(self, options: HashedOptions) -> HashedConfig:
-        """The arguments of a call besides q, k and v."""
-        rounds = Rounds(self.order, self.chunk, options.size, self.lengths)
-        return HashedConfig(rounds, options.causal, options.scale)
+    def tiles(self, options: HashedOptions) -> Iterator[tuple[Layout, Slab]]:
+        """The tiles of a call."""
+        return cut_tiles(Rounds(self.order, self.chunk, options.size, self.lengths), options.causal)
 
 
 class HashedOptions(NamedTuple):
@@ -47,15 +47,15 @@ class HashedOptions(NamedTuple):
     scale: float
 
 
-def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, config: HashedConfig) -> Tensor:
+def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: Rounds, causal: bool, scale: float) -> Tensor:
     """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``.
 
     A query sees itself only if it sees nothing else; padded positions, whose v is zero, get zeros.
     """
-    rounds, inverse = config.rounds, inverse_norms(k.detach()).flatten()
     rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
+    inverse = inverse_norms(k.detach()).flatten()
     inputs = HashedInputs(rows, keys, values, inverse, rounds.order, rounds.chunk, rounds.lengths)
-    return ROUNDS(inputs, HashedOptions(rounds.size, config.causal, config.scale)).view(q.shape)
+    return ROUNDS(inputs, HashedOptions(rounds.size, causal, scale)).view(q.shape)
 
 
 def inverse_norms(k: Tensor) -> Tensor:
@@ -67,19 +67,19 @@ def inverse_norms(k: Tensor) -> Tensor:
 
 def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tensor]:
     q, _, v, *_ = inputs
-    config = inputs.config(options)
-    compute_dtype = _choose_compute_dtype(q, "forward", config)
+    compute_dtype = _choose_compute_dtype(q, "forward", options.size)
     out = torch.empty_like(q, dtype=widen(q[:0]).dtype)
     lse = out.new_empty(len(out))
-    for layout, slab in config.tiles():
+    for layout, slab in inputs.tiles(options):
         mask, empty_rows = layout.mask(slab, compute_dtype)
         key_indices = layout.keys(slab)
         query_indices = layout.queries(key_indices, slab)
         keys, values = _gather_keys(layout, key_indices, inputs, compute_dtype)
         rows = gather_rows(q, query_indices).to(compute_dtype)
-        part_out, part_lse = _attend(FusedInputs(rows, keys, values, mask), config.scale)
+        part_out, part_lse = _attend(FusedInputs(rows, keys, values, mask), options.scale)
         part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
-        _merge_part(layout.is_first, out, lse, *(layout.trim(x, slab) for x in (query_indices, part_out, part_lse)))
+        parts = (layout.trim(x, slab) for x in (query_indices, part_out, part_lse))
+        _merge_part(not layout.earlier_chunks, out, lse, *parts)
     self_only = _find_self_only(lse)
     return out.index_copy_(0, self_only, v.index_select(0, self_only).to(out.dtype)).to(q.dtype), lse
 
@@ -89,18 +89,18 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     inputs, out, lse = saved
     q, k, v, inverse, *_ = inputs
-    config, self_only, grad = inputs.config(options), _find_self_only(lse), grad.contiguous()
+    self_only, grad = _find_self_only(lse), grad.contiguous()
     lse = lse.index_fill(0, self_only, 0)  # exp(-inf - 0) is 0, as required
-    compute_dtype = _choose_compute_dtype(q, "backward", config)
+    compute_dtype = _choose_compute_dtype(q, "backward", options.size)
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
-    for layout, slab in config.tiles():
+    for layout, slab in inputs.tiles(options):
         mask, _ = layout.mask(slab, compute_dtype)
         key_indices = layout.keys(slab)
         query_indices = layout.queries(key_indices, slab)
         part_grad, rows, part_out = (gather_rows(x, query_indices).to(compute_dtype) for x in (grad, q, out))
         keys, values = _gather_keys(layout, key_indices, inputs, compute_dtype)
         part = SavedSoftmax(FusedInputs(rows, keys, values, mask), part_out, gather_rows(lse, query_indices))
-        part_grad_q, part_grad_k, part_grad_v = _attend_backward(part_grad, part, config.scale)
+        part_grad_q, part_grad_k, part_grad_v = _attend_backward(part_grad, part, options.scale)
         grad_q.index_add_(0, layout.trim(query_indices, slab), layout.trim(part_grad_q, slab).to(grad_q.dtype))
         _scatter_add(grad_k, key_indices, part_grad_k)
         _scatter_add(grad_v, key_indices, part_grad_v)
@@ -114,9 +114,9 @@ def _find_self_only(lse: Tensor) -> Tensor:
     return (lse == float("-inf")).nonzero()[:, 0]
 
 
-def _choose_compute_dtype(q: Tensor, operation: str, config: HashedConfig) -> torch.dtype:
-    """The dtype that a pass computes in."""
-    return fused_dtype(q, operation, min(config.rounds.size, ROWS_A_TILE), 2 * config.rounds.size)
+def _choose_compute_dtype(q: Tensor, operation: str, size: int) -> torch.dtype:
+    """The dtype that a pass over chunks of ``size`` positions computes in."""
+    return fused_dtype(q, operation, min(size, ROWS_A_TILE), 2 * size)
 
 
 def _gather_keys(

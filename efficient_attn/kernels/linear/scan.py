@@ -10,7 +10,7 @@ pass goes over them once in each direction and recomputes them. Shapes are those
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,43 +19,18 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..native import cpp_scan
 from . import chunks, scan_op
 from .chunks import CHUNK
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, OutputGrads, SavedRows, Stretch, divide
+from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 from .scan_state import ScanState
-from .sums import KERNEL, Sums, split_arguments, start_sums, unpack_past
+from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
 
 def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = None) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
     if torch.compiler.is_compiling():
         return scan_op.scan(config, q, keys, past)
-    arguments = (config, q, *keys, *unpack_past(past), *config.parameters)
+    arguments = (config, q, *keys, *(past or NO_PAST), *config.parameters)
     out, *sums, _ = cast(tuple[Tensor, ...], _ScanFunction.apply(*arguments))
     return out, Sums(*sums)
-
-
-class ScanKernel(Protocol):
-    """A kernel for one stretch, chunk by chunk. See `chunks`."""
-
-    def attend(self, x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor | None:
-        """See `chunks.attend`."""
-        ...
-
-    def backward_queries(
-        self, grads: OutputGrads, keys: Stretch, state: ScanState
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        """See `chunks.backward_queries`."""
-        ...
-
-    def backward_keys(
-        self,
-        x: Tensor,
-        keys: Stretch,
-        grads: OutputGrads,
-        grad_state: ScanState,
-        references: list[Tensor | None],
-    ) -> tuple[Tensor, Tensor]:
-        """See `chunks.backward_keys`."""
-        ...
 
 
 class _ScanFunction(KernelFunction):
@@ -64,14 +39,14 @@ class _ScanFunction(KernelFunction):
     @staticmethod
     def forward(config: LinearConfig, q: Tensor, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
-        state = _make_state(config, start_sums(config, keys, past))
+        state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
         out = q.new_empty(*q.shape[:3], keys.v.shape[2])
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in _cut_stretches(config, q, keys.k):
             x, _ = config.queries(q[:, :, rows], rows)
             out_rows = out[:, :, rows]
             top = out_rows if out.dtype == state.kv.dtype else state.kv.new_empty(out_rows.shape)
-            total = _choose_kernel(config).attend(x, config.stretch(keys, rows), state, top)
+            total = kernel.attend(x, config.stretch(keys, rows), state, top)
             if totals is not None and total is not None:
                 totals[:, :, rows] = total
             divide(config, top, total, out_rows)
@@ -79,10 +54,9 @@ class _ScanFunction(KernelFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.config, q, *arguments = inputs
-        keys, past = split_arguments(arguments)
+        ctx.config, *arguments = inputs
         out, _, _, reference, totals = output
-        ctx.save_for_backward(q, *keys, *past, out, totals)
+        ctx.save_for_backward(*arguments[: 1 + N_KEYS + len(NO_PAST)], out, totals)
         ctx.mark_non_differentiable(*(x for x in (reference, totals) if x is not None))
         ctx.set_materialize_grads(False)
 
@@ -92,7 +66,7 @@ class _ScanFunction(KernelFunction):
         saved = ctx.saved_tensors  # read once: checkpointing allows no second read
         *_, out, _ = saved
         _, _, *needs = ctx.needs_input_grad
-        gradients = partial(_gradients, ctx.config, bool(split_arguments(needs)[1].kv))
+        gradients = partial(_gradients, ctx.config, needs[N_KEYS])
         grad = torch.zeros_like(out) if grad is None else grad
         return None, *differentiate_once(KERNEL, gradients, grad, grad_kv, grad_z, *saved)
 
@@ -103,34 +77,18 @@ def _gradients(
     """Gradients by all arguments of `_ScanFunction` but config."""
     q, *arguments, out, totals = saved
     keys, past = split_arguments(arguments)
-    call = _BackwardCall(config, q, keys, SavedRows(grad, out, *config.divisors(totals)))
-    tape, state = FeatureTape(config), _make_state(config, start_sums(config, keys, past))
+    tape, saved_rows = FeatureTape(config), SavedRows(grad, out, *config.divisors(totals))
+    state = _make_state(config, start_sums(config, keys, past))
     end_grads = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((grad_kv, state.kv), (grad_z, state.z))]
-    grad_q, references = _backward_queries(call, tape, state)
+    grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)
     grad_state = _make_state(config, Sums(*end_grads))
-    grad_k, grad_v, grad_logs = _backward_keys(call, tape, references, grad_state)
+    grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
     past_grads = (grad_state.kv, grad_state.z) if has_past else (None, None)
     return grad_q, grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
 
 
-class _BackwardCall(NamedTuple):
-    """The arguments of a backward pass."""
-
-    config: LinearConfig
-    q: Tensor
-    keys: KeyInputs
-    rows: SavedRows
-
-    def cut(self) -> list[slice]:
-        return _cut_stretches(self.config, self.q, self.keys.k)
-
-
 def _make_state(config: LinearConfig, sums: Sums) -> ScanState:
     return ScanState(sums, decays=config.decays, steady=config.steady, divides=config.divisor is not None)
-
-
-def _choose_kernel(config: LinearConfig) -> ScanKernel:
-    return cpp_scan if config.native else chunks
 
 
 def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
@@ -139,32 +97,38 @@ def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
 
 
 def _backward_queries(
-    call: _BackwardCall, tape: FeatureTape, state: ScanState
+    tape: FeatureTape, q: Tensor, keys: KeyInputs, saved_rows: SavedRows, state: ScanState
 ) -> tuple[Tensor, list[list[Tensor | None]]]:
     """First to last stretch, recomputing the state. Returns the gradient, and each stretch's references before its
     chunks."""
-    grad_q, stretch_references = torch.empty_like(call.q), []
-    for rows in call.cut():
-        _, backward = tape.record_queries(call.q, rows)
-        stretch, grads = call.config.stretch(call.keys, rows), call.rows.divide_backward(rows)
-        grad_x, references = _choose_kernel(call.config).backward_queries(grads, stretch, state)
+    config, grad_q, stretch_references = tape.config, torch.empty_like(q), []
+    kernel = cpp_scan if config.native else chunks
+    for rows in _cut_stretches(config, q, keys.k):
+        _, backward = tape.record_queries(q, rows)
+        stretch, grads = config.stretch(keys, rows), saved_rows.divide_backward(rows)
+        grad_x, references = kernel.backward_queries(grads, stretch, state)
         grad_q[:, :, rows] = backward(grad_x)
         stretch_references.append(references)
     return grad_q, stretch_references
 
 
 def _backward_keys(
-    call: _BackwardCall, tape: FeatureTape, stretch_references: list[list[Tensor | None]], grad_state: ScanState
+    tape: FeatureTape,
+    q: Tensor,
+    keys: KeyInputs,
+    saved_rows: SavedRows,
+    stretch_references: list[list[Tensor | None]],
+    grad_state: ScanState,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Last to first stretch, accumulating the gradient by the state."""
-    grad_k, grad_v = torch.empty_like(call.keys.k), torch.empty_like(call.keys.v)
-    grad_logs = None if call.keys.logs is None else torch.empty_like(call.keys.logs)
-    for rows, references in zip(reversed(call.cut()), reversed(stretch_references), strict=True):
-        x, _ = call.config.queries(call.q[:, :, rows], rows)
-        stretch, backward = tape.record_keys(call.keys, rows)
-        grad_y, grad_v[:, rows] = _choose_kernel(call.config).backward_keys(
-            x, stretch, call.rows.divide_backward(rows), grad_state, references
-        )
+    config, grad_k, grad_v = tape.config, torch.empty_like(keys.k), torch.empty_like(keys.v)
+    grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
+    kernel, stretches = cpp_scan if config.native else chunks, _cut_stretches(config, q, keys.k)
+    for rows, references in zip(reversed(stretches), reversed(stretch_references), strict=True):
+        x, _ = config.queries(q[:, :, rows], rows)
+        stretch, backward = tape.record_keys(keys, rows)
+        grads = saved_rows.divide_backward(rows)
+        grad_y, grad_v[:, rows] = kernel.backward_keys(x, stretch, grads, grad_state, references)
         grad_k[:, rows], grad_a = backward(grad_y)
         if grad_logs is not None and grad_a is not None:
             grad_logs[:, rows] = grad_a

@@ -15,7 +15,7 @@ from ..native import cpp_scan
 from . import chunks
 from .linear_config import KeyInputs, LinearConfig, OutputGrads, Stretch
 from .scan_state import ScanState
-from .sums import Sums, apply_divisor, start_sums, unpack_past
+from .sums import Sums, apply_divisor, start_sums
 
 
 class ScanInputs(NamedTuple):
@@ -48,16 +48,9 @@ class ScanFlags(NamedTuple):
     use_cpp: bool
 
 
-class ScanGrads(NamedTuple):
-    """Gradients by the results of the op: rows before division, their sums of weights, and the sums after them."""
-
-    grad_top: Tensor
-    grad_total: Tensor
-    grad_kv: Tensor
-    grad_z: Tensor
-
-
 INPUT_TYPES, FLAG_TYPES = get_type_hints(ScanInputs), get_type_hints(ScanFlags)
+# of the gradients by the op's results: rows before division, their sums of weights, and the sums after them
+GRAD_TYPES = dict.fromkeys(("grad_top", "grad_total", "grad_kv", "grad_z"), Tensor)
 
 
 def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None) -> tuple[Tensor, Sums]:
@@ -65,7 +58,7 @@ def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None) ->
     all_positions = slice(0, q.shape[2])
     x, _ = config.queries(q, all_positions)
     y, v, a = config.stretch(keys, all_positions)
-    kv, z, reference = start_sums(config, keys, unpack_past(past))
+    kv, z, reference = start_sums(config, keys, past)
     flags = ScanFlags(reference is not None, config.decays, config.steady, config.native)
     zero = kv.new_zeros(len(kv)) if reference is None else reference
     top, total, kv, z, end_reference = _scan_op(*ScanInputs(x, y, v, a, kv, z, zero), *flags)
@@ -104,12 +97,9 @@ def _run_backward(
     return grad_x, grad_y, grad_v, grad_a, grad_state.kv, grad_state.z
 
 
-def _backward_shapes(
-    grad_top: Tensor, grad_total: Tensor, grad_kv: Tensor, grad_z: Tensor, *arguments: Any
-) -> tuple[Tensor, ...]:
-    inputs, _ = _split(arguments)
-    grad_a = inputs.y.new_empty(0) if inputs.a is None else inputs.a.new_empty(inputs.a.shape)
-    return *(t.new_empty(t.shape) for t in inputs[:3]), grad_a, *(t.new_empty(t.shape) for t in (grad_kv, grad_z))
+def _backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    (x, y, v, a, kv, z, _), _ = _split(arguments[len(GRAD_TYPES) :])
+    return tuple(t.new_empty(t.shape) for t in (x, y, v, y.new_empty(0) if a is None else a, kv, z))
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -128,7 +118,7 @@ def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
 
 
 set_signature(_run, {**INPUT_TYPES, **FLAG_TYPES}, 5)
-set_signature(_run_backward, {**get_type_hints(ScanGrads), **INPUT_TYPES, **FLAG_TYPES}, 6)
+set_signature(_run_backward, {**GRAD_TYPES, **INPUT_TYPES, **FLAG_TYPES}, 6)
 _scan_op = make_op("scan", _run, _shapes)
 _scan_backward_op = make_op("scan_backward", _run_backward, _backward_shapes)
 _scan_op.register_autograd(_backward, setup_context=_setup_context)

@@ -58,7 +58,8 @@ class ScanState:
         heads, count = len(self.kv), len(y) // len(self.kv)
         if count == 1:
             return self._current_sums()
-        coefficients = _chunks_before(y, heads, count) if weights is None else weights.sums
+        # by default the chunks before each chunk, and before the end
+        coefficients = y.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1) if weights is None else weights.sums
 
         def sum_before(chunk_sums: Tensor, state: Tensor) -> Tensor:
             past_sums, flat = coefficients @ chunk_sums.view(heads, count, -1), state.reshape(heads, 1, -1)
@@ -101,11 +102,10 @@ class ScanState:
         kv = sum_after(x.mT @ weigh_past(grad_tops, weights), self.kv)
         if not self.divides:
             return self._split_sums(kv, None)
-        grad_z = (
-            self.z.new_zeros(len(x), self.z.shape[1])
-            if grad_totals is None
-            else _key_sum_gradient(x, grad_totals, weights)
-        )
+        if grad_totals is None:
+            grad_z = self.z.new_zeros(len(x), self.z.shape[1])
+        else:
+            grad_z = _key_sum_gradient(x, grad_totals, weights)
         return self._split_sums(kv, sum_after(grad_z, self.z))
 
     def advance_backward(
@@ -132,15 +132,10 @@ class ScanState:
     def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
         """Split sums ``[Bh, C + 1, .]`` into those of chunks, and the last as the state's: a copy, so that it does not
         keep all chunks' alive."""
-        chunk_sums, end_sums = ([x[:, rows] for x in (kv, z) if x is not None] for rows in (slice(None, -1), -1))
-        shapes = self.kv.shape[1:], self.z.shape[1:]
-        folded = [x.reshape(-1, *shape) for x, shape in zip(chunk_sums, shapes, strict=False)]
-        last = [x.clone().view(-1, *shape) for x, shape in zip(end_sums, shapes, strict=False)]
-        return (
-            PastSums(folded[0], None, (last[0], self.z))
-            if z is None
-            else PastSums(*folded, end_sums=(last[0], last[1]))
-        )
+        past_kv, end_kv = kv[:, :-1].reshape(-1, *self.kv.shape[1:]), kv[:, -1].clone().view(self.kv.shape)
+        if z is None:
+            return PastSums(past_kv, None, (end_kv, self.z))
+        return PastSums(past_kv, z[:, :-1].flatten(0, 1), (end_kv, z[:, -1].clone()))
 
 
 class PastSums(NamedTuple):
@@ -153,11 +148,6 @@ class PastSums(NamedTuple):
 
 def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:
     return (weigh_past(grad_totals, weights).mT @ x)[:, 0]
-
-
-def _chunks_before(like: Tensor, heads: int, count: int) -> Tensor:
-    """The chunks before each chunk, and before the end, as ones in ``[Bh, C + 1, C]``."""
-    return like.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1)
 
 
 def _sum_keys(y: Tensor, weights: ChunkWeights | None) -> Tensor:

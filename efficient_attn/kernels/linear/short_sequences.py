@@ -12,7 +12,7 @@ sequences.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -106,22 +106,13 @@ def _attend(config: LinearConfig, causal: bool, q: Tensor, keys: KeyInputs) -> t
     return out.view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
 
 
-class _SavedShort(NamedTuple):
-    """What the backward pass needs of some heads."""
-
-    q: Tensor
-    keys: KeyInputs
-    rows: SavedRows
-
-
 def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_ShortFunction` from q on."""
     q, *key_tensors, out, totals = saved
     keys, tape = KeyInputs(*key_tensors), FeatureTape(config)
     parts = _cut_lanes(config, q, keys.k, causal)
     if len(parts) == 1:
-        whole = _SavedShort(q, keys, SavedRows(grad, out, *config.divisors(totals)))
-        grads, grad_a = _lane_gradients(tape, causal, whole)
+        grads, grad_a = _lane_gradients(tape, causal, q, keys, SavedRows(grad, out, *config.divisors(totals)))
         grads = (g.to(x.dtype) for g, x in zip(grads, (q, keys.k, keys.v), strict=True))
         grad_logs = None if keys.logs is None or grad_a is None else grad_a.to(keys.logs.dtype)
         return *grads, None, grad_logs, *tape.grad_parameters
@@ -129,19 +120,19 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
     grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
     for lanes in parts:
         divisors = config.divisors(None if totals is None else totals[lanes])
-        part = _SavedShort(q[lanes], keys.lanes(lanes), SavedRows(grad[lanes], out[lanes], *divisors))
-        (grad_q[lanes], grad_k[lanes], grad_v[lanes]), grad_a = _lane_gradients(tape, causal, part)
+        saved_rows = SavedRows(grad[lanes], out[lanes], *divisors)
+        grads, grad_a = _lane_gradients(tape, causal, q[lanes], keys.lanes(lanes), saved_rows)
+        grad_q[lanes], grad_k[lanes], grad_v[lanes] = grads
         if grad_logs is not None and grad_a is not None:
             grad_logs[lanes] = grad_a
     return grad_q, grad_k, grad_v, None, grad_logs, *tape.grad_parameters
 
 
 def _lane_gradients(
-    tape: FeatureTape, causal: bool, saved: _SavedShort
+    tape: FeatureTape, causal: bool, q: Tensor, keys: KeyInputs, saved_rows: SavedRows
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
     """Gradients of some lanes by q, k and v, and by logs."""
-    (q, keys, saved_rows), config = saved, tape.config
-    query_rows = slice(0, q.shape[2])
+    config, query_rows = tape.config, slice(0, q.shape[2])
     x, backward_q = tape.record_queries(q, query_rows)
     (y, values, a), backward_k = tape.record_keys(keys, slice(0, keys.k.shape[1]))
     grad_tops, grad_totals = saved_rows.divide_backward(query_rows)

@@ -44,30 +44,18 @@ def make_sums(config: LinearConfig, rows: int, width: int, value_width: int, lik
     return Sums(like.new_zeros(rows, features, value_width), like.new_zeros(rows, features), reference)
 
 
-class Past(NamedTuple):
-    """The sums before a call, as arguments of an autograd function."""
-
-    kv: Tensor | None = None
-    z: Tensor | None = None
-    reference: Tensor | None = None
+N_KEYS, NO_PAST = len(KeyInputs._fields), (None,) * len(Sums._fields)
 
 
-N_KEYS, N_PAST = len(KeyInputs._fields), len(Past._fields)
-
-
-def unpack_past(past: Sums | None) -> Past:
-    """The past of a call, if it has any."""
-    return Past() if past is None else Past(*past)
-
-
-def split_arguments(arguments: Sequence[Any]) -> tuple[KeyInputs, Past]:
+def split_arguments(arguments: Sequence[Any]) -> tuple[KeyInputs, Sums | None]:
     """Keys and past of the flat arguments of an autograd function, whatever follows."""
-    return KeyInputs(*arguments[:N_KEYS]), Past(*arguments[N_KEYS : N_KEYS + N_PAST])
+    kv, *others = arguments[N_KEYS : N_KEYS + len(NO_PAST)]
+    return KeyInputs(*arguments[:N_KEYS]), None if kv is None else Sums(kv, *others)
 
 
-def start_sums(config: LinearConfig, keys: KeyInputs, past: Past) -> Sums:
+def start_sums(config: LinearConfig, keys: KeyInputs, past: Sums | None) -> Sums:
     """The past as tensors that may be added to."""
-    if past.kv is None or past.z is None:
+    if past is None:
         rows, _, width = keys.k.shape
         weighted = keys.logs is not None or config.phi.scaled
         return make_sums(config, rows, width, keys.v.shape[2], keys.v[:0], weighted=weighted)
@@ -78,7 +66,7 @@ def sum_keys(config: LinearConfig, keys: KeyInputs, past: Sums | None = None) ->
     """The sums over all valid keys, added to those before."""
     if torch.compiler.is_compiling():
         return _sum_at_once(config, keys, past)
-    arguments = (config, *keys, *unpack_past(past), *config.parameters)
+    arguments = (config, *keys, *(past or NO_PAST), *config.parameters)
     return Sums(*cast(tuple[Tensor, ...], _SumKeysFunction.apply(*arguments)))
 
 
@@ -113,7 +101,7 @@ def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = No
 def _sum_at_once(config: LinearConfig, keys: KeyInputs, past: Sums | None) -> Sums:
     """`sum_keys` in torch's own operations, with the features of all keys: the compiler may split them."""
     y, v, a = config.stretch(keys, slice(0, keys.k.shape[1]))
-    kv, z, reference = start_sums(config, keys, unpack_past(past))
+    kv, z, reference = start_sums(config, keys, past)
     if a is not None and reference is not None:
         scale = rescale(config, a, reference, kv.dtype)
         y, reference = y * scale.weights, scale.reference
@@ -190,7 +178,7 @@ class _SumKeysFunction(KernelFunction):
         ctx.config, *arguments = inputs
         keys, past = split_arguments(arguments)
         _, _, reference = output
-        ctx.save_for_backward(*keys, past.reference, reference)
+        ctx.save_for_backward(*keys, None if past is None else past.reference, reference)
         if reference is not None:
             ctx.mark_non_differentiable(reference)
 
@@ -198,7 +186,7 @@ class _SumKeysFunction(KernelFunction):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_kv, grad_z, _ = grads
         _, *needs = ctx.needs_input_grad
-        gradients = partial(_sum_keys_gradients, ctx.config, bool(split_arguments(needs)[1].kv))
+        gradients = partial(_sum_keys_gradients, ctx.config, needs[N_KEYS])
         return None, *differentiate_once(KERNEL, gradients, grad_kv, grad_z, *ctx.saved_tensors)
 
 

@@ -76,10 +76,7 @@ def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    grad_weights, grad_x = _gradients((True, True), grad, weights, x)
-    assert grad_weights is not None
-    assert grad_x is not None
-    return grad_weights, grad_x
+    return cast(tuple[Tensor, Tensor], _gradients((True, True), grad, weights, x))
 
 
 def _shapes(_: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ is the sigmoid of the sum: slower, correct for any size.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -81,61 +82,34 @@ def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions,
     return scores
 
 
-class _Head(NamedTuple):
-    """The inputs of one key-value head: ``x [G, N, A]``, ``y [M, A]``, twice the sums' parts; v, -2 u, and valid keys.
-
-    far_x, far_y: queries and keys with numbers whose exponentials overflow, if any.
-    """
-
-    x: Tensor
-    y: Tensor
-    v: Tensor
-    u: Tensor
-    valid: Tensor | None
-    exp_x: Tensor
-    exp_y: Tensor
-    far_x: Tensor | None
-    far_y: Tensor | None
-
-
-def _split_heads(inputs: AdditiveInputs) -> Iterator[tuple[int, int, _Head]]:
-    """Every row of the batch and key-value head, with its inputs."""
+def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
+    """Every row of the batch and key-value head, in blocks."""
     x, y, v, u, valid = inputs
-    rows, keys, reach = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y, MAX_EXPONENT[x.dtype]
+    rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
     exp_rows, exp_keys = rows.exp(), keys.exp()
-    for b in range(y.shape[0]):
-        for h in range(y.shape[1]):
-            far_x, far_y = (rows[b, h].abs() > reach).any(-1).any(0), (keys[b, h].abs() > reach).any(-1)
-            yield (
-                b,
-                h,
-                _Head(
-                    x=rows[b, h],
-                    y=keys[b, h],
-                    v=v[b, h],
-                    u=-2 * u[h],
-                    valid=None if valid is None else valid[b],
-                    exp_x=exp_rows[b, h],
-                    exp_y=exp_keys[b, h],
-                    far_x=far_x if far_x.any() else None,
-                    far_y=far_y if far_y.any() else None,
-                ),
-            )
+    for b, h in product(range(y.shape[0]), range(y.shape[1])):
+        head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
+        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
 
 
 class _HeadBlocks:
-    """The blocks of a head's queries, each with the number of keys that any of them may see, and blocks of those
-    keys."""
+    """One key-value head in blocks of queries and keys: ``x [G, N, A]`` and ``y [M, A]``, twice the sums' parts, their
+    exponentials, v, -2 u, and the valid keys. far_x, far_y: queries and keys whose exponentials overflow, if any."""
 
-    def __init__(self, head: _Head, options: AdditiveOptions) -> None:
-        self.head, self.options = head, options
-        self.block_rows = max(1, BLOCK_ELEMENTS // (BLOCK_KEYS * head.x.shape[0] * head.x.shape[2]))
-        self.unit = head.x.new_ones(())
-        self.buffer = head.x.new_empty(head.x.shape[0] * self.block_rows * BLOCK_KEYS * head.x.shape[2])
+    def __init__(self, head: AdditiveInputs, exp_x: Tensor, exp_y: Tensor, options: AdditiveOptions) -> None:
+        self.x, self.y, self.v, self.u, self.valid = head
+        self.exp_x, self.exp_y, self.options = exp_x, exp_y, options
+        reach, (groups, _, width) = MAX_EXPONENT[exp_x.dtype], exp_x.shape
+        far_x, far_y = (self.x.abs() > reach).any(-1).any(0), (self.y.abs() > reach).any(-1)
+        self.far_x, self.far_y = (far if far.any() else None for far in (far_x, far_y))
+        self.block_rows = max(1, BLOCK_ELEMENTS // (BLOCK_KEYS * groups * width))
+        self.unit = exp_x.new_ones(())
+        self.buffer = exp_x.new_empty(groups * self.block_rows * BLOCK_KEYS * width)
 
     def rows(self) -> Iterator[tuple[slice, int]]:
-        m = self.head.y.shape[0]
-        for rows in cut_range(self.head.x.shape[1], self.block_rows):
+        """Blocks of queries, each with the number of keys that any of them may see."""
+        m = self.y.shape[0]
+        for rows in cut_range(self.x.shape[1], self.block_rows):
             last = self.options.start + rows.stop if self.options.causal else m
             yield rows, max(0, min(last, m))
 
@@ -144,20 +118,19 @@ class _HeadBlocks:
 
         The formula of a pair depends only on its own query and key, so that later keys change nothing.
         """
-        head = self.head
-        x, y = head.exp_x[:, rows, None], head.exp_y[keys]
+        x, y = self.exp_x[:, rows, None], self.exp_y[keys]
         shape = *x.shape[:2], *y.shape
         out = self.buffer[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
         torch.addcmul(self.unit, x, y, out=out).reciprocal_()
-        if head.far_y is not None and (far := head.far_y[keys]).any():
-            out[:, :, far] = (-head.x[:, rows, None] - head.y[keys][far]).sigmoid_()
-        if head.far_x is not None and (far := head.far_x[rows]).any():
-            out[:, far] = (-head.x[:, rows][:, far, None] - head.y[keys]).sigmoid_()
+        if self.far_y is not None and (far := self.far_y[keys]).any():
+            out[:, :, far] = (-self.x[:, rows, None] - self.y[keys][far]).sigmoid_()
+        if self.far_x is not None and (far := self.far_x[rows]).any():
+            out[:, far] = (-self.x[:, rows][:, far, None] - self.y[keys]).sigmoid_()
         return out
 
     def mask_scores(self, scores: Tensor, rows: slice, keys: slice) -> Tensor:
         """`_mask_scores` with the head's padding."""
-        valid = None if self.head.valid is None else self.head.valid[keys]
+        valid = None if self.valid is None else self.valid[keys]
         return _mask_scores(scores, valid, self.options, rows, keys)
 
 
@@ -165,18 +138,17 @@ def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, 
     x, y, v, *_ = inputs
     out, all_lse = x.new_zeros(*x.shape[:3], v.shape[3]), x.new_zeros(x.shape[:3])
     grouped_out, grouped_lse = (part.unflatten(1, (y.shape[1], -1)) for part in (out, all_lse))
-    for b, h, head in _split_heads(inputs):
-        blocks = _HeadBlocks(head, options)
+    for b, h, blocks in _split_heads(inputs, options):
         for rows, key_count in blocks.rows():
             if not key_count:
                 continue
-            scores = x.new_empty(head.x.shape[0], rows.stop - rows.start, key_count)
+            scores = x.new_empty(blocks.x.shape[0], rows.stop - rows.start, key_count)
             for keys in cut_range(key_count, BLOCK_KEYS):
-                scores[..., keys] = blocks.reciprocals(rows, keys) @ head.u
+                scores[..., keys] = blocks.reciprocals(rows, keys) @ blocks.u
             scores = blocks.mask_scores(scores, rows, slice(0, key_count))
             lse = scores.logsumexp(-1)
             lse.masked_fill_(lse.isinf(), 0)  # of a query that sees no key: its weights are then zeros
-            grouped_out[b, h, :, rows] = (scores - lse[..., None]).exp_() @ head.v[:key_count]
+            grouped_out[b, h, :, rows] = (scores - lse[..., None]).exp_() @ blocks.v[:key_count]
             grouped_lse[b, h, :, rows] = lse
     return out, all_lse
 
@@ -190,18 +162,14 @@ def _gradients(
     grouped_grad_x, grouped_grad, grouped_lse, grouped_delta = (
         part.unflatten(1, (groups, -1)) for part in (grad_x, grad, lse, delta)
     )
-    for b, h, head in _split_heads(saved.inputs):
-        blocks = _HeadBlocks(head, options)
+    for b, h, blocks in _split_heads(saved.inputs, options):
         for rows, key_count in blocks.rows():
-            block_grad, block_lse, block_delta = (
-                grouped_grad[b, h, :, rows],
-                grouped_lse[b, h, :, rows, None],
-                grouped_delta[b, h, :, rows, None],
-            )
+            block_lse, block_delta = (x[b, h, :, rows, None] for x in (grouped_lse, grouped_delta))
+            block_grad = grouped_grad[b, h, :, rows]
             for keys in cut_range(key_count, BLOCK_KEYS):
                 r = blocks.reciprocals(rows, keys)
-                weights = (blocks.mask_scores(r @ head.u, rows, keys) - block_lse).exp_()
-                grad_score = weights * (block_grad @ head.v[keys].mT - block_delta)
+                weights = (blocks.mask_scores(r @ blocks.u, rows, keys) - block_lse).exp_()
+                grad_score = weights * (block_grad @ blocks.v[keys].mT - block_delta)
                 grad_v[b, h, keys] += weights.flatten(0, 1).mT @ block_grad.flatten(0, 1)
                 grad_u[h] += grad_score.flatten() @ r.flatten(0, 2)
                 slopes = torch.addcmul(r, r, r, value=-1).mul_(grad_score[..., None])  # dr/dx = -2 (r - r^2)

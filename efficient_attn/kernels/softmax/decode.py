@@ -22,17 +22,14 @@ from torch import Tensor
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint
 from ..custom_ops import in_functorch_transform, make_op
-from ..derivatives import vmap_serially
+from ..derivatives import vmap_serially, wants_gradient
 from ..half_precision import has_native_products
 from ..native.building import call, make_integers
 from ..products import has_onednn
-from .fused import wants_gradient
 from .merge import FusedInputs, FusedOptions, attend, join_parts
 
 MAX_ROWS = 32  # above this its products are no longer small
-MIN_KEY_ELEMENTS = (
-    2**15
-)  # numbers in a head's keys: with fewer, the overhead of calls decides, and one call has the least
+MIN_KEY_ELEMENTS = 2**15  # numbers in a head's keys: with fewer, the overhead of calls decides, least with one call
 LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 CPP_DTYPES = (torch.float32, torch.float64)
@@ -45,12 +42,8 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
 
     None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
     """
-    supported = (
-        q.shape[2] <= MAX_ROWS
-        and q.dtype in TUNED_DTYPES
-        and q.device.type == "cpu"
-        and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
-    )
+    supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
+    supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
     supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
     if not supported or torch.compiler.is_compiling() or wants_gradient(q, k, v):

@@ -17,16 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..custom_ops import in_functorch_transform
+from ..derivatives import wants_gradient
 from ..half_precision import fused_dtype
 from . import merge
 from .merge import FusedInputs, FusedOptions
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 MIN_FLATTENED_ELEMENTS = 2**18  # numbers of queries and keys from which on a copy costs more than a few views
-GROUP_PARTS = (
-    4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
-)
-
+GROUP_PARTS = 4  # of a group's heads at least: their gradients are then half of the keys repeated for each
 # whether torch's version has a kernel that supports groups, without gradients for each head
 KERNEL_SUPPORTS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
@@ -69,11 +67,6 @@ def attend_differentiable(
     mask = None if allowed is None else additive_mask(allowed, fused_dtype(q, "forward", q.shape[2], k.shape[2]))
     inputs = FusedInputs(contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), mask)
     return FUSED(inputs, FusedOptions(causal, scale))
-
-
-def wants_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd is to follow a call with these tensors."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def supports_groups(q: Tensor, k: Tensor) -> bool:

@@ -13,9 +13,7 @@ from ...contract.mask import Mask
 from ..half_precision import matmul
 from .sdpa import attend
 
-MAX_EXPANDED_ELEMENTS = (
-    2**22
-)  # numbers of keys and values computed at a time: those of all heads would be the peak memory
+MAX_EXPANDED_ELEMENTS = 2**22  # numbers of keys and values at a time: those of all heads would be the peak memory
 
 
 def attend_absorbed(

@@ -42,11 +42,6 @@ class LocalOptions(NamedTuple):
     self_centred: bool
 
 
-def attend(inputs: LocalInputs, options: LocalOptions) -> Tensor:
-    """Local attention; a query without keys in its window gets zeros."""
-    return LOCAL_WINDOW(inputs, options)
-
-
 class _GatheredWindows:
     """The keys and values in the windows of some queries, each window by itself: ``[G, R, W, D or E]``."""
 
@@ -56,19 +51,15 @@ class _GatheredWindows:
         self.indices = self.positions.clamp(0, k.shape[0] - 1)
         self.keys, self.values = k[self.indices], v[self.indices]
 
-    def dot_keys(self, x: Tensor) -> Tensor:
-        """Products ``[G, R, W]`` of ``x [G, R, D]`` and keys."""
-        return (self.keys @ x[..., None])[..., 0]
+    @staticmethod
+    def dot(x: Tensor, rows: Tensor) -> Tensor:
+        """Products ``[G, R, W]`` of ``x [G, R, D]`` and the keys or values."""
+        return (rows @ x[..., None])[..., 0]
 
-    def dot_values(self, x: Tensor) -> Tensor:
-        return (self.values @ x[..., None])[..., 0]
-
-    def sum_keys(self, weights: Tensor) -> Tensor:
-        return (weights[..., None, :] @ self.keys)[..., 0, :]
-
-    def sum_values(self, weights: Tensor) -> Tensor:
-        """Sums ``[G, R, E]`` of values by ``weights [G, R, W]``."""
-        return (weights[..., None, :] @ self.values)[..., 0, :]
+    @staticmethod
+    def weigh(weights: Tensor, rows: Tensor) -> Tensor:
+        """Sums ``[G, R, D]`` of the keys or values by ``weights [G, R, W]``."""
+        return (weights[..., None, :] @ rows)[..., 0, :]
 
     def add_weighted(self, total: Tensor, weights: Tensor, x: Tensor) -> None:
         """Add to a row for each key ``x [G, R, D]`` of every query by its weight."""
@@ -85,17 +76,13 @@ class _SharedStretch:
         self.positions = self.indices = torch.arange(self.span.start, self.span.stop, device=k.device)
         self.keys, self.values = k[self.span], v[self.span]
 
-    def dot_keys(self, x: Tensor) -> Tensor:
-        return x @ self.keys.mT
+    @staticmethod
+    def dot(x: Tensor, rows: Tensor) -> Tensor:
+        return x @ rows.mT
 
-    def dot_values(self, x: Tensor) -> Tensor:
-        return x @ self.values.mT
-
-    def sum_keys(self, weights: Tensor) -> Tensor:
-        return weights @ self.keys
-
-    def sum_values(self, weights: Tensor) -> Tensor:
-        return weights @ self.values
+    @staticmethod
+    def weigh(weights: Tensor, rows: Tensor) -> Tensor:
+        return weights @ rows
 
     def add_weighted(self, total: Tensor, weights: Tensor, x: Tensor) -> None:
         total[self.span] += weights.flatten(0, 1).mT @ x.flatten(0, 1)
@@ -105,7 +92,7 @@ class _WindowScores(NamedTuple):
     """The keys of some queries of a head, with distances from their centers, Gaussian weights, and scores ``[G, R,
     W]``."""
 
-    keys: _GatheredWindows | _SharedStretch
+    windows: _GatheredWindows | _SharedStretch
     distance: Tensor
     bell: Tensor
     scores: Tensor
@@ -115,15 +102,15 @@ def _score_windows(head: LocalInputs, options: LocalOptions, first: int) -> _Win
     """The scores of the queries ``q [G, R, D]`` of one head with ``k, v [M, D or E]``; first: the position of the
     first."""
     q, k, v, centres, valid = head
-    keys = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
-    distance = keys.positions - centres[..., None]
-    visible = (keys.positions >= 0) & (keys.positions < k.shape[0]) & (distance.abs() <= options.window)
+    windows = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
+    distance = windows.positions - centres[..., None]
+    visible = (windows.positions >= 0) & (windows.positions < k.shape[0]) & (distance.abs() <= options.window)
     if options.causal:
-        visible = visible & (keys.indices <= torch.arange(first, first + q.shape[1], device=q.device)[:, None])
+        visible = visible & (windows.indices <= torch.arange(first, first + q.shape[1], device=q.device)[:, None])
     if valid is not None:
-        visible = visible & valid[keys.indices]
-    scores = (keys.dot_keys(q) * q.shape[-1] ** -0.5).masked_fill_(~visible, float("-inf"))
-    return _WindowScores(keys, distance, (distance.square() * (-2 / options.window**2)).exp_(), scores)
+        visible = visible & valid[windows.indices]
+    scores = (windows.dot(q, windows.keys) * q.shape[-1] ** -0.5).masked_fill_(~visible, float("-inf"))
+    return _WindowScores(windows, distance, (distance.square() * (-2 / options.window**2)).exp_(), scores)
 
 
 Block = tuple[int, int, slice, slice]  # a row of the batch, a key-value head, all of its groups, some queries
@@ -150,7 +137,8 @@ def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor
     for block, scored in _score_blocks(inputs, options):
         lse = scored.scores.logsumexp(-1)
         lse.masked_fill_(lse.isinf(), 0)  # of a query that sees no key: its weights are then zeros
-        grouped_out[block] = scored.keys.sum_values((scored.scores - lse[..., None]).exp_() * scored.bell)
+        weights = (scored.scores - lse[..., None]).exp_() * scored.bell
+        grouped_out[block] = scored.windows.weigh(weights, scored.windows.values)
         grouped_lse[block] = lse
     return out, all_lse
 
@@ -165,19 +153,20 @@ def _gradients(
         x.unflatten(1, (k.shape[1], -1)) for x in (q, grad, lse, delta, grad_q, grad_centres)
     )
     for block, scored in _score_blocks(saved.inputs, options):
-        b, h, *_ = block
+        (b, h, *_), windows = block, scored.windows
         block_grad = grouped_grad[block]
         weights = (scored.scores - grouped_lse[block][..., None]).exp_()
         faded = weights * scored.bell
-        grad_faded = faded * scored.keys.dot_values(block_grad)
+        grad_faded = faded * windows.dot(block_grad, windows.values)
         grad_score = (grad_faded - weights * grouped_delta[block][..., None]) * scale
-        grouped_grad_q[block] = scored.keys.sum_keys(grad_score)
+        grouped_grad_q[block] = windows.weigh(grad_score, windows.keys)
         grouped_grad_centres[block] = (grad_faded * scored.distance).sum(-1) * (4 / options.window**2)
-        scored.keys.add_weighted(grad_k[b, h], grad_score, grouped_q[block])
-        scored.keys.add_weighted(grad_v[b, h], faded, block_grad)
+        windows.add_weighted(grad_k[b, h], grad_score, grouped_q[block])
+        windows.add_weighted(grad_v[b, h], faded, block_grad)
     return grad_q, grad_k, grad_v, grad_centres
 
 
-LOCAL_WINDOW = SoftmaxKernel(
+# a query without keys in its window gets zeros
+attend = SoftmaxKernel(
     "local attention", LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local"
 )

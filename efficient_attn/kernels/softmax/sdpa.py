@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
+from ..derivatives import wants_gradient
 from . import decode, fused
 
 MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
@@ -38,40 +41,27 @@ def attend(
     if not causal:
         allowed = None if valid is None else valid[:, None, None]
         return attend_fused(q, k, v, allowed=allowed, scale=scale, dropout=dropout)
-    parts = [
-        _attend_causal_rows(q, k, v, valid, start, i, scale=scale, dropout=dropout) for i in range(0, n, MASK_ROWS)
-    ]
+    parts = [q.new_zeros(*q.shape[:2], min(-start, n), v.shape[-1])] if start < 0 else []
+    for rows, last, allowed in cut_causal_rows(n, m, start, valid, q.device):
+        row_keys, row_values = k[:, :, :last], v[:, :, :last]
+        parts.append(attend_fused(q[:, :, rows], row_keys, row_values, allowed=allowed, scale=scale, dropout=dropout))
     return torch.cat(parts, dim=2)
 
 
-def _attend_causal_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    start: int,
-    first: int,
-    *,
-    scale: float | None,
-    dropout: float,
-) -> Tensor:
-    """Rows [first, first + ROWS) of causal attention, over the keys that any of them may see."""
-    rows = q[:, :, first : first + MASK_ROWS]
-    last = min(start + first + rows.shape[2], k.shape[2])
-    if last <= 0:
-        return rows.new_zeros(*rows.shape[:3], v.shape[-1])
-    allowed = causal_key_mask(start + first, rows.shape[2], last, valid, q.device)
-    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, scale=scale, dropout=dropout)
+def cut_causal_rows(
+    n: int, m: int, start: int, valid: Tensor | None, device: torch.device
+) -> Iterator[tuple[slice, int, Tensor]]:
+    """The queries of a causal call that see any key, some at a time: how many keys they may see, and which of these
+    each of them sees, ``[1 or B, 1, rows, keys]``.
 
-
-def causal_key_mask(first: int, count: int, last: int, valid: Tensor | None, device: torch.device) -> Tensor:
-    """Which of the keys before ``last`` each of ``count`` queries sees, ``[1 or B, 1, count, last]``.
-
-    first: the position of the first query. valid: bool, ``[B, M]``.
+    start: the position of the first query. valid: bool, ``[B, M]``.
     """
-    i = torch.arange(count, device=device) + first
-    allowed = (torch.arange(last, device=device) <= i[:, None])[None, None]
-    return allowed if valid is None else allowed & valid[:, None, None, :last]
+    for first in range(max(0, -start), n, MASK_ROWS):
+        rows = slice(first, min(first + MASK_ROWS, n))
+        last = min(start + rows.stop, m)
+        i = torch.arange(start + first, start + rows.stop, device=device)
+        allowed = (torch.arange(last, device=device) <= i[:, None])[None, None]
+        yield rows, last, allowed if valid is None else allowed & valid[:, None, None, :last]
 
 
 def attend_fused(
@@ -131,7 +121,7 @@ def attend_grouped(
     kernel_groups = not dropout and fused.supports_groups(q, k)
     if not kernel_groups and k.shape[1] > 1:
         return _attend_as_batch(q, k, v, allowed, causal, scale, dropout)
-    if q.device.type == "cpu" and not dropout and fused.wants_gradient(q, k, v):
+    if q.device.type == "cpu" and not dropout and wants_gradient(q, k, v):
         return fused.attend_differentiable(q, k, v, allowed, causal, scale)
     if kernel_groups:
         return F.scaled_dot_product_attention(

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...contract.mask import Mask
 from . import fused
 from .merge import FusedInputs, FusedOptions
-from .sdpa import MASK_ROWS, causal_key_mask, pad_widths
+from .sdpa import cut_causal_rows, pad_widths
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel
 
 
@@ -79,22 +79,12 @@ def split_groups(x: Tensor, kv_heads: int) -> Tensor:
     return x.unflatten(1, (kv_heads, -1)).flatten(0, 1)
 
 
-class _RowBlock(NamedTuple):
-    """Rows of one kernel call, over the keys before ``last``. mask: an additive one."""
-
-    rows: slice
-    last: int
-    mask: Tensor | None
-
-
-def _split_rows(inputs: SinkInputs, start: int) -> Iterator[_RowBlock]:
-    """Rows with their own masks, some at a time; none without keys."""
-    n, m = inputs.q.shape[2], inputs.k.shape[2]
-    for first in range(max(0, -start), n, MASK_ROWS):
-        stop = min(first + MASK_ROWS, n)
-        last = min(start + stop, m)
-        allowed = causal_key_mask(start + first, stop - first, last, inputs.valid, inputs.q.device)
-        yield _RowBlock(slice(first, stop), last, fused.additive_mask(allowed, inputs.q.dtype))
+def _split_rows(inputs: SinkInputs, start: int) -> Iterator[tuple[slice, int, FusedInputs]]:
+    """Rows with their own masks, some at a time, and the number of keys that they may see."""
+    q, k, v, _, valid = inputs
+    for rows, last, allowed in cut_causal_rows(q.shape[2], k.shape[2], start, valid, q.device):
+        mask = fused.additive_mask(allowed, q.dtype)
+        yield rows, last, FusedInputs(q[:, :, rows], k[:, :, :last], v[:, :, :last], mask)
 
 
 def _plan_single_call(inputs: SinkInputs, options: SinkOptions) -> FusedInputs | None:
@@ -106,12 +96,11 @@ def _plan_single_call(inputs: SinkInputs, options: SinkOptions) -> FusedInputs |
 
 
 def _forward(inputs: SinkInputs, options: SinkOptions) -> tuple[Tensor, Tensor]:
-    q, k, v, sink, _ = inputs
+    q, *_, sink, _ = inputs
     if (whole := _plan_single_call(inputs, options)) is not None:
         return apply_sink(*fused.attend_with_lse(whole, FusedOptions(options.causal, options.scale)), sink)
     out, lse = torch.zeros_like(q), torch.full_like(sink, float("-inf"))
-    for rows, last, mask in _split_rows(inputs, options.start):
-        part = FusedInputs(q[:, :, rows], k[:, :, :last], v[:, :, :last], mask)
+    for rows, _, part in _split_rows(inputs, options.start):
         out[:, :, rows], lse[:, :, rows] = fused.attend_with_lse(part, FusedOptions(False, options.scale))
     return apply_sink(out, lse, sink)
 
@@ -126,13 +115,10 @@ def _gradients(
         return *fused.gradients_with_lse(grad, saved_whole, whole_options), grad_sink
     grad_q = torch.zeros_like(q)
     grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (k, v))
-    for rows, last, mask in _split_rows(saved.inputs, options.start):
-        part = FusedInputs(q[:, :, rows], k[:, :, :last], v[:, :, :last], mask)
-        grad_q[:, :, rows], part_grad_k, part_grad_v = fused.gradients_with_lse(
-            grad[:, :, rows],
-            SavedSoftmax(part, out[:, :, rows], lse[:, :, rows]),
-            FusedOptions(False, options.scale),
-        )
+    for rows, last, part in _split_rows(saved.inputs, options.start):
+        saved_part = SavedSoftmax(part, out[:, :, rows], lse[:, :, rows])
+        part_grads = fused.gradients_with_lse(grad[:, :, rows], saved_part, FusedOptions(False, options.scale))
+        grad_q[:, :, rows], part_grad_k, part_grad_v = part_grads
         grad_k[:, :, :last] += part_grad_k
         grad_v[:, :, :last] += part_grad_v
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_sink

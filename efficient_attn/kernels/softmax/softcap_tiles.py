@@ -24,10 +24,7 @@ from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 TILE_ELEMENTS = 2**17  # numbers of a tile: half a MiB of float32
 TILE_ROWS, TILE_KEYS = 256, 512  # of a tile of one head; of fewer rows, so many more keys or heads
-MAX_SMALL_CAP = {
-    torch.float32: 60.0,
-    torch.float64: 600.0,
-}  # caps whose exponentials, and sums of them, are normal numbers
+MAX_SMALL_CAP = {torch.float32: 60.0, torch.float64: 600.0}  # caps with normal numbers as exponentials and their sums
 
 
 class SoftcapOptions(NamedTuple):
@@ -38,12 +35,6 @@ class SoftcapOptions(NamedTuple):
     scale: float
     causal: bool
     start: int
-
-
-def attend(inputs: SinkInputs, options: SoftcapOptions) -> Tensor:
-    """softmax([cap tanh(scale q k^T / cap), sink]) without its last column, times v; all are float32 or float64. A
-    query without keys gets zeros."""
-    return SOFTCAP(inputs, options)
 
 
 class _SoftcapTiles:
@@ -161,6 +152,8 @@ def _gradients(
     return grad_q, grad_k.mul_(options.cap), grad_v, sink_gradient(grad, out, lse, sink)
 
 
-SOFTCAP = SoftmaxKernel(
+# softmax([cap tanh(scale q k^T / cap), sink]) without its last column, times v; all are float32 or float64. A query
+# without keys gets zeros.
+attend = SoftmaxKernel(
     "attention under a soft cap", SinkInputs, SoftcapOptions, _forward, _gradients, n_differentiated=4, op="capped"
 )

@@ -107,12 +107,9 @@ def _make_tables(pattern: Pattern, g: Geometry, device: torch.device, size: int,
         # both as wide as the wider: some kernels read the full table with the other one's strides
         width = max(int(np.bincount(p[axis]).max(initial=1)) for p in pairs.values())
         for kind, p in pairs.items():
-            counts_and_indices = (
-                _make_table(p[axis], p[1 - axis], count, width, device)
-                if blocks_by_kind["full_"] or not kind
-                else (None, None)
-            )
-            tables[f"{kind}{side}_num_blocks"], tables[f"{kind}{side}_indices"] = counts_and_indices
+            is_used = blocks_by_kind["full_"] or not kind
+            table = _make_table(p[axis], p[1 - axis], count, width, device) if is_used else (None, None)
+            tables[f"{kind}{side}_num_blocks"], tables[f"{kind}{side}_indices"] = table
     return tables
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
-
-import torch
+from typing import Literal
 
 from ...patterns import Geometry, Pattern
 from .mask_cache import MAX_CACHED_PAIRS
@@ -23,39 +21,25 @@ ROW_COST = 60  # a row that a step fetches, writes and joins
 Implementation = Literal["parts", "masked"]
 
 
-class CallShape(NamedTuple):
-    """What a selection may depend on besides the geometry.
-
-    heads: of the whole batch. group: those of them that share keys. width: of q and k. masks: needed by a masked call,
-    one for each row of the batch with padding.
-    """
-
-    heads: int
-    group: int
-    width: int
-    dtype: torch.dtype
-    gradient: bool
-    masks: int = 1
-
-
 @lru_cache(maxsize=256)
-def choose_implementation(pattern: Pattern, g: Geometry, call: CallShape) -> Implementation:
+def choose_implementation(pattern: Pattern, g: Geometry, heads: int, width: int, masks: int) -> Implementation:
     """The cheaper implementation of a call, for a pattern of known facts.
 
-    A single row is a decode step, after which there is one key more: a mask would be created for one call.
+    heads: of the whole batch. width: of q and k. masks: needed by a masked call, one for each row of the batch with
+    padding. A single row is a decode step, after which there is one key more: a mask would be created for one call.
     """
-    if g.n == 1 or max(g.n, g.m) > MAX_MASKED_LENGTH or call.masks * g.n * g.m > MAX_CACHED_PAIRS:
+    if g.n == 1 or max(g.n, g.m) > MAX_MASKED_LENGTH or masks * g.n * g.m > MAX_CACHED_PAIRS:
         return "parts"
-    return compare_costs(plan_parts(pattern, g), g, call)
+    return compare_costs(plan_parts(pattern, g), g, heads, width)
 
 
-def compare_costs(plan: TilePlan, g: Geometry, call: CallShape) -> Implementation:
+def compare_costs(plan: TilePlan, g: Geometry, heads: int, width: int) -> Implementation:
     """The pairs that a plan computes, with the overhead of its steps and rows, compared with all pairs of the geometry.
 
-    The overhead of a step is smaller relative to its pairs, the more heads share it and the wider they are. Group,
-    dtype and gradient affect both alike, as far as was measured.
+    The overhead of a step is smaller relative to its pairs, the more heads share it and the wider they are. Groups,
+    dtype and gradients affect both alike, as far as was measured.
     """
     steps = [(s.tile.queries.size * (s.last - s.first), s.tile.keys.size) for t in plan for s in t.steps()]
     rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)
-    overhead = 64 / call.width * (rows * ROW_COST + len(steps) * STEP_COST / call.heads)
+    overhead = 64 / width * (rows * ROW_COST + len(steps) * STEP_COST / heads)
     return "masked" if g.n * g.m < pairs + overhead else "parts"

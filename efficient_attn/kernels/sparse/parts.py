@@ -85,13 +85,9 @@ class PlanConfig:
         return allowed[None].repeat_interleave(self.group, dim=2) if self.group > 1 else allowed[None]
 
 
-def softmax_over_plan(inputs: SparseInputs, config: PlanConfig) -> Tensor:
-    """Attention of queries over the keys that a plan has for them; rows in no tile are zero."""
-    return PLAN(inputs, config)
-
-
 def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
-    """The output of `softmax_over_plan`, and one log-sum-exp a row ``[Bh, N, group]``; no gradient."""
+    """Attention of queries over the keys that a plan has for them, and one log-sum-exp a row ``[Bh, N, group]``; no
+    gradient. Rows in no tile are zero."""
     q, k, v, valid = inputs
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v = config.cast("forward", q, k, v)
@@ -138,7 +134,7 @@ def plan_gradients(
     return grad_q.to(dtype), grad_k.to(dtype), grad_v.to(dtype)
 
 
-PLAN = SoftmaxKernel("the kernel of sparse patterns", SparseInputs, PlanConfig, run_plan, plan_gradients)
+softmax_over_plan = SoftmaxKernel("the kernel of sparse patterns", SparseInputs, PlanConfig, run_plan, plan_gradients)
 
 
 def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_lse: Tensor) -> None:

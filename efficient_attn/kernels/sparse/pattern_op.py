@@ -17,7 +17,7 @@ from torch import Tensor
 from ...patterns import Geometry, Pattern
 from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .implementation_choice import CallShape, choose_implementation
+from .implementation_choice import choose_implementation
 from .masked_softmax import attend_masked, fold_mask, masked_gradients, run_masked
 from .parts import PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
@@ -49,11 +49,6 @@ class PatternOptions(NamedTuple):
     scale: float
 
 
-def softmax_over_text(inputs: SparseInputs, options: PatternOptions) -> Tensor:
-    """Softmax over a pattern's text; a plan or a mask is made inside the op."""
-    return PATTERN(inputs, options)
-
-
 def _attend_blocks(inputs: SparseInputs, pattern: Pattern, g: Geometry, scale: float) -> Tensor:
     return softmax_over_plan(inputs, PlanConfig(plan_blocks(pattern, g), inputs.q.shape[2], scale))
 
@@ -63,22 +58,16 @@ softmax_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(_atte
 masked_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(attend_masked))
 
 
-def _uses_mask(inputs: SparseInputs, pattern: Pattern, g: Geometry, backend: str) -> bool:
-    """Whether a call is one masked softmax. An op does not know whether a gradient will be required."""
-    if backend == "adaptive":
-        q, masks = inputs.q, 1 if inputs.valid is None else len(inputs.valid)
-        call = CallShape(q.shape[0] * q.shape[2], q.shape[2], q.shape[3], q.dtype, gradient=False, masks=masks)
-        backend = choose_implementation(pattern, g, call)
-    return backend == "masked"
-
-
 def _prepare(inputs: SparseInputs, options: PatternOptions) -> FusedInputs | PlanConfig:
     """The inputs of one masked softmax, or else a plan."""
     q, k, v, valid = inputs
     pattern, g = read_pattern(options.text), Geometry(q.shape[1], k.shape[1], options.start, options.causal)
-    if _uses_mask(inputs, pattern, g, options.backend):
+    backend, masks = options.backend, 1 if valid is None else len(valid)
+    if backend == "adaptive":
+        backend = choose_implementation(pattern, g, q.shape[0] * q.shape[2], q.shape[3], masks)
+    if backend == "masked":
         return FusedInputs(q, k, v, fold_mask(q, valid, pattern, g))
-    plan = (plan_blocks if options.backend == "blocks" else plan_parts)(pattern, g)
+    plan = (plan_blocks if backend == "blocks" else plan_parts)(pattern, g)
     return PlanConfig(plan, q.shape[2], options.scale)
 
 
@@ -96,6 +85,7 @@ def _gradients(
     return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-PATTERN = SoftmaxKernel(
+# a plan or a mask is made inside the op
+softmax_over_text = SoftmaxKernel(
     "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
 )

@@ -129,10 +129,9 @@ class Tile:
     @property
     def windows_per_step(self) -> int:
         """Windows a step."""
-        size, limit = (
-            (self.keys.size, KEYS_A_STEP) if isinstance(self.keys, Gather) else (self.queries.size, ROWS_A_STEP)
-        )
-        return max(limit // size, 1)
+        if isinstance(self.keys, Gather):
+            return max(KEYS_A_STEP // self.keys.size, 1)
+        return max(ROWS_A_STEP // self.queries.size, 1)
 
 
 class Step(NamedTuple):

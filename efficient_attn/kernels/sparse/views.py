@@ -42,15 +42,12 @@ def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
         residues = list(members)
         row, col = residues[0], (g.start + residues[0]) % step
         for w in make_windows(-(-lo // step), hi // step, sizes):
-            queries, keys = View(row + w.row * step, w.rows, step), View(col + w.col * step, w.span, step)
-            across, along = len(residues), w.times  # the same windows of all sequences together, or all of one sequence
-            if across >= along:
-                for index in range(along):
-                    shift = index * w.rows * step
-                    yield across, _shift_view(queries, shift, 1), _shift_view(keys, shift, 1)
-            else:
-                for index in range(across):
-                    yield along, _shift_view(queries, index, w.rows * step), _shift_view(keys, index, w.rows * step)
+            # the same windows of all sequences together, or all of one sequence: how many, and their distance
+            across, along = (len(residues), 1), (w.times, w.rows * step)
+            (count, advance), (others, shift) = sorted((across, along), key=lambda side: side[0], reverse=True)
+            for offset in range(0, others * shift, shift):
+                queries = View(row + w.row * step + offset, w.rows, step, advance)
+                yield count, queries, View(col + w.col * step + offset, w.span, step, advance)
 
 
 def _sequence(residue: int, step: int, g: Geometry) -> tuple[Geometry, int]:
@@ -60,16 +57,13 @@ def _sequence(residue: int, step: int, g: Geometry) -> tuple[Geometry, int]:
     return Geometry(n, m, (g.start + residue - key) // step, g.causal), key - residue
 
 
-def _shift_view(view: View, offset: int, advance: int) -> View:
-    return View(view.first + offset, view.size, view.step, advance)
-
-
 def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
     """Windows of ``lo <= i - j <= hi``: every query in at most one, every pair in its query's."""
     lo = max(lo, 0) if g.causal else lo
     if lo > hi:
         return []
-    rows = _choose_window_rows(hi - lo)
+    # smaller windows waste less, since each row computes ``rows - 1`` pairs that are not its own
+    rows = 32 if hi - lo <= 512 else 64 if hi - lo <= 1024 else 128
     # inner query indices: the whole window of their block lies inside [0, m)
     first = min(max(hi - g.start, 0), g.n)
     count = max(min(g.n - first, g.m + lo - g.start - first) // rows, 0)
@@ -80,12 +74,6 @@ def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
         *inner,
         *_edge_windows(first + count * rows, g.n, edge, lo, hi, g),
     ]
-
-
-def _choose_window_rows(width: int) -> int:
-    """The number of queries in a window: smaller ones waste less, since each row computes ``rows - 1`` pairs that are
-    not its own."""
-    return 32 if width <= 512 else 64 if width <= 1024 else 128
 
 
 def _edge_windows(first: int, last: int, size: int, lo: int, hi: int, g: Geometry) -> Iterator[Windows]:
@@ -140,12 +128,8 @@ def view_own_blocks(fact: Blocks, g: Geometry) -> Iterator[tuple[int, View, View
             top, last = max(a * size, low), min((a + 1) * size, high)
             yield 1, View(top - g.start, last - top), View(a * size, min((a + 1) * size, g.m) - a * size)
     if end > first:
-        rows = min(_choose_part_rows(size), size) if g.causal else size
+        # with a causal mask half of a whole block's pairs would be wasted
+        rows = min(64 if size <= 512 else 256, size) if g.causal else size
         for row_offset in range(0, size, rows):
             queries = View(first * size - g.start + row_offset, min(rows, size - row_offset), 1, size)
             yield end - first, queries, View(first * size, size, 1, size)
-
-
-def _choose_part_rows(size: int) -> int:
-    """Rows of a part of a block: with a causal mask half of a whole block's pairs would be wasted."""
-    return 64 if size <= 512 else 256

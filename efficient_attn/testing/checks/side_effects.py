@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError, UsageError
-from ...registry import create, effective_options
+from ...registry import create
 from ..check import check
 from ..subject import MAX_LEN, Call, Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_same, describe, expect_error
@@ -270,7 +270,7 @@ def spec_round_trip(subject: Subject) -> None:
     attn = subject.attn
     again = create(attn.spec, dims=attn.dims)
     assert again.spec == attn.spec, f"{attn.spec!r} became {again.spec!r}"
-    options, options_again = effective_options(attn), effective_options(again)
+    options, options_again = attn.origin.options, again.origin.options
     assert options == options_again, f"{attn.spec!r}: options {options} became {options_again}"
     assert again.backend == attn.backend, f"{attn.spec!r}: backend {attn.backend} became {again.backend}"
     assert attn.traits == again.traits, f"{attn.spec!r}: the traits changed"

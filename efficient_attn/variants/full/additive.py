@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +9,7 @@ from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.shapes import Dims
 from ...contract.traits import Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, widen
 from ...kernels.softmax import additive_scores
 from ...kernels.softmax.additive_scores import AdditiveInputs, AdditiveOptions
@@ -31,22 +28,13 @@ class Additive(ScoredAttention):
     """
 
     backends = ("blocks", "dense")
-    only_on: ClassVar[Mapping[str, str]] = {}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
 
-    def __init__(
-        self,
-        *,
-        hidden: int | None = None,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, hidden: int | None = None, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         heads, width = count_heads("additive", dims), dims.head_dim
         if width is None:
             raise UsageError("additive needs dims with head_dim, the input width of its network")
-        if hidden is not None and hidden < 1:
-            raise UsageError(f"additive: hidden must be at least 1, not {hidden}")
+        check_at_least_one("additive", hidden=hidden)
         hidden, generator = hidden or width, torch.Generator().manual_seed(seed)
         weights = (torch.randn(heads, hidden, width, generator=generator) for _ in range(2))
         self.w_q, self.w_k = (nn.Parameter(w * (2 * width) ** -0.5) for w in weights)

@@ -20,7 +20,7 @@ class Cosine(ScoredAttention):
     Needs dims with kv_heads or heads; raises `UsageError` without them.
     """
 
-    def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         self.temperature = nn.Parameter(torch.full((count_heads("cosine", dims),), INITIAL_TEMPERATURE))
 

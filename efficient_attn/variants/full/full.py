@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf, isfinite
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -37,13 +36,7 @@ class Full(SoftmaxAttention):
     ``blocks`` (tiles of queries and keys, which are not stored) instead of ``sdpa``.
     """
 
-    def __init__(
-        self,
-        *,
-        softcap: float | None = None,
-        sink: str | None = None,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-    ) -> None:
+    def __init__(self, *, softcap: float | None = None, sink: str | None = None, dims: Dims = Dims()) -> None:
         super().__init__()
         if softcap is not None and not (softcap > 0 and isfinite(softcap)):
             raise UsageError(f"full: softcap must be a number above 0, not {softcap}")
@@ -65,8 +58,6 @@ class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
     __doc__ = Full.__doc__
 
     backends = ("sdpa", "blocks", "dense")
-    only_on: ClassVar[Mapping[str, str]] = {}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
 
     def why_not(self, backend: str) -> str | None:
         if backend == "sdpa" and self.softcap is not None:

@@ -16,7 +16,7 @@ class General(ScoredAttention):
     dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
     """
 
-    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
         heads, width = count_heads("general", dims), dims.head_dim
         if width is None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...contract.budget import Budget
-from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Shape, Values, require_values
+from ...contract.shapes import Dims, Shape
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window
 from ...kernels.softmax.local_window import LocalInputs, LocalOptions
 from ...patterns.pair_counts import count_possible_pairs
 from .scored import cast_parameter, count_heads, group_heads
+from .softmax_attention import SoftmaxAttention
 
+Position = Literal["predicted", "own"]
 TRAITS = Traits(normalised=False, positional=True)  # created once, because every call reads them
 
 
-class LuongLocal(Attention):
+class LuongLocal(SoftmaxAttention):
     """Softmax over a window around a position, with weights that decay with the distance from it (Luong et al. 2015,
     arXiv:1508.04025, local attention): sum_j w_ij exp(-(j - p_i)^2 / (2 s^2)) v_j, where w_i is the softmax of
     q.k/sqrt(D) over the keys with abs(j - p_i) <= window and s = window / 2.
@@ -40,16 +40,10 @@ class LuongLocal(Attention):
     backends = ("windows", "dense")
 
     def __init__(
-        self,
-        *,
-        window: int = 64,
-        position: Literal["predicted", "own"] = "predicted",
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
+        self, *, window: int = 64, position: Position = "predicted", dims: Dims = Dims(), seed: int = 0
     ) -> None:
         super().__init__()
-        if window < 1:
-            raise UsageError(f"luong_local: window must be at least 1, not {window}")
+        check_at_least_one("luong_local", window=window)
         self.window = window
         self.form = self.u = None
         if position == "predicted":
@@ -61,7 +55,7 @@ class LuongLocal(Attention):
             self.u = nn.Parameter(torch.randn(heads, width, generator=generator) * width**-0.5)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many keys as a window on both sides has, at any position."""
         return {"window": max((budget.keys - 1) // 2, 1)}
 
@@ -71,14 +65,12 @@ class LuongLocal(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N w)", "O(N)", self._cost)
+        width = 2 * self.window + 1
+        return Growth("O(N w)", "O(N)", lambda n, m, causal: min(count_possible_pairs(n, m, causal), n * width))
 
     @property
     def kv_heads(self) -> int | None:
         return self.dims.kv_heads if self.u is None else len(self.u)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return min(count_possible_pairs(n, m, causal), n * (2 * self.window + 1))
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """None if positions are predicted: the number of keys in a window depends on its position."""
@@ -128,15 +120,5 @@ class LuongLocal(Attention):
         blocks = 0 if self.backend == "dense" else 3 if training else 2
         return workspace + blocks * local_window.BLOCK_ELEMENTS * itemsize
 
-    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
-
     def why_no_starts(self) -> str | None:
         return None if self.u is None else "its predicted positions depend on the number of keys in a row"
-
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
-        state = state.append(k, v)
-        return self.run(q, *state.filled(), state.mask), state
-
-    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k, require_values(v))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.budget import Budget
@@ -13,12 +12,12 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
-from ...errors import UnsupportedError, UsageError
+from ...errors import UnsupportedError, UsageError, check_at_least_one
 from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.dense import softmax_attention, widen
-from ...kernels.hashed.chunk_tiles import HashedConfig
 from ...kernels.hashed.lsh import Rounds, choose_hash_bits, count_directions, draw_rotations, sort_rounds
 from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
+from ...kernels.softmax.sdpa import pad_widths
 
 
 class Reformer(Attention):
@@ -38,18 +37,9 @@ class Reformer(Attention):
 
     backends = ("chunks", "dense")
 
-    def __init__(
-        self,
-        *,
-        n_hashes: int = 4,
-        bucket_size: int = 64,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        for name, value in (("n_hashes", n_hashes), ("bucket_size", bucket_size)):
-            if value < 1:
-                raise UsageError(f"reformer: {name} must be at least 1, not {value}")
+        check_at_least_one("reformer", n_hashes=n_hashes, bucket_size=bucket_size)
         if dims.head_dim is None:
             raise UsageError("reformer: give dims with head_dim, which its random directions need")
         self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims
@@ -57,7 +47,7 @@ class Reformer(Attention):
         self.register_buffer("rotations", draw_rotations(n_hashes, dims.head_dim, seed))
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Four rounds of hashing, in each two chunks that share the keys evenly."""
         if budget.keys < 8:
             raise UsageError(f"reformer: four rounds of two chunks need at least 8 keys, not {budget.keys}")
@@ -109,13 +99,12 @@ class Reformer(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        config = HashedConfig(self._sort_rounds(k, mask), mask.causal, width**-0.5)
+        rounds = self._sort_rounds(k, mask)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
-        pad = max(width, value_width)  # the kernels require equal widths; zeros change neither scores nor outputs
-        rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=config).unflatten(0, q.shape[:2])
-        return out[..., :value_width] if value_width < pad else out
+        rows, keys, values = (x.flatten(0, 1) for x in pad_widths(q, k, v))
+        out = softmax_over_rounds(rows, keys, values, rounds, mask.causal, width**-0.5).unflatten(0, q.shape[:2])
+        return out[..., :value_width] if value_width < width else out
 
     def _sort_rounds(self, k: Tensor, mask: Mask) -> Rounds:
         """Sorted by the hash of k: padding is zero in it, queries beyond `query_lengths` are not."""

@@ -21,7 +21,7 @@ class CosFormer(LinearAttention):
     is zero.
     """
 
-    def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims()) -> None:
         if dims.max_len is None:
             raise UsageError("cosformer: needs dims with max_len, the horizon of its weights")
         self.horizon = dims.max_len

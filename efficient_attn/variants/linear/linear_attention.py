@@ -18,6 +18,7 @@ from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
 from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
 from ...kernels.dense import expand_heads
+from ...kernels.derivatives import wants_gradient
 from ...kernels.linear import scan, sums
 from ...kernels.linear.chunks import CHUNK
 from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, KeyInputs, LinearConfig
@@ -217,7 +218,7 @@ class LinearAttention(Attention):
         out, next_sums = [], []
         for lane, past in zip(lanes, past_sums, strict=True):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
-            single = q.shape[2] == 1 and valid is None and not _needs_gradient(*sources)
+            single = q.shape[2] == 1 and valid is None and not wants_gradient(*sources)
             attend = sums.step if single else scan.scan
             rows, past = attend(config, lane.rows, KeyInputs(keys, values, folded, lane.logs), past)
             out.append(rows)
@@ -243,9 +244,8 @@ class LinearAttention(Attention):
         return LinearConfig(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _make_empty_sums(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        return sums.make_sums(
-            self._make_config(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
-        )
+        config = self._make_config(0, 0, self.divisor)
+        return sums.make_sums(config, rows, width, value_width, like, weighted=self.weighs_keys)
 
     def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group together, or one after another if they weight keys differently."""
@@ -269,11 +269,6 @@ def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
 def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
     """``[B, M]`` to ``[B Hkv, M]``, as keys are folded."""
     return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
-
-
-def _needs_gradient(*tensors: Tensor) -> bool:
-    """Whether a gradient with respect to any of these is required."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def replace_zero_by_one(total: Tensor) -> Tensor:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention
-from .random_features import FeatureKind, draw_directions, make_softmax_map
+from .random_features import FeatureKind, draw_directions, make_random_map
 
 
 class Performer(LinearAttention):
@@ -35,27 +33,26 @@ class Performer(LinearAttention):
         n_features: int = 256,
         kind: FeatureKind = "positive",
         orthogonal: bool = True,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        dims: Dims = Dims(),
         seed: int = 0,
     ) -> None:
         if dims.head_dim is None:
             raise UsageError("performer: needs dims with head_dim, the width of its random directions")
-        if n_features < 1:
-            raise UsageError(f"performer: n_features must be at least 1, not {n_features}")
+        check_at_least_one("performer", n_features=n_features)
         self.kind: FeatureKind = kind
         self.orthogonal = orthogonal
         directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)
-        super().__init__(make_softmax_map(kind, directions))
+        super().__init__(make_random_map(kind, directions, scaled=True))
         self.register_buffer("directions", directions)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Positive features with sums as large as the keys and values."""
         return {"n_features": budget.features()}
 
     @property
     def feature_map(self) -> FeatureMap:
-        return make_softmax_map(self.kind, self.directions)
+        return make_random_map(self.kind, self.directions, scaled=True)
 
     def redraw(self, seed: int) -> None:
         """Draw other directions, as the paper does now and then in training. Decode states from before are void."""

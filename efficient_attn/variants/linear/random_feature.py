@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...contract.traits import Input, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import KeyWeights, LinearAttention
 from .random_features import draw_directions, make_unit_map
@@ -29,25 +27,17 @@ class RandomFeature(LinearAttention):
 
     directions: Tensor
 
-    def __init__(
-        self,
-        *,
-        n_features: int = 64,
-        gated: bool = False,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, n_features: int = 64, gated: bool = False, dims: Dims = Dims(), seed: int = 0) -> None:
         if dims.head_dim is None:
             raise UsageError("random_feature: needs dims with head_dim, the width of its random directions")
-        if n_features < 1:
-            raise UsageError(f"random_feature: n_features must be at least 1, not {n_features}")
+        check_at_least_one("random_feature", n_features=n_features)
         self.gated = gated
         directions = draw_directions(n_features, dims.head_dim, orthogonal=False, seed=seed)
         super().__init__(make_unit_map(directions))
         self.register_buffer("directions", directions)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """Sines and cosines with sums as large as the keys and values."""
         return {"n_features": budget.features(2)}
 

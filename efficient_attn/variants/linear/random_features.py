@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
@@ -38,33 +37,27 @@ def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> T
     return gaussian.float()
 
 
-def make_random_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
-    """The map of a kind along given directions, for unscaled queries and keys."""
+def make_random_map(kind: FeatureKind, directions: Tensor, *, scaled: bool = False) -> FeatureMap:
+    """The map of a kind along given directions, for exp(q.k), or if scaled for exp(q.k / sqrt(D)): its trigonometric
+    weights nearly cancel, so that float32 would keep two digits."""
+    is_signed = kind == "trigonometric"
     return FeatureMap(
-        partial(_features, kind, directions),
+        partial(_features, kind, directions, scaled),
         partial(_return_features, _FEATURE_FUNCTIONS[kind].per_direction * len(directions)),
         scaled=kind != "relu",
-        signed=kind == "trigonometric",
-        back=partial(_backward, kind, directions),
+        signed=is_signed,
+        exact=scaled and is_signed,
+        back=partial(_backward, kind, directions, scaled),
     )
-
-
-def make_softmax_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
-    """The same for exp(q.k / sqrt(D)). Trigonometric weights nearly cancel, so that float32 would keep two digits."""
-    base = make_random_map(kind, directions)
-    features, back = (partial(run, kind, directions, scaled=True) for run in (_features, _backward))
-    return replace(base, phi=features, exact=base.signed, back=back)
 
 
 def make_unit_map(directions: Tensor) -> FeatureMap:
     """Trigonometric features of q / |q| and k / |k|: the softmax's dependence on their lengths is left out."""
-    base = make_random_map("trigonometric", directions)
-    return replace(
-        base, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_backward, directions)
-    )
+    features, back = (partial(run, directions) for run in (_unit_features, _unit_backward))
+    return FeatureMap(features, partial(_return_features, 2 * len(directions)), signed=True, back=back)
 
 
-def _features(kind: FeatureKind, directions: Tensor, x: Tensor, scaled: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+def _features(kind: FeatureKind, directions: Tensor, scaled: bool, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
     return _FEATURE_FUNCTIONS[kind].features(x, directions.to(x.dtype), _compute_scale(x, scaled))
 
 
@@ -80,11 +73,11 @@ def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
 def _backward(
     kind: FeatureKind,
     directions: Tensor,
+    scaled: bool,
     x: Tensor,
     features: Tensor,
     by_features: Tensor,
     by_logarithm: Tensor | None,
-    scaled: bool = False,
 ) -> Tensor:
     """The gradient with respect to x, from the features."""
     scale = _compute_scale(x, scaled)
@@ -101,7 +94,7 @@ def _unit_backward(
 ) -> Tensor:
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)  # as F.normalize has it
     unit = x / norm
-    grad_unit = _backward("trigonometric", directions, unit, features, by_features, None)
+    grad_unit = _backward("trigonometric", directions, False, unit, features, by_features, None)
     return grad_unit.addcmul_(unit, (grad_unit * unit).sum(-1, keepdim=True), value=-1).div_(norm)
 
 

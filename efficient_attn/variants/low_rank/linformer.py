@@ -1,6 +1,6 @@
 """Linformer."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,12 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
 from ...kernels.softmax.sdpa import attend_fused
+
+Share = Literal["heads", "key_value"] | None
 
 
 class Linformer(Attention):
@@ -32,17 +34,9 @@ class Linformer(Attention):
 
     backends = ("projected", "dense")
 
-    def __init__(
-        self,
-        *,
-        rank: int = 256,
-        share: Literal["heads", "key_value"] | None = "key_value",
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, *, rank: int = 256, share: Share = "key_value", dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        if rank < 1:
-            raise UsageError(f"linformer: rank must be at least 1, not {rank}")
+        check_at_least_one("linformer", rank=rank)
         heads = 1 if share else dims.kv_heads or dims.heads
         if dims.max_len is None or heads is None:
             required = "max_len" if share else "max_len, and kv_heads or heads,"
@@ -57,7 +51,7 @@ class Linformer(Attention):
             self.by_values = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many mixtures as keys."""
         return {"rank": budget.keys}
 
@@ -67,10 +61,7 @@ class Linformer(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N k), k mixtures", "O(N)", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return self._rank * (n + m)
+        return Growth("O(N k), k mixtures", "O(N)", lambda n, m, causal: self._rank * (n + m))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._select_projections(k)

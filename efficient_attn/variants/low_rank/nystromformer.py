@@ -1,7 +1,5 @@
 """Nystromformer."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -9,7 +7,7 @@ from ...contract.budget import Budget
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.low_rank.landmarks import assign_segments, landmark_weights, pseudo_inverse, segment_means_with_input
 from ...kernels.softmax.sdpa import attend_fused
@@ -36,25 +34,18 @@ class Nystromformer(Attention):
 
     def __init__(self, *, n_landmarks: int = 64, n_iterations: int = 6) -> None:
         super().__init__()
-        for name, value in (("n_landmarks", n_landmarks), ("n_iterations", n_iterations)):
-            if value < 1:
-                raise UsageError(f"nystromformer: {name} must be at least 1, not {value}")
+        check_at_least_one("nystromformer", n_landmarks=n_landmarks, n_iterations=n_iterations)
         self._n_landmarks, self._n_iterations = n_landmarks, n_iterations
 
     @classmethod
-    def fit(cls, budget: Budget) -> dict[str, Any]:
+    def fit(cls, budget: Budget) -> dict[str, int]:
         """As many landmarks as keys."""
         return {"n_landmarks": budget.keys}
 
     @property
     def traits(self) -> Traits:
         return Traits(
-            causal=False,
-            strictly_causal=False,
-            decode=False,
-            normalised=False,
-            positional=True,
-            mixes_queries=True,
+            causal=False, strictly_causal=False, decode=False, normalised=False, positional=True, mixes_queries=True
         )
 
     @property

@@ -1,7 +1,7 @@
 """Grouped-query attention."""
 
 from ...contract.shapes import Dims
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ..full.softmax_attention import SoftmaxAttention
 
 
@@ -11,10 +11,9 @@ class GroupedQuery(SoftmaxAttention):
     kv_heads: the number of key-value heads; without it, and without dims, that of k in each call.
     """
 
-    def __init__(self, *, kv_heads: int | None = None, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, kv_heads: int | None = None, dims: Dims = Dims()) -> None:
         super().__init__()
-        if kv_heads is not None and kv_heads < 1:
-            raise UsageError(f"gqa: kv_heads must be at least 1, not {kv_heads}")
+        check_at_least_one("gqa", kv_heads=kv_heads)
         if None not in (kv_heads, dims.kv_heads) and kv_heads != dims.kv_heads:
             raise UsageError(f"gqa: the option kv_heads={kv_heads} disagrees with dims.kv_heads={dims.kv_heads}")
         self._kv_heads = kv_heads or dims.kv_heads

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ...contract.decode_state import LatentCache, allocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
+from ...contract.row_starts import make_step_mask
+from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax import decode, latent
@@ -45,12 +46,7 @@ class MultiHeadLatent(Attention):
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def __init__(
-        self,
-        *,
-        latent_dim: int | None = None,
-        rotary_dim: int = 0,
-        dims: Dims = Dims(),  # noqa: B008  (frozen)
-        seed: int = 0,
+        self, *, latent_dim: int | None = None, rotary_dim: int = 0, dims: Dims = Dims(), seed: int = 0
     ) -> None:
         super().__init__()
         if dims.heads is None or dims.head_dim is None:
@@ -61,8 +57,7 @@ class MultiHeadLatent(Attention):
             raise UsageError(
                 f"mla: rotary_dim={rotary_dim} has to be less than head_dim={dims.head_dim}, which includes it"
             )
-        if latent_dim is not None and latent_dim < 1:
-            raise UsageError(f"mla: latent_dim must be at least 1, not {latent_dim}")
+        check_at_least_one("mla", latent_dim=latent_dim)
         self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
         self._latent_dim, self._value_dim = latent_dim or 4 * self._unrotated_dim, dims.value_dim or self._unrotated_dim
         generator = torch.Generator().manual_seed(seed)
@@ -78,7 +73,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", self._cost, step=self._step_cost)
+        return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
 
     def why_not(self, backend: str) -> str | None:
         return why_no_native("decode") if backend == "cpp" else None
@@ -132,19 +127,11 @@ class MultiHeadLatent(Attention):
         pair_work = self._unrotated_dim + self._rotary_dim + self._value_dim
         return self._count_work(self._choose_implementation(n, m, causal), n, m, causal) / pair_work
 
-    def _step_cost(self, m: int) -> float:
-        return self._cost(1, m, True)
-
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return count_possible_pairs(n, m, causal)
 
     def sample(
-        self,
-        shape: Shape,
-        *,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        self, shape: Shape, *, generator: torch.Generator, dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> Sample:
         sizes = (shape.heads, shape.n, shape.head_dim), (1, shape.m, self.key_dim)
         q, k = (torch.randn(shape.batch, *s, generator=generator).to(device=device, dtype=dtype) for s in sizes)
@@ -161,7 +148,7 @@ class MultiHeadLatent(Attention):
         self, q: Tensor, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor
     ) -> tuple[Tensor, LatentCache]:
         state = state.append(k)
-        return self.run(q, state.filled(), None, state.mask), state
+        return self.run(q, state.filled(), None, make_step_mask(state.starts, state.length)), state
 
     def absorb(self, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor) -> LatentCache:
         return state.append(k)

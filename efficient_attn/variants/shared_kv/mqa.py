@@ -11,7 +11,7 @@ class MultiQuery(SoftmaxAttention):
     k and v are ``[B, 1, M, D]``; decoding reads H times fewer bytes of cache for each token than multi-head attention.
     """
 
-    def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         if dims.kv_heads not in (None, 1):
             raise UsageError(f"mqa has one key-value head, dims set kv_heads={dims.kv_heads}")

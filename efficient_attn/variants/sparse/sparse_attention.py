@@ -19,17 +19,10 @@ from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
-from ...kernels.sparse import flex_backend
-from ...kernels.sparse.implementation_choice import CallShape, choose_implementation
+from ...kernels.sparse import flex_backend, pattern_op
+from ...kernels.sparse.implementation_choice import choose_implementation
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
-from ...kernels.sparse.pattern_op import (
-    PatternOptions,
-    masked_outside_graph,
-    softmax_outside_graph,
-    softmax_over_text,
-    write_pattern,
-)
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
@@ -61,7 +54,7 @@ class SparseAttention(Attention):
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
         self.pattern, self._time = as_pattern(pattern), time
-        self._pattern_text = write_pattern(self.pattern)
+        self._pattern_text = pattern_op.write_pattern(self.pattern)
         if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
             self.register_buffer("seeds", torch.tensor(seeds))
             self.register_load_state_dict_post_hook(_load_seeds)
@@ -99,8 +92,10 @@ class SparseAttention(Attention):
         pad = q.shape[-1]
         compiling = torch.compiler.is_compiling()
         text = self._pattern_text if compiling else None  # the op chooses in this case, because it knows all sizes
-        if text is None and self._uses_masked_softmax(g, group, q, k, v, batch if valid is not None else 1):
-            run = masked_outside_graph if compiling else attend_masked
+        masks = 1 if valid is None else batch
+        backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks)
+        if text is None and backend == "masked":
+            run = pattern_op.masked_outside_graph if compiling else attend_masked
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
         # the heads of a group are adjacent in the row, so that keys are fetched once for all of them
@@ -109,26 +104,19 @@ class SparseAttention(Attention):
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
         tensors = SparseInputs(rows, keys, values, valid)
         if text is not None:
-            out = softmax_over_text(tensors, PatternOptions(text, g.start, g.causal, self.backend, scale))
+            options = pattern_op.PatternOptions(text, g.start, g.causal, self.backend, scale)
+            out = pattern_op.softmax_over_text(tensors, options)
         elif compiling:
-            out = softmax_outside_graph(tensors, self.pattern, g, scale)
+            out = pattern_op.softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
             out = softmax_over_plan(tensors, PlanConfig(self._make_plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
-    def _uses_masked_softmax(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, n_masks: int) -> bool:
-        """Whether a call is one masked softmax; compiled code without the pattern's text does not choose."""
-        if torch.compiler.is_compiling():
-            return self.backend == "masked"
-        gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, n_masks)
-        return self._choose_backend(g, call) == "masked"
-
-    def _choose_backend(self, g: Geometry, call: CallShape) -> str:
+    def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1) -> str:
         """The backend that computes a call: the selected one, or its choice."""
         backend = self.backend
-        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, call)
+        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, heads, width, masks)
 
     def _make_plan(self, g: Geometry) -> TilePlan:
         use_parts = self.backend != "blocks" and self.why_not("parts") is None
@@ -139,16 +127,14 @@ class SparseAttention(Attention):
         return sum(tiling.pairs() for tiling in self._make_plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
-        d = self.dims
-        width, heads, kv_heads = d.head_dim or 64, d.heads or d.kv_heads or 1, self.kv_heads or d.heads or 1
-        return self.what_runs(Shape(1, heads, kv_heads, n, m, width, width), causal=causal)[1]
+        heads, width = self.dims.heads or self.dims.kv_heads or 1, self.dims.head_dim or 64
+        return self.what_runs(Shape(1, heads, heads, n, m, width, width), causal=causal)[1]
 
     def what_runs(
         self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
-        group = max(shape.heads // shape.kv_heads, 1)
-        backend = self._choose_backend(g, CallShape(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
+        backend = self._choose_backend(g, shape.batch * shape.heads, shape.head_dim)
         if backend in ("dense", "masked"):
             return backend, shape.n * shape.m
         return backend, sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)
@@ -236,4 +222,4 @@ def _load_seeds(attn: Any, _: Any) -> None:
     seeds = iter(attn.seeds.tolist())
     facts = (replace(f, seed=next(seeds)) if isinstance(f, Blocks) and f.count else f for f in attn.pattern.facts)
     attn.pattern = Pattern(tuple(facts))
-    attn._pattern_text = write_pattern(attn.pattern)
+    attn._pattern_text = pattern_op.write_pattern(attn.pattern)

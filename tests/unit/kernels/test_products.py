@@ -55,6 +55,7 @@ def test_project_onto_has_the_gradients_of_matmul(rows: int) -> None:
     x = torch.randn(2, rows, 6, generator=g, requires_grad=True)
     directions, upstream = torch.randn(9, 6, generator=g), torch.randn(2, rows, 9, generator=g)
     got, want = products.project_onto(x, directions), x @ directions.mT
+    torch.testing.assert_close(products.project_onto(x.detach(), directions), want.detach(), **TIGHT)
     torch.testing.assert_close(got, want, **TIGHT)
     grads = [torch.autograd.grad(y, x, upstream)[0] for y in (got, want)]
     torch.testing.assert_close(*grads, **TIGHT)

@@ -283,7 +283,7 @@ def test_modules_of_torch_can_be_pooled() -> None:
 class ByHead(SoftmaxAttention):
     """Has a tensor for each key-value head without a rule to pool it."""
 
-    def __init__(self, *, learned: bool = False, dims: ea.Dims = ea.Dims()) -> None:  # noqa: B008
+    def __init__(self, *, learned: bool = False, dims: ea.Dims = ea.Dims()) -> None:
         super().__init__()
         x = torch.ones(3, dims.kv_heads or 1)
         self.mine = nn.Parameter(x) if learned else None

@@ -53,14 +53,14 @@ class TestCreate:
     def test_options_can_be_text_or_keywords(self) -> None:
         for attn in (ea.create("sliding_window:window=5"), ea.create("sliding_window", window=5)):
             assert attn.spec == "sliding_window:window=5"
-            assert registry.effective_options(attn) == {"window": 5}
+            assert attn.origin.options == {"window": 5}
         attn = ea.create("sliding_window:window=5", backend="blocks")
         assert (attn.spec, attn.backend) == ("sliding_window:window=5:backend=blocks", "blocks")
 
     def test_defaults_are_effective_but_not_in_the_spec(self) -> None:
         attn = ea.create("sliding_window")
         assert attn.spec == "sliding_window"
-        assert registry.effective_options(attn) == {"window": 128}
+        assert attn.origin.options == {"window": 128}
 
     def test_dims_and_seed_are_set_on_the_instance(self) -> None:
         attn = ea.create("full", dims=Dims(heads=2), seed=9)
@@ -83,7 +83,7 @@ class TestCreate:
     def test_instances_made_without_the_registry_have_no_origin(self) -> None:
         attn = SoftmaxAttention()
         assert (attn.spec, attn.dims, attn.seed) == ("", Dims(), 0)
-        assert registry.effective_options(attn) == {}
+        assert attn.origin.options == {}
         attn.dims, attn.seed = Dims(heads=2), 9
         assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
         assert (SoftmaxAttention().dims, SoftmaxAttention().seed) == (Dims(), 0)  # other instances are not affected
@@ -246,7 +246,7 @@ class TestPlugin:
     def test_load_plugin_registers_the_names_of_a_file(self, tmp_path: Path) -> None:
         assert ea.load_plugin(plugin(tmp_path)) == ["mine"]
         attn = ea.create("mine:strength=2:note=none")
-        assert registry.effective_options(attn) == {"strength": 2.0, "note": None}
+        assert attn.origin.options == {"strength": 2.0, "note": None}
         assert attn.spec == "mine:note=none:strength=2.0"
 
     def test_a_plugin_can_be_loaded_twice(self, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import efficient_attn as ea
 from efficient_attn.kernels.hashed import chunk_tiles as lsh_tiles
 from efficient_attn.kernels.hashed import lsh
 from efficient_attn.kernels.hashed import rounds as lsh_rounds
-from efficient_attn.kernels.hashed.chunk_tiles import LAST_POSITION, HashedConfig, make_layout
+from efficient_attn.kernels.hashed.chunk_tiles import LAST_POSITION, cut_tiles, make_layout
 from efficient_attn.kernels.hashed.lsh import (
     Rounds,
     choose_hash_bits,
@@ -171,7 +171,7 @@ def count_pairs(rounds: Rounds, causal: bool) -> Tensor:
     """How often the tiles count each pair ``[R, N, N]``."""
     _, rows, n = rounds.order.shape
     counts = torch.zeros(rows * n, rows * n)
-    for layout, slab in HashedConfig(rounds, causal, 1.0).tiles():
+    for layout, slab in cut_tiles(rounds, causal):
         mask, blind = layout.mask(slab, torch.float32)
         assert torch.equal(blind, (mask < 0).all(-1))
         assert set(mask.unique().tolist()) <= {0.0, -math.inf}
@@ -230,7 +230,7 @@ def test_softmax_and_gradients_equal_reference(padded: bool, causal: bool, slab:
         v[1, 17:] = 0
     for x in (q, k, v):
         x.requires_grad_()
-    out = softmax_over_rounds(q, k, v, HashedConfig(sorted_rounds, causal, 0.7))
+    out = softmax_over_rounds(q, k, v, sorted_rounds, causal, 0.7)
     scores = 0.7 * q @ (k / k.norm(dim=-1, keepdim=True)).mT
     visible = reference_pairs(sorted_rounds, causal)
     weights = scores.masked_fill(~visible, -1e30).softmax(-1) * visible
@@ -245,7 +245,7 @@ def test_softmax_and_gradients_equal_reference(padded: bool, causal: bool, slab:
 
 def test_a_second_derivative_is_refused() -> None:
     q = torch.randn(1, 8, 4, requires_grad=True)
-    out = softmax_over_rounds(q, q, q, HashedConfig(draw_rounds(1, 1, 8, 4), True, 1.0))
+    out = softmax_over_rounds(q, q, q, draw_rounds(1, 1, 8, 4), True, 1.0)
     (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
         grad.sum().backward()
@@ -258,7 +258,7 @@ def test_degenerate_keys_get_zero_inverse_norm_and_gradient() -> None:
     q, k = torch.randn(1, 6, 4), torch.randn(1, 6, 4)
     k[0, 2] = 0
     k.requires_grad_()
-    out = softmax_over_rounds(q, k, q, HashedConfig(draw_rounds(2, 1, 6, 2), False, 1.0))
+    out = softmax_over_rounds(q, k, q, draw_rounds(2, 1, 6, 2), False, 1.0)
     (grad,) = torch.autograd.grad((out * torch.randn(out.shape)).sum(), k)
     assert torch.isfinite(out).all()
     assert torch.isfinite(grad).all()
@@ -270,8 +270,8 @@ def test_half_precision_rounds_are_merged_in_float32() -> None:
     """Merged in bfloat16, sixteen rounds would have seven times the error of one rounding."""
     sorted_rounds = draw_rounds(16, 1, 256, 4)
     q, v = torch.randn(2, 1, 256, 16).bfloat16()
-    got = softmax_over_rounds(q, q, v, HashedConfig(sorted_rounds, False, 0.25))
-    want = softmax_over_rounds(q.double(), q.double(), v.double(), HashedConfig(sorted_rounds, False, 0.25))
+    got = softmax_over_rounds(q, q, v, sorted_rounds, False, 0.25)
+    want = softmax_over_rounds(q.double(), q.double(), v.double(), sorted_rounds, False, 0.25)
     assert got.dtype == torch.bfloat16
     assert (got - want).norm() < 3 * (want.bfloat16() - want).norm()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ def make_states(heads: int, features: int, values: int, dtype: torch.dtype) -> l
     return [ScanState(Sums(kv.clone(), z.clone()), decays=False, steady=False) for _ in range(2)]
 
 
-def attend(kernel: scan.ScanKernel, x: Tensor, y: Tensor, v: Tensor, state: ScanState) -> list[Tensor]:
+def attend(kernel: ModuleType, x: Tensor, y: Tensor, v: Tensor, state: ScanState) -> list[Tensor]:
     tops = x.new_empty(*x.shape[:3], v.shape[2])
     totals = kernel.attend(x, Stretch(y, v, None), state, tops)
     assert totals is not None

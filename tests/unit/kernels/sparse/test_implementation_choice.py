@@ -7,19 +7,14 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
-from efficient_attn.kernels.sparse.implementation_choice import (
-    MAX_MASKED_LENGTH,
-    CallShape,
-    choose_implementation,
-    compare_costs,
-)
+from efficient_attn.kernels.sparse.implementation_choice import MAX_MASKED_LENGTH, choose_implementation, compare_costs
 from efficient_attn.kernels.sparse.tile_plan import plan_parts
 from efficient_attn.patterns import Geometry, as_pattern, sliding_window
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.sparse import sparse_attention
 
 SPECS = ["sliding_window:window=128", "strided", "fixed", "bigbird", "longformer", "random_blocks"]
-CALL = CallShape(4, 1, 64, torch.float32, gradient=False)
+HEADS, WIDTH = 4, 64
 
 
 def make_attention(spec: str, n: int, backend: str | None = None) -> ea.Attention:
@@ -44,15 +39,15 @@ def test_short_calls_are_masked_and_long_calls_use_parts(spec: str) -> None:
 def test_parts_are_preferred_for_many_heads() -> None:
     pattern, g = as_pattern(sliding_window(16)), Geometry(128, 128, 0, True)
     plan = plan_parts(pattern, g)
-    assert compare_costs(plan, g, CALL) == "masked"
-    assert compare_costs(plan, g, CALL._replace(heads=512)) == "parts"
+    assert compare_costs(plan, g, HEADS, WIDTH) == "masked"
+    assert compare_costs(plan, g, 512, WIDTH) == "parts"
 
 
 def test_single_rows_and_many_masks_use_parts() -> None:
     pattern = as_pattern(sliding_window(16))
-    assert choose_implementation(pattern, Geometry(1, 128, 127, True), CALL) == "parts"
-    assert choose_implementation(pattern, Geometry(128, 128, 0, True), CALL) == "masked"
-    assert choose_implementation(pattern, Geometry(128, 128, 0, True), CALL._replace(masks=65)) == "parts"
+    assert choose_implementation(pattern, Geometry(1, 128, 127, True), HEADS, WIDTH, 1) == "parts"
+    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 1) == "masked"
+    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 65) == "parts"
 
 
 @pytest.mark.parametrize("n", [64, 600])

@@ -88,7 +88,7 @@ def test_full_patterns_need_no_mask_and_meta_is_supported() -> None:
 @pytest.mark.parametrize("backend", ["masked", "adaptive", "parts"])
 def test_op_equals_the_eager_call(spec: str, backend: str) -> None:
     from efficient_attn.kernels.sparse.parts import SparseInputs
-    from efficient_attn.kernels.sparse.pattern_op import PATTERN, PatternOptions, softmax_over_text, write_pattern
+    from efficient_attn.kernels.sparse.pattern_op import PatternOptions, softmax_over_text, write_pattern
 
     attn = ea.create(spec, backend=backend)
     q, k, v = tensors(2)
@@ -97,7 +97,7 @@ def test_op_equals_the_eager_call(spec: str, backend: str) -> None:
     for mask in (MASKS["causal"], MASKS["lengths"]):
         rows = q.unflatten(1, (2, 2)).transpose(2, 3).reshape(4, 40, 2, 8)
         inputs = SparseInputs(rows, k.reshape(4, 40, 8), v.reshape(4, 40, 8), mask.key_valid(40))
-        out, _ = PATTERN.op(*inputs, text, 0, True, backend, 8**-0.5)
+        out, _ = softmax_over_text.op(*inputs, text, 0, True, backend, 8**-0.5)
         assert torch.equal(out, softmax_over_text(inputs, PatternOptions(text, 0, True, backend, 8**-0.5)))
         out = out.view(2, 2, 40, 2, 8).transpose(2, 3).reshape(2, 4, 40, 8)
         got = (out, *torch.autograd.grad(out.cos().sum(), (q, k, v)))

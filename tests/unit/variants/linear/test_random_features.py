@@ -19,7 +19,6 @@ from efficient_attn.variants.linear.random_features import (
     FeatureKind,
     draw_directions,
     make_random_map,
-    make_softmax_map,
     make_unit_map,
 )
 
@@ -97,7 +96,7 @@ def test_features_are_positive_except_trigonometric_ones() -> None:
 
 def test_softmax_map_estimates_exp_of_scaled_scores() -> None:
     x, y = pair(1.0, length=2.0)
-    phi = make_softmax_map("hyperbolic", draw_directions(200_000, D, orthogonal=True, seed=0))
+    phi = make_random_map("hyperbolic", draw_directions(200_000, D, orthogonal=True, seed=0), scaled=True)
     (a, log_a), (b, log_b) = phi(x[None]), phi(y[None])
     assert log_a is not None
     assert log_b is not None
@@ -181,7 +180,7 @@ def test_gradients_of_gates_flow_through_the_state() -> None:
 DIRECTIONS = draw_directions(12, 4, orthogonal=True, seed=0).double()
 MAPS = {
     **{f"random {kind}": make_random_map(kind, DIRECTIONS) for kind in FEATURE_KINDS},
-    **{f"softmax {kind}": make_softmax_map(kind, DIRECTIONS) for kind in FEATURE_KINDS},
+    **{f"softmax {kind}": make_random_map(kind, DIRECTIONS, scaled=True) for kind in FEATURE_KINDS},
     "unit": make_unit_map(DIRECTIONS),
 }
 
