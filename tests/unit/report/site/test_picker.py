@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import report_runs as runs
 
-from efficient_attn.report.answers.cost_curves import CostCurve, CostPoint, RowReference
+from efficient_attn.report.answers.cost_curves import CostAtLength, CostCurve, RowReference
 from efficient_attn.report.approximation_errors import SpecError
 from efficient_attn.report.comparable_quality import MeasuredQuality, QualityConditions, QualitySet
 from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
@@ -44,11 +44,8 @@ def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.00
     for n in lengths:
         ms = length_ms * n * at
         sources = (RowReference("run", f"{name}/{n}", n),)
-        points.append(
-            CostPoint(
-                n, Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05), 4.0 * n, None, sources
-            )
-        )
+        speedup, latency = Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05)
+        points.append(CostAtLength(n, speedup, latency, Estimate(4.0 * n), None, sources))
     return CostCurve(name, 4, {"variant": name}, tuple(points))
 
 
