@@ -16,6 +16,7 @@ from ..gather import Frame
 from ..sections.trained_scores import LearningTest, filter_trained, list_tests
 
 ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that are a share of correct answers
+SEGMENT_COLUMN = "swap.segment"  # of a text; empty for older rows
 UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 
 
@@ -107,6 +108,8 @@ def list_perplexities(rows: Frame) -> Iterator[QualitySet[QualityFigure]]:
     swap_rows = rows[
         (rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()
     ]
+    if SEGMENT_COLUMN not in rows:
+        swap_rows = swap_rows.assign(**{SEGMENT_COLUMN: float("nan")})
     for (inputs, length, causal), part in swap_rows.groupby(["inputs", "seq_len", "causal"], sort=True):
         figures: dict[QualityConditions, dict[str, QualityFigure]] = {}
         for variant, variant_rows in part.groupby("variant", sort=False):
@@ -119,37 +122,27 @@ def list_perplexities(rows: Frame) -> Iterator[QualitySet[QualityFigure]]:
 
 
 def _list_segments(rows: Frame) -> tuple[Any, ...]:
-    return tuple(sorted(rows["swap.segment"].dropna().unique())) if "swap.segment" in rows else ()
+    return tuple(sorted(rows[SEGMENT_COLUMN].dropna().unique()))
 
 
 def _make_perplexity(rows: Frame, baseline_rows: Frame, conditions: QualityConditions) -> QualityFigure | None:
-    """The figure of a mechanism; None if the unmodified model did not read the same segments."""
+    """The figure of a mechanism, with its interval over text segments that both read; None if the unmodified model did
+    not read the same segments."""
     if conditions.samples:
-        baseline_rows = baseline_rows[baseline_rows["swap.segment"].isin(conditions.samples)]
+        baseline_rows = baseline_rows[baseline_rows[SEGMENT_COLUMN].isin(conditions.samples)]
         if _list_segments(baseline_rows) != conditions.samples:
             return None
-    ratio = math.exp(_average_loss(rows) - _average_loss(baseline_rows))
+    # repeated segments count once
+    losses, baseline_losses = (x.groupby(SEGMENT_COLUMN)["swap.loss"].mean() for x in (rows, baseline_rows))
+    differences = (losses - baseline_losses).dropna()
+    average = losses.mean() if len(losses) else rows["swap.loss"].mean()
+    baseline_average = baseline_losses.mean() if len(baseline_losses) else baseline_rows["swap.loss"].mean()
+    ratio = math.exp(average - baseline_average)
     if not math.isfinite(ratio):
         return None
+    ends = estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
     text, runs = f"{units.ratio(ratio)} the perplexity", tuple(dict.fromkeys(rows["run_id"]))
-    ends = _estimate_segment_interval(rows, baseline_rows)
     return QualityFigure("perplexity", ratio, text, conditions, runs, *ends)
-
-
-def _average_loss(rows: Frame) -> float:
-    """The mean loss over segments; repeated segments count once."""
-    if "swap.segment" not in rows or rows["swap.segment"].isna().all():
-        return float(rows["swap.loss"].mean())
-    return float(rows.groupby("swap.segment")["swap.loss"].mean().mean())
-
-
-def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tuple[float | None, float | None]:
-    """The interval of a perplexity ratio over the text segments that both read; repeated segments count once."""
-    if "swap.segment" not in variant_rows:
-        return None, None
-    segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
-    differences = (segment_losses[0] - segment_losses[1]).dropna()
-    return estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
 
 
 def list_accuracies(rows: Frame) -> Iterator[tuple[str, QualitySet[QualityFigure]]]:
