@@ -21,19 +21,8 @@ from .gather import Frame
 
 SETTING_COLUMNS = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
 # added to the label if two rows of a variant in one slice differ in it
-DISTINGUISHING_COLUMNS = [
-    "kv_heads",
-    "kv_len",
-    "cache",
-    "compiled",
-    "cuda_graph",
-    "inputs",
-    "seed",
-    "budget",
-    "backend_used",
-    "run_id",
-]
-
+DISTINGUISHING_COLUMNS = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "budget"]
+DISTINGUISHING_COLUMNS += ["backend_used", "run_id"]
 # identify a result
 RESULT_KEY_COLUMNS = [*SETTING_COLUMNS, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
 NUMERIC_COLUMNS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]

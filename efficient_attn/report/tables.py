@@ -52,21 +52,11 @@ class ReportTable:
 
 
 # columns that tables of costs use
-COST_COLUMNS = [
-    *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
-    *(
-        "speedup_high",
-        "tokens_per_s",
-        "peak_memory_bytes",
-        "workspace_bytes",
-        "state_bytes",
-        "seq_len",
-        "kv_len",
-        "causal",
-    ),
-    *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
-    *("memory_budget_bytes", "longest_context", "variant", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS),
-]
+COST_COLUMNS = ["label", "variant", "is_baseline", "seq_len", "kv_len", "causal", "batch", "kv_heads", "backend_used"]
+COST_COLUMNS += ["latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low", "speedup_high"]
+COST_COLUMNS += ["tokens_per_s", "pairs", "pairs_computed", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS]
+COST_COLUMNS += ["peak_memory_bytes", "workspace_bytes", "state_bytes", "memory_budget_bytes", "longest_context"]
+COST_COLUMNS += ["bytes_moved", "bandwidth_share", "read_from"]
 ERROR_HEADING, BACKEND_HEADING = "Error", "Backend"
 ERROR_EXPLANATION = (
     "'Error' is the relative error of the same mechanism: the norm of its difference from exact attention over the "
