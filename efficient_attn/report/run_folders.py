@@ -63,15 +63,11 @@ def describe_run(folder: Path) -> RunFolder:
 
 def find_removable_files(run_folder: RunFolder) -> list[Path]:
     """Files that can be removed: the report and, if the run has finished, checkpoints and locks."""
-    paths = [run_folder.folder / name for name in sorted(write.find_report(run_folder.folder))]
+    folder = run_folder.folder
+    paths = [folder / name for name in sorted(write.find_report(folder))]
     if run_folder.finished:
-        checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINT_FOLDER
-        paths += (
-            sorted(checkpoint_folder.glob("*.safetensors*"))
-            if checkpoint_folder.is_dir() and not checkpoint_folder.is_symlink()
-            else []
-        )
-        paths += [run_folder.folder / name for name in (LOCK_FILE, HOLDER_FILE) if (run_folder.folder / name).is_file()]
+        paths += checkpoints.list_files(folder)
+        paths += [folder / name for name in (LOCK_FILE, HOLDER_FILE) if (folder / name).is_file()]
     return paths
 
 

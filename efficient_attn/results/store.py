@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +51,23 @@ class RunWriter:
         """Open a new or empty folder, or with ``resume`` one that contains a run, which is repaired."""
         self.folder = folder
         self.statuses: dict[str, Status] = {}
-        self.repairs: list[str] = []
         self._keys: dict[str, str] = {}
         try:
             durable.make_folder(folder)
             check_no_links(folder)
             if not (folder / LOCK_FILE).exists():  # checked first, because locking writes to the folder
                 _check_run_folder(folder, resume)
-            self._lock = FolderLock(folder)
-            try:
+            with ExitStack() as resources:
+                resources.callback(FolderLock(folder).release)
                 _check_run_folder(folder, resume)
-                self._file = self._open(folder / shard)
-            except BaseException:
-                self._lock.release()
-                raise
+                records, self.repairs = repair(folder, list_shards(folder))
+                self._file = durable.open_to_append(folder / shard)
+                resources.callback(os.close, self._file)
+                self._resources = resources.pop_all()
         except OSError as error:
             raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
-
-    def _open(self, shard: Path) -> int:
-        """Read the existing records, then open the shard for writing."""
-        records, self.repairs = repair(self.folder, list_shards(self.folder))
         for record in records:
             self._mark_done(record)
-        return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
         """Append the record, and sync it to the disk. Raises `StoreError` if it cannot be written."""
@@ -96,10 +90,7 @@ class RunWriter:
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        try:
-            os.close(self._file)
-        finally:
-            self._lock.release()
+        self._resources.close()
 
     def __enter__(self) -> RunWriter:
         return self
