@@ -122,12 +122,8 @@ def choose_plots(content: page.Content) -> list[Plot]:
 
 def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
     table = ["| " + " | ".join(cells) + " |" for cells in (INDEX_COLUMNS, ["---"] * len(INDEX_COLUMNS), *lines)]
-    text = (
-        "\n".join(["# Published runs", "", *table])
-        + "\n"
-        + INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
-    )
-    return f"{text}\n<!-- {file_marks.MARK} -->\n"
+    footer = INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
+    return file_marks.add_mark("\n".join(["# Published runs", "", *table, footer]), "markdown")
 
 
 def _format_notes(run: PublishedRun, replaced: Mapping[str, Sequence[str]]) -> str:
@@ -142,22 +138,19 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
     rows, last_session = data.loaded, data.sessions[-1]
     environment: Mapping[str, Any] = last_session.get("environment") or {}
     suite: Mapping[str, Any] = last_session.get("suite") or {}
-    made_with = f"{_format_variables(last_session, environment)}{format_command(last_session.get('command'))}".replace(
-        "|", "\\|"
-    )
-    sizes = [_format_range(rows, column) for column in ("batch", "heads", "head_dim")]
+    made_with = _format_variables(last_session, environment) + format_command(last_session.get("command"))
     return [
         f"[{name}]({name}/{MARKDOWN_FILE})",
         markdown.escape_markdown(suite.get("name") or "not known"),
         markdown.escape_markdown(suite.get("title") or ""),
         markdown.escape_markdown(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
-        *sizes,
+        *(_format_range(rows, column) for column in ("batch", "heads", "head_dim")),
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last_session.get("started") or "")[:10],
         markdown.escape_markdown(environment.get("torch") or "not known"),
         _format_commit(last_session),
-        f"`{made_with}`",
+        markdown.format_code(made_with),
     ]
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 
 from ..errors import UsageError
 from ..spec import list_names
-from .rows import Record, Row, Value
+from .rows import COLUMN_TYPES, Record, Row, Value
 from .shards import Damage, warn_of_damage
 from .store import find_rows_path, read, read_sessions
 
 # column types follow from the row's annotations; integers and booleans are nullable
 _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-COLUMN_DTYPES = {f.name: _PANDAS_DTYPES[str(f.type).split(" ")[0]] for f in fields(Row) if f.name != "extra"}
+COLUMN_DTYPES = {name: _PANDAS_DTYPES[type_name] for name, type_name in COLUMN_TYPES.items()}
 
 
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
