@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from .gather import Frame
 ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
 NULL_ERROR_RANGE = (0.9, 1.2)  # error over that of a trivial predictor: within this range, about the same
 ERROR_COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how", "error_spec")
+NO_ERROR_CELLS = (*[float("nan")] * 4, None, None, None)  # of ``ERROR_COLUMNS``
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
 # exact attention of models with shared key-value heads, which other models have to be trained for
 SHARED_KV_MECHANISMS = ("gqa", "mqa")
@@ -55,8 +56,7 @@ def add_errors(rows: Frame) -> Frame:
         if chosen is not None:
             cells_by_spec = {spec: _make_cells(chosen, spec) for spec in specs}
             cells |= {index: cells_by_spec[spec] for index, spec in part["spec"].items()}
-    missing = (*[float("nan")] * 4, None, None, None)
-    columns = [cells.get(index, missing) for index in rows.index]
+    columns = [cells.get(index, NO_ERROR_CELLS) for index in rows.index]
     return rows.join(pd.DataFrame(columns, index=rows.index, columns=list(ERROR_COLUMNS)))
 
 
@@ -64,7 +64,7 @@ def _make_cells(errors: QualitySet[SpecError], spec: str) -> tuple[Any, ...]:
     """Cells of a spec in the order of ``ERROR_COLUMNS``."""
     measured = errors.find(spec)
     if measured is None:
-        return (*[float("nan")] * 4, None, None, None)
+        return NO_ERROR_CELLS
     measured_spec, figure = measured
     null = f"where the mean of v has {units.number(figure.of_mean)}" if units.is_present(figure.of_mean) else ""
     method = ", ".join(filter(None, (str(errors.conditions.dtype), null)))
@@ -75,8 +75,9 @@ def _make_cells(errors: QualitySet[SpecError], spec: str) -> tuple[Any, ...]:
 def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
     """Errors of each spec, averaged over layers, for each combination of inputs, direction, length, dtype and layers;
     and the reasons of mechanisms whose error is not applicable."""
-    fidelity_rows = select.filter_fidelity(rows)
-    fidelity_rows = fidelity_rows.assign(spec=[canonicalise_spec(name) for name in fidelity_rows["variant"]])
+    fidelity_rows = select.filter_fidelity(rows).assign(
+        spec=lambda x: [canonicalise_spec(name) for name in x["variant"]]
+    )
     figures: dict[QualityConditions, dict[str, SpecError]] = {}
     group_columns = ["inputs", "causal", "seq_len", "dtype", "spec"]
     for (inputs, causal, length, dtype, spec), part in fidelity_rows.groupby(group_columns, dropna=False, sort=False):
@@ -174,15 +175,9 @@ def describe_error_inputs(rows: Collection[Mapping[str, Any]], *, with_method: b
     """The conditions, and ``with_method`` the method, under which these rows' errors were measured; empty for none."""
     measured = [(row["error_on"], row["error_how"]) for row in rows if units.is_present(row["error"])]
     parts = [f"{on}, {how}" if with_method else on for on, how in measured]
-    return "; ".join(dict.fromkeys((*parts, *_list_near_specs(rows))))
-
-
-def _list_near_specs(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """``sliding_window:window=128 measured with sliding_window:window=127``, for each row where they differ."""
-    for row in rows:
-        near = describe_measured_spec(str(row["variant"]), row.get("error_spec"))
-        if near:
-            yield f"{row['variant']}{near.replace(',', '', 1)}"
+    measured_specs = [(row["variant"], describe_measured_spec(row["variant"], row.get("error_spec"))) for row in rows]
+    parts += [f"{variant}{text.replace(',', '', 1)}" for variant, text in measured_specs if text]
+    return "; ".join(dict.fromkeys(parts))
 
 
 def compute_error_interval(errors: Sequence[float]) -> tuple[float, float]:

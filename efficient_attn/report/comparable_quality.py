@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 from ..spec import Spec, parse
@@ -186,37 +186,32 @@ def canonicalise_spec(variant: str) -> str:
 @lru_cache(maxsize=2**16)
 def compute_option_difference(spec: str, other: str) -> float:
     """The largest relative difference between numeric options; infinite if the specs differ otherwise."""
-    (names, numbers), (other_names, other_numbers) = _split_options(spec), _split_options(other)
-    if names != other_names:
+    options, other_options = _list_options(spec), _list_options(other)
+    if options.keys() != other_options.keys():
         return math.inf
-    pairs = zip(numbers, other_numbers, strict=True)
-    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
-
-
-_SplitSpec: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
+    return max(_compare_values(value, other_options[name]) for name, value in options.items())
 
 
 @lru_cache(maxsize=4096)
-def _split_options(spec: str) -> _SplitSpec:
-    """A spec's names and other options as text, and the values of its numeric options."""
+def _list_options(spec: str) -> Mapping[tuple[Any, ...], Any]:
+    """The values of a spec's options by part and name; each part also has a nameless one."""
     try:
         parts: Sequence[Spec] = sorted(parse(spec).parts, key=lambda part: (part.name, str(part)))
     except UsageError:
-        return ((spec, ""),), ()
-    names: list[tuple[str, str]] = []
-    numbers: list[float] = []
-    for part in parts:
-        names.append((part.name, part.backend or ""))
-        for option, value in sorted(part.options.items()):
-            number = _as_number(value)
-            numbers += [] if number is None else [number]
-            names.append((option, str(value) if number is None else ""))
-    return tuple(names), tuple(numbers)
+        return {(spec,): None}
+    return {
+        (index, part.name, part.backend, option): value
+        for index, part in enumerate(parts)
+        for option, value in {"": None, **part.options}.items()
+    }
 
 
-def _as_number(value: Any) -> float | None:
+def _compare_values(value: Any, other: Any) -> float:
+    """The relative difference of two numbers, also in a text; infinite for other values that differ."""
+    if value == other:
+        return 0.0
     try:
-        number = float(value)
+        a, b = float(value), float(other)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf
