@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UsageError
 from ..results import file_marks, store
 from ..results.compression import check_undamaged, compress_rows
-from ..results.shards import list_shards
+from ..results.shards import list_run_folders
 from . import markdown, page
 from .command_line import format_command
 from .drawing.figures import Plot
@@ -51,8 +51,7 @@ def update_published(folder: Path) -> list[Path]:
     Returns the runs, and warns of those that newer ones replace. All are checked before any is changed. Raises
     `UsageError` for a folder without runs, and for a run that has not finished or has damaged rows.
     """
-    runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
-    if not runs:
+    if not folder.is_dir() or not (runs := list_run_folders(folder)):
         raise UsageError(f"{folder}: holds no runs; name the folder that holds the runs' folders")
     file_marks.check_writable(folder / INDEX_FILE)
     for run in runs:
@@ -104,10 +103,8 @@ def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
     chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
     for block in (block for section in content.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
-    pictures: dict[str, str | bytes] = {
-        f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()
-    }
-    return pictures | {MARKDOWN_FILE: page.as_markdown(content, published=name)}
+    pictures = {f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()}
+    return {**pictures, MARKDOWN_FILE: page.as_markdown(content, published=name)}
 
 
 def choose_plots(content: page.Content) -> list[Plot]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ..errors import UsageError
 from ..results import checkpoints, frames, store
 from ..results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
 from ..results.sanitize import sanitize_line
-from ..results.shards import list_shards
+from ..results.shards import list_run_folders
 from . import write
 
 
@@ -36,10 +37,9 @@ def list_runs(root: Path) -> Iterator[RunFolder]:
     """The runs in a folder, latest first. Raises `UsageError` if there is no such folder."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
-    run_folders = [
-        describe_run(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink() and list_shards(path)
-    ]
-    yield from sorted(run_folders, key=lambda run_folder: run_folder.started, reverse=True)
+    yield from sorted(
+        map(describe_run, list_run_folders(root)), key=lambda run_folder: run_folder.started, reverse=True
+    )
 
 
 def describe_run(folder: Path) -> RunFolder:
@@ -79,9 +79,8 @@ def remove_derived_files(run_folder: RunFolder) -> list[Path]:
         for path in removed:
             path.unlink(missing_ok=True)
         for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINT_FOLDER):
-            subfolder = run_folder.folder / name
-            if subfolder.is_dir() and not subfolder.is_symlink() and not any(subfolder.iterdir()):
-                subfolder.rmdir()
+            with suppress(OSError):  # raised where files are left, and for a link
+                (run_folder.folder / name).rmdir()
     except OSError as error:
         raise UsageError(f"{run_folder.folder}: cannot be cleaned: {error.strerror or error}") from error
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,15 +54,14 @@ def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
     """Replace an earlier report by these files. All are checked before any is written."""
     check_report(out, tuple(files))
     try:
-        earlier = find_report(out)
+        obsolete = find_report(out).difference(files)
         out.mkdir(parents=True, exist_ok=True)
-        obsolete = earlier.difference(files)
         for name in obsolete:
             (out / name).unlink()
         for name, data in files.items():
             (out / name).parent.mkdir(exist_ok=True)
             durable.replace(out / name, data.encode() if isinstance(data, str) else data, sync=False)
-        if obsolete and (out / PLOTS_FOLDER).is_dir() and not any((out / PLOTS_FOLDER).iterdir()):
+        with suppress(OSError):  # raised where files are left
             (out / PLOTS_FOLDER).rmdir()
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another folder") from error
@@ -85,16 +85,13 @@ def find_report(out: Path) -> set[str]:
     if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_generated(markdown_path):
         return set()
     plot_names = re.findall(rf"\({PLOTS_FOLDER}/([\w.-]+)\.png\)", markdown_path.read_text("utf-8", "replace"))
-    names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")} | {
-        PAGE_FILE,
-        MARKDOWN_FILE,
-        TABLE_FILE,
-    }
-    existing = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
+    plots = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")}
     # images of earlier versions have no mark, nor do their reports
     marked = file_marks.is_marked(markdown_path)
     return {
         name
-        for name in existing
-        if file_marks.is_generated(out / name) or (name.startswith(PLOTS_FOLDER) and not marked)
+        for name in plots | {PAGE_FILE, MARKDOWN_FILE, TABLE_FILE}
+        if (out / name).is_file()
+        and not (out / name).is_symlink()
+        and (file_marks.is_generated(out / name) or (name in plots and not marked))
     }

@@ -58,6 +58,11 @@ def list_shards(run: Path) -> list[Path]:
     return [path for *_, path in sorted(numbered)]
 
 
+def list_run_folders(folder: Path) -> list[Path]:
+    """The runs' folders in a folder, by name, without links."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and list_shards(path))
+
+
 def is_shard(path: Path) -> bool:
     """Whether a path names a file of rows, not a folder."""
     return path.name.removesuffix(COMPRESSED_SUFFIX).endswith(".jsonl")
