@@ -50,12 +50,6 @@ class QualityConditions:
         conditions = formatting.format_inputs(self.inputs, self.causal, self.length)
         return ", ".join(filter(None, (conditions, self.aggregate))) or "inputs that are not named"
 
-    def describe_call(self) -> str:
-        """``at 384, bidirectional, in MiniLM``."""
-        length = "" if self.length is None else f"at {self.length:,}"
-        model = f"in {self.model}" if self.model else ""
-        return ", ".join(filter(None, (length, formatting.format_direction(self.causal), model)))
-
     def verifies(self, length: int, causal: bool | None) -> bool:
         """Whether figures count for calls of this length and direction."""
         if self.length is None or self.causal is None or self.causal != causal:
@@ -127,8 +121,12 @@ class QualityChoice(Generic[T]):
         """``not verified at 8,192 (measured at 384, bidirectional, in MiniLM)``."""
         elsewhere = [s.conditions for s in self.measured.sets if s.find(spec)]
         nearest = max(elsewhere, key=lambda x: (x.causal == self.causal, x.length or 0, x.describe()), default=None)
-        measured = f"measured {nearest.describe_call()}" if nearest else "not measured"
-        return f"not verified at {self.length:,} ({measured})"
+        if nearest is None:
+            return f"not verified at {self.length:,} (not measured)"
+        length = "" if nearest.length is None else f"at {nearest.length:,}"
+        model = f"in {nearest.model}" if nearest.model else ""
+        measured = ", ".join(filter(None, (length, formatting.format_direction(nearest.causal), model)))
+        return f"not verified at {self.length:,} (measured {measured})"
 
 
 @dataclass(frozen=True)

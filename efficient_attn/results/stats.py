@@ -27,6 +27,11 @@ class Estimate(NamedTuple):
             return math.inf
         return (self.high - self.low) / 2 / self.value
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval, or the value itself where there is none."""
+        return self.value if self.low is None else self.low, self.value if self.high is None else self.high
+
     def exp(self) -> Estimate:
         """The estimate of the value whose logarithm this is."""
         ends = (end if end is None else math.exp(end) for end in (self.low, self.high))

@@ -138,16 +138,15 @@ def interpolate(lower: _LengthEstimate, upper: _LengthEstimate, length: int, ben
     share = math.log(length / a) / math.log(b / a)
     slack = bend * _compute_gap(a, b, length)
 
-    def interpolate_end(end: str) -> float:
-        ends = (getattr(estimate, end) for estimate in (low, high))
-        first, last = (math.log(e if e else estimate.value) for e, estimate in zip(ends, (low, high), strict=True))
-        return (1 - share) * first + share * last
+    def interpolate_logs(first: float, last: float) -> float:
+        return (1 - share) * math.log(first) + share * math.log(last)
 
-    middle = interpolate_end("value")
+    middle = interpolate_logs(low.value, high.value)
+    bottom, top = map(interpolate_logs, low.ends, high.ends)
     return Estimate(
         math.exp(middle),
-        math.exp(middle - math.hypot(middle - interpolate_end("low"), slack)),
-        math.exp(middle + math.hypot(interpolate_end("high") - middle, slack)),
+        math.exp(middle - math.hypot(middle - bottom, slack)),
+        math.exp(middle + math.hypot(top - middle, slack)),
     )
 
 

@@ -130,7 +130,7 @@ class QualityComparison:
         unverified: dict[str, str] = {}
         for bound in self.bounds:
             figure = self.find(curve, bound.metric)
-            exact = self.is_exact(curve)
+            exact = is_exact(curve, self.config, self.requirements)
             if figure is None and exact:
                 continue  # it has the accuracy of a model with exact attention, which was not measured
             if figure is None and (reason := self._find_refusal(curve, bound.metric)):
@@ -146,7 +146,7 @@ class QualityComparison:
 
     def find(self, curve: CostCurve, metric: str) -> QualityFigure | None:
         """A mechanism's figure in the chosen set, whether or not it was measured at the length in question."""
-        if metric in EXACT_FIGURES and self.is_exact(curve):
+        if metric in EXACT_FIGURES and is_exact(curve, self.config, self.requirements):
             return EXACT_FIGURES[metric]
         choice = self.choices[metric]
         measured = choice.find(name_spec(curve))
@@ -154,10 +154,6 @@ class QualityComparison:
             return None
         spec, figure = measured
         return replace(figure, measured_spec=spec, verified=choice.verifies(exact=figure.is_exact))
-
-    def is_exact(self, curve: CostCurve) -> bool:
-        """Whether a mechanism computes the exact attention of the required model."""
-        return is_exact(curve, self.config, self.requirements)
 
     def describe_error(self, curve: CostCurve) -> str:
         """A mechanism's error with its conditions, or the reason why it is unknown."""

@@ -185,7 +185,7 @@ def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> 
             continue
         if estimate is None:
             return f"{name} not measured"
-        if (estimate.high if estimate.high is not None else estimate.value) > bound:
+        if estimate.ends[1] > bound:
             text = f"{name} {format_value(estimate.value)}"
             if estimate.high is not None:
                 text += f" ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"

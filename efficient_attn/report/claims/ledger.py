@@ -98,13 +98,9 @@ class Claim(_LedgerModel):
     replaces: str = ""
 
     @model_validator(mode="after")
-    def _validate_origin(self) -> Self:
+    def _validate_claim(self) -> Self:
         if self.where and self.from_memory:
             raise ValueError("a figure from memory has no place in the source: leave out where or from_memory")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_columns(self) -> Self:
         for query in (self.rows, self.regime, self.rule.against):
             check_columns(query)
             check_conditions(query)
