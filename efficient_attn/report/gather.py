@@ -53,11 +53,6 @@ class ReportData:
     sections: tuple[Section, ...] = ()
 
     @property
-    def csv(self) -> str:
-        """All rows as CSV."""
-        return as_csv(self.loaded)
-
-    @property
     def run_notes(self) -> dict[str, str]:
         """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
         notes = {str(session.get("run_id")): _describe_difference(session) for session in self.sessions}

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..instruments.garbage import garbage_collection_disabled
 from ..results import durable, file_marks
 from . import page
-from .gather import gather
+from .gather import as_csv, gather
 
 PAGE_FILE, MARKDOWN_FILE, TABLE_FILE, PLOTS_FOLDER = "report.html", "report.md", "rows.csv", "plots"
 
@@ -39,7 +39,7 @@ def write_report(runs: Sequence[Path], out: Path) -> ReportPaths:
         texts = {
             PAGE_FILE: page.as_html(content),
             MARKDOWN_FILE: page.as_markdown(content),
-            TABLE_FILE: report_data.csv,
+            TABLE_FILE: as_csv(report_data.loaded),
         }
     plots = {
         f"{PLOTS_FOLDER}/{p.panel.name}.{kind}": data

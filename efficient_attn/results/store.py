@@ -83,11 +83,6 @@ class RunWriter:
         with self._storing():
             durable.replace(self.folder / RUN_FILE, text.encode())
 
-    @property
-    def sessions(self) -> list[dict[str, Any]]:
-        """The sessions that have written here so far."""
-        return read_sessions(self.folder)
-
     def close(self) -> None:
         """Close the file and release the lock."""
         self._resources.close()
