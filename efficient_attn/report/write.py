@@ -85,13 +85,7 @@ def find_report(out: Path) -> set[str]:
     if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_generated(markdown_path):
         return set()
     plot_names = re.findall(rf"\({PLOTS_FOLDER}/([\w.-]+)\.png\)", markdown_path.read_text("utf-8", "replace"))
-    plots = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")}
-    # images of earlier versions have no mark, nor do their reports
-    marked = file_marks.is_marked(markdown_path)
-    return {
-        name
-        for name in plots | {PAGE_FILE, MARKDOWN_FILE, TABLE_FILE}
-        if (out / name).is_file()
-        and not (out / name).is_symlink()
-        and (file_marks.is_generated(out / name) or (name in plots and not marked))
-    }
+    names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")}
+    names |= {PAGE_FILE, MARKDOWN_FILE, TABLE_FILE}
+    plain_files = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
+    return {name for name in plain_files if file_marks.is_generated(out / name)}
