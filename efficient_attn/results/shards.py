@@ -22,7 +22,7 @@ ROWS_FILE_PATTERN = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
 class DamagedRecord(UserWarning):
-    """A line of a run's rows that is damaged, and was left out."""
+    """A line of a run's rows, or its run.json, is damaged, and was left out."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -
 
     on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
     """
-    names = _find_machine_names(find_rows_path(run).parent)
+    sessions = read_intact_sessions(find_rows_path(run).parent, "machines keep the names in their rows")
+    names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
     for path in list_shards(run):
         for _, line in scan_lines(path):
@@ -137,13 +138,13 @@ def is_older_protocol(session: Mapping[str, Any]) -> bool:
     return isinstance(protocol, int) and protocol < OLDEST_COMPARABLE_PROTOCOL
 
 
-def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
-    """The present names of the machines in older rows."""
+def read_intact_sessions(folder: Path, consequence: str) -> list[dict[str, Any]]:
+    """The sessions as they were written; none, with a warning of the consequence, if run.json is damaged."""
     try:
-        return find_machine_names(_read_raw_sessions(folder))
+        return _read_raw_sessions(folder)
     except UsageError as error:
-        warnings.warn(f"{error}; machines keep the names in their rows", DamagedRecord, stacklevel=3)
-        return {}
+        warnings.warn(f"{error}; {consequence}", DamagedRecord, stacklevel=3)
+        return []
 
 
 def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
