@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import units
 from ...results.sanitize import sanitize_line
-from .ledger import GROUPS, ClaimGroup, ClaimRule
+from .ledger import ClaimGroup, ClaimRule
 from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict, count_verdicts
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
@@ -87,7 +87,7 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
         f"{len(verdicts.claims)} claims, {len(counted)} counted (at most three per mechanism and source)"
         f"{_format_counts(counted)}."
     ]
-    others = [(group, verdicts.list_group(group)) for group in GROUPS if group != "published"]
+    others = [(group, verdicts.list_group(group)) for group in GROUP_TITLES if group != "published"]
     sentences += [f"{len(listed)} {group}, not counted{_format_counts(listed)}." for group, listed in others if listed]
     sentences.append(
         f"Intervals: 95% of each test alone. Verdicts: family-wise confidence {1 - RISK:.0%} "
