@@ -8,18 +8,20 @@ more, verifies a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from ..errors import UsageError
+from .. import units
+from ..errors import UsageError, make_deprecated_alias
 from ..spec import Spec, parse
 from . import formatting
 
 MIN_LENGTH_SHARE = 0.5  # of the length in question, at which a quality must have been measured
+ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
+UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 MAX_OPTION_DIFFERENCE = 0.02  # between numeric options of specs that count as the same
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,80 @@ class QualityConditions:
 
 
 @dataclass(frozen=True)
-class QualitySet(Generic[T]):
+class QualityFigure:
+    """A measured quality. metric: ``error``, ``perplexity``, or the task of an accuracy. conditions: of its
+    measurement, None for exact mechanisms. runs: the runs with its rows. low, high: its 95% interval, over layers,
+    seeds, text segments or questions, if there is one. measured_spec: the spec that was measured, which may differ from
+    the mechanism's by `MAX_OPTION_DIFFERENCE`. verified: whether it was measured in the direction in
+    question, at half the length or more. sure: whether the whole interval lies on the value's side of the bound; None
+    without an interval or a bound. layer_errors: the errors whose mean it is; null_error: the error of predicting the
+    mean of v, NaN if unknown."""
+
+    metric: str
+    value: float
+    text: str
+    conditions: QualityConditions | None = None
+    runs: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    measured_spec: str | None = None
+    verified: bool = True
+    sure: bool | None = None
+    layer_errors: tuple[float, ...] = ()
+    null_error: float = math.nan
+
+    what = make_deprecated_alias("what", "metric")
+
+    @property
+    def on(self) -> str:
+        """The conditions as text: ``MiniLM, N = 384, bidirectional, mean over 3 layers``."""
+        return self.conditions.describe() if self.conditions else "any model"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the measured calls computed exact attention, up to rounding."""
+        exact_value = {"error": 0.0, "perplexity": 1.0}.get(self.metric, math.inf)
+        return abs(self.value - exact_value) < ROUNDING_ERROR
+
+    @property
+    def length(self) -> int | None:
+        """The length of the measured calls."""
+        return self.conditions.length if self.conditions else None
+
+    @property
+    def causal(self) -> bool | None:
+        """Whether the measured calls were causal."""
+        return self.conditions.causal if self.conditions else None
+
+    def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
+        """Return a copy with ``sure`` set for this bound."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
+
+    def format_uncertainty(self) -> str:
+        """``uncertain: 82.4%-100%``; empty if certain or unknown."""
+        if self.sure is not False:
+            return ""
+        format_value = {"perplexity": units.ratio, "error": units.number}.get(self.metric, units.percent)
+        return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
+
+    def describe(self, spec: str) -> str:
+        """``relative error 0.40 (MiniLM, N = 384, bidirectional, mean over 3 layers)``. spec: the mechanism's."""
+        if self.conditions is None:
+            return self.text
+        measured_spec = describe_measured_spec(spec, self.measured_spec)
+        return "; ".join(filter(None, (f"{self.text} ({self.on}{measured_spec})", self.format_uncertainty())))
+
+
+@dataclass(frozen=True)
+class QualitySet:
     """Comparable figures, by canonical spec."""
 
     conditions: QualityConditions
-    figures: Mapping[str, T]
+    figures: Mapping[str, QualityFigure]
 
-    def find(self, spec: str) -> tuple[str, T] | None:
+    def find(self, spec: str) -> tuple[str, QualityFigure] | None:
         """The measured spec and figure of a spec, or of the nearest one whose numeric options differ by at most
         `MAX_OPTION_DIFFERENCE` and that is equal otherwise; None if there is none."""
         if spec in self.figures:
@@ -81,14 +150,14 @@ class QualitySet(Generic[T]):
 
 
 @dataclass(frozen=True)
-class QualityChoice(Generic[T]):
+class QualityChoice:
     """The set that an answer uses. chosen: None if no spec was measured. verified: whether it verifies bounds at this
     length and direction. measured: everything that was measured."""
 
     length: int
     causal: bool | None
-    chosen: QualitySet[T] | None
-    measured: MeasuredQuality[T]
+    chosen: QualitySet | None
+    measured: MeasuredQuality
 
     @property
     def verified(self) -> bool:
@@ -113,7 +182,7 @@ class QualityChoice(Generic[T]):
         lengths = (s.conditions.length for s in self.measured.sets if s.conditions.causal == self.causal)
         return max((length for length in lengths if length is not None), default=None)
 
-    def find(self, spec: str) -> tuple[str, T] | None:
+    def find(self, spec: str) -> tuple[str, QualityFigure] | None:
         """The measured spec and figure of a spec in the chosen set."""
         return self.chosen.find(spec) if self.chosen else None
 
@@ -130,21 +199,21 @@ class QualityChoice(Generic[T]):
 
 
 @dataclass(frozen=True)
-class MeasuredQuality(Generic[T]):
+class MeasuredQuality:
     """All measurements of one kind of quality. not_applicable: the reason by spec, for mechanisms whose quality cannot
     be measured without training."""
 
-    sets: tuple[QualitySet[T], ...] = ()
+    sets: tuple[QualitySet, ...] = ()
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def choose(
         self, specs: Collection[str], *, length: int, causal: bool | None, dtype: str | None = None
-    ) -> QualityChoice[T]:
+    ) -> QualityChoice:
         """Choose the set for an answer: of those that verify, the one with most of the specs; of several, one of the
         same dtype, then the one nearest in length, then the longest. If none verifies, one to show without verifying
         anything: of the same direction if there is one, then the longest."""
 
-        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+        def sort_key(quality_set: QualitySet) -> tuple[Any, ...]:
             conditions, count = quality_set.conditions, quality_set.count(specs)
             measured_length, same_dtype = conditions.length or 1, conditions.dtype == dtype
             if conditions.verifies(length, causal):
@@ -157,11 +226,11 @@ class MeasuredQuality(Generic[T]):
 
     def choose_shown(
         self, specs: Collection[str], *, causal: bool | None, dtype: str | None = None
-    ) -> QualitySet[T] | None:
+    ) -> QualitySet | None:
         """Choose the set for a table of several lengths, which verifies nothing: of the same direction if there is one,
         then with most of the specs, of the same dtype, and the longest."""
 
-        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+        def sort_key(quality_set: QualitySet) -> tuple[Any, ...]:
             conditions = quality_set.conditions
             key = (conditions.causal == causal, quality_set.count(specs), conditions.dtype == dtype)
             return *key, conditions.length or 0, str(conditions.inputs)
@@ -179,6 +248,12 @@ def canonicalise_spec(variant: str) -> str:
         return str(parse(variant).without_backend())
     except UsageError:
         return variant
+
+
+def describe_measured_spec(spec: str, measured_spec: Any) -> str:
+    """``, measured with sliding_window:window=127``; empty if that is the spec itself."""
+    same = not units.is_present(measured_spec) or measured_spec == canonicalise_spec(spec)
+    return "" if same else f", measured with {measured_spec}"
 
 
 @lru_cache(maxsize=2**16)

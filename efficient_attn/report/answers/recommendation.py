@@ -16,11 +16,11 @@ from ... import units
 from ...errors import UsageError, make_deprecated_alias, make_unknown_error
 from ...results.differences import MAX_DISTURBED_SHARE
 from .. import select
+from ..comparable_quality import QualityFigure
 from ..gather import Frame
 from .cost_curves import CostAtLength, CostCurve, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality
-from .quality_figures import QualityFigure
 from .requirements import SHAPE, Requirements
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used

@@ -12,8 +12,7 @@ from ... import units
 from ...results.sanitize import sanitize_line
 from ...results.stats import Estimate
 from .. import formatting
-from ..comparable_quality import MIN_LENGTH_SHARE
-from .quality_figures import UNCERTAIN, QualityFigure
+from ..comparable_quality import MIN_LENGTH_SHARE, UNCERTAIN, QualityFigure
 from .recommendation import Candidate, Recommendation, describe_counted
 from .requirements import Requirements
 
