@@ -218,23 +218,9 @@ def _candidate_as_data(entry: Candidate) -> dict[str, Any]:
 
 
 def _figure_as_data(figure: QualityFigure) -> dict[str, Any]:
-    conditions = figure.conditions
-    return {
-        "what": figure.metric,
-        "value": figure.value,
-        "text": figure.text,
-        "on": figure.on,
-        "model": conditions and conditions.model,
-        "length": figure.length,
-        "causal": figure.causal,
-        "aggregate": conditions and conditions.aggregate,
-        "measured_spec": figure.measured_spec,
-        "verified": figure.verified,
-        "low": figure.low,
-        "high": figure.high,
-        "sure": figure.sure,
-        "runs": list(figure.runs),
-    }
+    names = ("value", "text", "on", "length", "causal", "measured_spec", "verified", "low", "high", "sure", "runs")
+    data = {"what": figure.metric} | {name: getattr(figure, name) for name in names}
+    return data | {name: getattr(figure.conditions, name, None) for name in ("model", "aggregate")}
 
 
 def _estimate_as_data(estimate: Estimate | None) -> dict[str, float | None] | None:

@@ -121,17 +121,11 @@ def _claim_as_json(claim_verdict: ClaimVerdict) -> dict[str, Any]:
 
 
 def _machine_as_json(machine_verdict: MachineVerdict) -> dict[str, Any]:
+    names = ("machine", "verdict", "low", "high", "tests", "half_width", "decided_alone")
     decisive = machine_verdict.decisive
-    return {
-        "machine": machine_verdict.machine,
-        "verdict": machine_verdict.verdict,
+    return {name: getattr(machine_verdict, name) for name in names} | {
         "value": decisive.plain,
-        "low": machine_verdict.low,
-        "high": machine_verdict.high,
         "basis": decisive.basis,
-        "tests": machine_verdict.tests,
         "cases": list(decisive.cases),
-        "half_width": machine_verdict.half_width,
         "would_decide": machine_verdict.needed_half_width,
-        "decided_alone": machine_verdict.decided_alone,
     }
