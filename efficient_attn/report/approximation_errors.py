@@ -149,10 +149,9 @@ def describe_error(row: Mapping[str, Any], *, with_conditions: bool = False) -> 
     share, predictor = (error / null, "the mean of v") if has_null else (error, "zeros")
     if share < NULL_ERROR_RANGE[0]:
         return f"relative error {units.number(error)}{conditions}"
-    comparison = (
-        "as far from exact attention as" if share <= NULL_ERROR_RANGE[1] else "farther from exact attention than"
-    )
-    return f"{comparison} {predictor}{conditions}"
+    if share <= NULL_ERROR_RANGE[1]:
+        return f"as far from exact attention as {predictor}{conditions}"
+    return f"farther from exact attention than {predictor}{conditions}"
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:

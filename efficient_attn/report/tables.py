@@ -196,13 +196,11 @@ def make_sort_value(value: Any) -> float | None:
 def drop_empty_columns(table: ReportTable) -> ReportTable:
     """Drop columns without values, or with default texts only."""
 
-    def list_default_texts(name: str) -> tuple[str, ...]:
-        return units.EMPTY, "baseline", *DEFAULT_TEXTS.get(name, ())
+    def is_shown(column: int, name: str) -> bool:
+        default_texts = {units.EMPTY, "baseline", *DEFAULT_TEXTS.get(name, ())}
+        return not column or any(row[column].text not in default_texts for row in table.rows)
 
-    has_content = [
-        any(row[i].text not in list_default_texts(name) for row in table.rows) for i, name in enumerate(table.head)
-    ]
-    indices = [i for i, is_shown in enumerate(has_content) if is_shown or not i]
+    indices = [column for column, name in enumerate(table.head) if is_shown(column, name)]
     rows = [[row[i] for i in indices] for row in table.rows]
     text_columns = sum(i < table.text_columns for i in indices)
     return replace(table, head=tuple(table.head[i] for i in indices), rows=rows, text_columns=text_columns)
