@@ -123,7 +123,8 @@ def gather(runs: Sequence[Path]) -> ReportData:
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
     loaded = frames.make_frame(rows)
     added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
-    return ReportData(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged), tuple(sections.values()))
+    all_rows = loaded.assign(**{name: added[name] for name in ADDED_DTYPES})
+    return ReportData(loaded, all_rows, tuple(sessions), tuple(damaged), tuple(sections.values()))
 
 
 def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
