@@ -44,7 +44,7 @@ def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | Non
     """
     with suppress(OSError):
         for path in list_files(folder):
-            found = path.name.removeprefix(".").partition(".")[0]
-            if found not in kept_digests and digest in (None, found):
+            file_digest = path.name.removeprefix(".").partition(".")[0]
+            if file_digest not in kept_digests and digest in (None, file_digest):
                 path.unlink(missing_ok=True)
         (folder / CHECKPOINT_FOLDER).rmdir()  # raises where files are left, and for a link
