@@ -40,7 +40,7 @@ class Run:
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page, its Markdown version, plots and table, by default into the run's folder. Returns the page's
         path."""
-        from ..report import write_report
+        from ..report.write import write_report
 
         return write_report([self.folder], Path(out) if out else self.folder).page
 

@@ -93,7 +93,7 @@ def run(args: Namespace) -> int:
             return report_stop(stop, f"the rows so far are saved; continue with --resume --out {folder}")
     for message in outcome.repairs:
         print(f"efficient-attn: {message}", file=sys.stderr)
-    from ..report import write_report
+    from ..report.write import write_report
     from ..results.frames import load
     from ..results.overrides import gather_overrides
     from ..results.store import read_sessions
@@ -155,7 +155,7 @@ def report(args: Namespace) -> int:
         return _update_published(args)
     if args.export:
         return _export(args)
-    from ..report import write_report
+    from ..report.write import write_report
 
     runs = choose_runs("report", args.run)
     folder = args.out or (runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,31 +10,25 @@ import pandas as pd
 from .. import units
 from ..results.stats import estimate_mean
 from . import formatting, select
-from .comparable_quality import MeasuredQuality, QualityChoice, QualityConditions, QualitySet, canonicalise_spec
+from .comparable_quality import (
+    ROUNDING_ERROR,
+    MeasuredQuality,
+    QualityChoice,
+    QualityConditions,
+    QualityFigure,
+    QualitySet,
+    canonicalise_spec,
+    describe_measured_spec,
+)
 from .gather import Frame
 
-ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
 NULL_ERROR_RANGE = (0.9, 1.2)  # error over that of a trivial predictor: within this range, about the same
 ERROR_COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how", "error_spec")
+NO_ERROR_CELLS = (*[float("nan")] * 4, None, None, None)  # of ``ERROR_COLUMNS``
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
 # exact attention of models with shared key-value heads, which other models have to be trained for
 SHARED_KV_MECHANISMS = ("gqa", "mqa")
 NOT_APPLICABLE = "not applicable:"  # starts the reason of rows whose mechanism has to be trained
-
-
-@dataclass(frozen=True)
-class SpecError:
-    """Errors of a spec by layer, the error of predicting the mean of v (NaN if unknown), and the runs that measured
-    them."""
-
-    layer_errors: tuple[float, ...]
-    of_mean: float = float("nan")
-    runs: tuple[str, ...] = ()
-
-    @property
-    def error(self) -> float:
-        """The mean over layers."""
-        return sum(self.layer_errors) / len(self.layer_errors)
 
 
 def add_errors(rows: Frame) -> Frame:
@@ -55,29 +48,29 @@ def add_errors(rows: Frame) -> Frame:
         if chosen is not None:
             cells_by_spec = {spec: _make_cells(chosen, spec) for spec in specs}
             cells |= {index: cells_by_spec[spec] for index, spec in part["spec"].items()}
-    missing = (*[float("nan")] * 4, None, None, None)
-    columns = [cells.get(index, missing) for index in rows.index]
+    columns = [cells.get(index, NO_ERROR_CELLS) for index in rows.index]
     return rows.join(pd.DataFrame(columns, index=rows.index, columns=list(ERROR_COLUMNS)))
 
 
-def _make_cells(errors: QualitySet[SpecError], spec: str) -> tuple[Any, ...]:
+def _make_cells(errors: QualitySet, spec: str) -> tuple[Any, ...]:
     """Cells of a spec in the order of ``ERROR_COLUMNS``."""
     measured = errors.find(spec)
     if measured is None:
-        return (*[float("nan")] * 4, None, None, None)
+        return NO_ERROR_CELLS
     measured_spec, figure = measured
-    null = f"where the mean of v has {units.number(figure.of_mean)}" if units.is_present(figure.of_mean) else ""
+    null = f"where the mean of v has {units.number(figure.null_error)}" if units.is_present(figure.null_error) else ""
     method = ", ".join(filter(None, (str(errors.conditions.dtype), null)))
-    estimates = figure.error, *compute_error_interval(figure.layer_errors), figure.of_mean
+    estimates = figure.value, *compute_error_interval(figure.layer_errors), figure.null_error
     return *estimates, errors.conditions.describe(), method, measured_spec
 
 
-def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
+def list_errors(rows: Frame) -> MeasuredQuality:
     """Errors of each spec, averaged over layers, for each combination of inputs, direction, length, dtype and layers;
     and the reasons of mechanisms whose error is not applicable."""
-    fidelity_rows = select.filter_fidelity(rows)
-    fidelity_rows = fidelity_rows.assign(spec=[canonicalise_spec(name) for name in fidelity_rows["variant"]])
-    figures: dict[QualityConditions, dict[str, SpecError]] = {}
+    fidelity_rows = select.filter_fidelity(rows).assign(
+        spec=lambda x: [canonicalise_spec(name) for name in x["variant"]]
+    )
+    figures: dict[QualityConditions, dict[str, QualityFigure]] = {}
     group_columns = ["inputs", "causal", "seq_len", "dtype", "spec"]
     for (inputs, causal, length, dtype, spec), part in fidelity_rows.groupby(group_columns, dropna=False, sort=False):
         layers = tuple(sorted(int(layer) for layer in part["layer"].dropna().unique()))
@@ -90,7 +83,16 @@ def list_errors(rows: Frame) -> MeasuredQuality[SpecError]:
         )
         errors = tuple(part.groupby("layer", dropna=False)["relative_error"].mean().tolist())
         runs = tuple(dict.fromkeys(map(str, part["run_id"])))
-        figures.setdefault(conditions, {})[spec] = SpecError(errors, part["mean_value_error"].mean(), runs)
+        mean = sum(errors) / len(errors)
+        figures.setdefault(conditions, {})[spec] = QualityFigure(
+            metric="error",
+            value=mean,
+            text=f"relative error {units.number(mean)}",
+            conditions=conditions,
+            runs=runs,
+            layer_errors=errors,
+            null_error=part["mean_value_error"].mean(),
+        )
     sets = tuple(QualitySet(conditions, by_spec) for conditions, by_spec in figures.items())
     return MeasuredQuality(sets, list_not_applicable(rows, "fidelity"))
 
@@ -118,7 +120,7 @@ def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, s
     return ""
 
 
-def judge_error(variant: str, kv_heads: int | None, choice: QualityChoice[SpecError]) -> tuple[float | None, str]:
+def judge_error(variant: str, kv_heads: int | None, choice: QualityChoice) -> tuple[float | None, str]:
     """Error of a mechanism for an answer, None if it is not verified at the answer's length, and its description."""
     spec = canonicalise_spec(variant)
     if is_exact({"variant": variant}):
@@ -147,10 +149,9 @@ def describe_error(row: Mapping[str, Any], *, with_conditions: bool = False) -> 
     share, predictor = (error / null, "the mean of v") if has_null else (error, "zeros")
     if share < NULL_ERROR_RANGE[0]:
         return f"relative error {units.number(error)}{conditions}"
-    comparison = (
-        "as far from exact attention as" if share <= NULL_ERROR_RANGE[1] else "farther from exact attention than"
-    )
-    return f"{comparison} {predictor}{conditions}"
+    if share <= NULL_ERROR_RANGE[1]:
+        return f"as far from exact attention as {predictor}{conditions}"
+    return f"farther from exact attention than {predictor}{conditions}"
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:
@@ -164,25 +165,13 @@ def describe_conditions(row: Mapping[str, Any]) -> str:
     return f"{row['error_on']}{describe_measured_spec(str(row['variant']), row.get('error_spec'))}"
 
 
-def describe_measured_spec(spec: str, measured_spec: Any) -> str:
-    """``, measured with sliding_window:window=127``; empty if that is the spec itself."""
-    same = not units.is_present(measured_spec) or measured_spec == canonicalise_spec(spec)
-    return "" if same else f", measured with {measured_spec}"
-
-
 def describe_error_inputs(rows: Collection[Mapping[str, Any]], *, with_method: bool = False) -> str:
     """The conditions, and ``with_method`` the method, under which these rows' errors were measured; empty for none."""
     measured = [(row["error_on"], row["error_how"]) for row in rows if units.is_present(row["error"])]
     parts = [f"{on}, {how}" if with_method else on for on, how in measured]
-    return "; ".join(dict.fromkeys((*parts, *_list_near_specs(rows))))
-
-
-def _list_near_specs(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """``sliding_window:window=128 measured with sliding_window:window=127``, for each row where they differ."""
-    for row in rows:
-        near = describe_measured_spec(str(row["variant"]), row.get("error_spec"))
-        if near:
-            yield f"{row['variant']}{near.replace(',', '', 1)}"
+    measured_specs = [(row["variant"], describe_measured_spec(row["variant"], row.get("error_spec"))) for row in rows]
+    parts += [f"{variant}{text.replace(',', '', 1)}" for variant, text in measured_specs if text]
+    return "; ".join(dict.fromkeys(parts))
 
 
 def compute_error_interval(errors: Sequence[float]) -> tuple[float, float]:

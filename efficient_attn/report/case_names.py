@@ -15,16 +15,11 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
     The variant and the length are never removed. Names of another form, written by other tools, are not shortened.
     """
     parts_by_name = {name: _split_name(name) for name in names}
-    if not parts_by_name or any(len(parts) != PART_COUNT for parts in parts_by_name.values()):
+    if not names or any(len(parts) != PART_COUNT for parts in parts_by_name.values()):
         return {name: name for name in names}, ""
-    first_parts = next(iter(parts_by_name.values()))
     shared = [
-        [
-            field
-            for field in first_parts[index]
-            if _is_removable(index, field) and all(field in parts[index] for parts in parts_by_name.values())
-        ]
-        for index in range(PART_COUNT)
+        [field for field in column[0] if _is_removable(index, field) and all(field in fields for fields in column)]
+        for index, column in enumerate(zip(*parts_by_name.values(), strict=True))
     ]
     short = {name: _join_name(parts, shared) for name, parts in parts_by_name.items()}
     if len(set(short.values())) < len(short):

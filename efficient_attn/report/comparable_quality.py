@@ -8,18 +8,20 @@ more, verifies a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
-from ..errors import UsageError
+from .. import units
+from ..errors import UsageError, make_deprecated_alias
 from ..spec import Spec, parse
 from . import formatting
 
 MIN_LENGTH_SHARE = 0.5  # of the length in question, at which a quality must have been measured
+ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
+UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 MAX_OPTION_DIFFERENCE = 0.02  # between numeric options of specs that count as the same
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,6 @@ class QualityConditions:
         conditions = formatting.format_inputs(self.inputs, self.causal, self.length)
         return ", ".join(filter(None, (conditions, self.aggregate))) or "inputs that are not named"
 
-    def describe_call(self) -> str:
-        """``at 384, bidirectional, in MiniLM``."""
-        length = "" if self.length is None else f"at {self.length:,}"
-        model = f"in {self.model}" if self.model else ""
-        return ", ".join(filter(None, (length, formatting.format_direction(self.causal), model)))
-
     def verifies(self, length: int, causal: bool | None) -> bool:
         """Whether figures count for calls of this length and direction."""
         if self.length is None or self.causal is None or self.causal != causal:
@@ -64,13 +60,80 @@ class QualityConditions:
 
 
 @dataclass(frozen=True)
-class QualitySet(Generic[T]):
+class QualityFigure:
+    """A measured quality. metric: ``error``, ``perplexity``, or the task of an accuracy. conditions: of its
+    measurement, None for exact mechanisms. runs: the runs with its rows. low, high: its 95% interval, over layers,
+    seeds, text segments or questions, if there is one. measured_spec: the spec that was measured, which may differ from
+    the mechanism's by `MAX_OPTION_DIFFERENCE`. verified: whether it was measured in the direction in
+    question, at half the length or more. sure: whether the whole interval lies on the value's side of the bound; None
+    without an interval or a bound. layer_errors: the errors whose mean it is; null_error: the error of predicting the
+    mean of v, NaN if unknown."""
+
+    metric: str
+    value: float
+    text: str
+    conditions: QualityConditions | None = None
+    runs: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    measured_spec: str | None = None
+    verified: bool = True
+    sure: bool | None = None
+    layer_errors: tuple[float, ...] = ()
+    null_error: float = math.nan
+
+    what = make_deprecated_alias("what", "metric")
+
+    @property
+    def on(self) -> str:
+        """The conditions as text: ``MiniLM, N = 384, bidirectional, mean over 3 layers``."""
+        return self.conditions.describe() if self.conditions else "any model"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the measured calls computed exact attention, up to rounding."""
+        exact_value = {"error": 0.0, "perplexity": 1.0}.get(self.metric, math.inf)
+        return abs(self.value - exact_value) < ROUNDING_ERROR
+
+    @property
+    def length(self) -> int | None:
+        """The length of the measured calls."""
+        return self.conditions.length if self.conditions else None
+
+    @property
+    def causal(self) -> bool | None:
+        """Whether the measured calls were causal."""
+        return self.conditions.causal if self.conditions else None
+
+    def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
+        """Return a copy with ``sure`` set for this bound."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
+
+    def format_uncertainty(self) -> str:
+        """``uncertain: 82.4%-100%``; empty if certain or unknown."""
+        if self.sure is not False:
+            return ""
+        format_value = {"perplexity": units.ratio, "error": units.number}.get(self.metric, units.percent)
+        return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
+
+    def describe(self, spec: str) -> str:
+        """``relative error 0.40 (MiniLM, N = 384, bidirectional, mean over 3 layers)``. spec: the mechanism's."""
+        if self.conditions is None:
+            return self.text
+        measured_spec = describe_measured_spec(spec, self.measured_spec)
+        return "; ".join(filter(None, (f"{self.text} ({self.on}{measured_spec})", self.format_uncertainty())))
+
+
+@dataclass(frozen=True)
+class QualitySet:
     """Comparable figures, by canonical spec."""
 
     conditions: QualityConditions
-    figures: Mapping[str, T]
+    figures: Mapping[str, QualityFigure]
 
-    def find(self, spec: str) -> tuple[str, T] | None:
+    def find(self, spec: str) -> tuple[str, QualityFigure] | None:
         """The measured spec and figure of a spec, or of the nearest one whose numeric options differ by at most
         `MAX_OPTION_DIFFERENCE` and that is equal otherwise; None if there is none."""
         if spec in self.figures:
@@ -87,14 +150,14 @@ class QualitySet(Generic[T]):
 
 
 @dataclass(frozen=True)
-class QualityChoice(Generic[T]):
+class QualityChoice:
     """The set that an answer uses. chosen: None if no spec was measured. verified: whether it verifies bounds at this
     length and direction. measured: everything that was measured."""
 
     length: int
     causal: bool | None
-    chosen: QualitySet[T] | None
-    measured: MeasuredQuality[T]
+    chosen: QualitySet | None
+    measured: MeasuredQuality
 
     @property
     def verified(self) -> bool:
@@ -119,7 +182,7 @@ class QualityChoice(Generic[T]):
         lengths = (s.conditions.length for s in self.measured.sets if s.conditions.causal == self.causal)
         return max((length for length in lengths if length is not None), default=None)
 
-    def find(self, spec: str) -> tuple[str, T] | None:
+    def find(self, spec: str) -> tuple[str, QualityFigure] | None:
         """The measured spec and figure of a spec in the chosen set."""
         return self.chosen.find(spec) if self.chosen else None
 
@@ -127,26 +190,30 @@ class QualityChoice(Generic[T]):
         """``not verified at 8,192 (measured at 384, bidirectional, in MiniLM)``."""
         elsewhere = [s.conditions for s in self.measured.sets if s.find(spec)]
         nearest = max(elsewhere, key=lambda x: (x.causal == self.causal, x.length or 0, x.describe()), default=None)
-        measured = f"measured {nearest.describe_call()}" if nearest else "not measured"
-        return f"not verified at {self.length:,} ({measured})"
+        if nearest is None:
+            return f"not verified at {self.length:,} (not measured)"
+        length = "" if nearest.length is None else f"at {nearest.length:,}"
+        model = f"in {nearest.model}" if nearest.model else ""
+        measured = ", ".join(filter(None, (length, formatting.format_direction(nearest.causal), model)))
+        return f"not verified at {self.length:,} (measured {measured})"
 
 
 @dataclass(frozen=True)
-class MeasuredQuality(Generic[T]):
+class MeasuredQuality:
     """All measurements of one kind of quality. not_applicable: the reason by spec, for mechanisms whose quality cannot
     be measured without training."""
 
-    sets: tuple[QualitySet[T], ...] = ()
+    sets: tuple[QualitySet, ...] = ()
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def choose(
         self, specs: Collection[str], *, length: int, causal: bool | None, dtype: str | None = None
-    ) -> QualityChoice[T]:
+    ) -> QualityChoice:
         """Choose the set for an answer: of those that verify, the one with most of the specs; of several, one of the
         same dtype, then the one nearest in length, then the longest. If none verifies, one to show without verifying
         anything: of the same direction if there is one, then the longest."""
 
-        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+        def sort_key(quality_set: QualitySet) -> tuple[Any, ...]:
             conditions, count = quality_set.conditions, quality_set.count(specs)
             measured_length, same_dtype = conditions.length or 1, conditions.dtype == dtype
             if conditions.verifies(length, causal):
@@ -159,11 +226,11 @@ class MeasuredQuality(Generic[T]):
 
     def choose_shown(
         self, specs: Collection[str], *, causal: bool | None, dtype: str | None = None
-    ) -> QualitySet[T] | None:
+    ) -> QualitySet | None:
         """Choose the set for a table of several lengths, which verifies nothing: of the same direction if there is one,
         then with most of the specs, of the same dtype, and the longest."""
 
-        def sort_key(quality_set: QualitySet[T]) -> tuple[Any, ...]:
+        def sort_key(quality_set: QualitySet) -> tuple[Any, ...]:
             conditions = quality_set.conditions
             key = (conditions.causal == causal, quality_set.count(specs), conditions.dtype == dtype)
             return *key, conditions.length or 0, str(conditions.inputs)
@@ -183,40 +250,41 @@ def canonicalise_spec(variant: str) -> str:
         return variant
 
 
+def describe_measured_spec(spec: str, measured_spec: Any) -> str:
+    """``, measured with sliding_window:window=127``; empty if that is the spec itself."""
+    same = not units.is_present(measured_spec) or measured_spec == canonicalise_spec(spec)
+    return "" if same else f", measured with {measured_spec}"
+
+
 @lru_cache(maxsize=2**16)
 def compute_option_difference(spec: str, other: str) -> float:
     """The largest relative difference between numeric options; infinite if the specs differ otherwise."""
-    (names, numbers), (other_names, other_numbers) = _split_options(spec), _split_options(other)
-    if names != other_names:
+    options, other_options = _list_options(spec), _list_options(other)
+    if options.keys() != other_options.keys():
         return math.inf
-    pairs = zip(numbers, other_numbers, strict=True)
-    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
-
-
-_SplitSpec: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
+    return max(_compare_values(value, other_options[name]) for name, value in options.items())
 
 
 @lru_cache(maxsize=4096)
-def _split_options(spec: str) -> _SplitSpec:
-    """A spec's names and other options as text, and the values of its numeric options."""
+def _list_options(spec: str) -> Mapping[tuple[Any, ...], Any]:
+    """The values of a spec's options by part and name; each part also has a nameless one."""
     try:
         parts: Sequence[Spec] = sorted(parse(spec).parts, key=lambda part: (part.name, str(part)))
     except UsageError:
-        return ((spec, ""),), ()
-    names: list[tuple[str, str]] = []
-    numbers: list[float] = []
-    for part in parts:
-        names.append((part.name, part.backend or ""))
-        for option, value in sorted(part.options.items()):
-            number = _as_number(value)
-            numbers += [] if number is None else [number]
-            names.append((option, str(value) if number is None else ""))
-    return tuple(names), tuple(numbers)
+        return {(spec,): None}
+    return {
+        (index, part.name, part.backend, option): value
+        for index, part in enumerate(parts)
+        for option, value in {"": None, **part.options}.items()
+    }
 
 
-def _as_number(value: Any) -> float | None:
+def _compare_values(value: Any, other: Any) -> float:
+    """The relative difference of two numbers, also in a text; infinite for other values that differ."""
+    if value == other:
+        return 0.0
     try:
-        number = float(value)
+        a, b = float(value), float(other)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf

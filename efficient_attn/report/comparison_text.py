@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,27 +26,11 @@ SELF_COMPARISON_NOTE = (
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The schema in `docs/how-to/compare-runs.md`; keys are added, never renamed."""
     short, shared = _name_cases(comparison)
-    return {
-        "schema": SCHEMA_VERSION,
-        "base": comparison.base,
-        "new": comparison.new,
-        "by": comparison.by,
-        "confidence": comparison.confidence,
-        "margin": comparison.margin,
-        "tolerance": comparison.tolerance,
-        "drift": comparison.drift,
-        "unlike": list(comparison.unlike),
-        "itself": comparison.itself,
-        "regressed": comparison.regressed,
-        "slower_by_at_most": comparison.slower_by_at_most,
-        "blind": list(comparison.blind),
-        "counts": dict(comparison.counts),
-        "shared": shared,
-        "cases": [asdict(change) | {"short": short[change.name]} for change in _sort_changes(comparison.changes)],
-        "only_in_base": list(comparison.only_in_base),
-        "only_in_new": list(comparison.only_in_new),
-        "failing": list(comparison.failing),
-    }
+    computed = {name: getattr(comparison, name) for name in ("regressed", "slower_by_at_most", "blind", "counts")}
+    cases = [asdict(change) | {"short": short[change.name]} for change in _sort_changes(comparison.changes)]
+    data = {"schema": SCHEMA_VERSION, **asdict(comparison), **computed, "shared": shared, "cases": cases}
+    del data["changes"]
+    return data
 
 
 def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
@@ -55,7 +39,7 @@ def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
     lines = [line for text in _describe_setup(comparison, shared, "*") for line in _wrap(text)]
     changes = _select_changes(comparison, include_all)
     lines += ["", *_format_aligned_table(changes, short), ""] if changes else [""]
-    for names, heading in _list_unmatched(comparison):
+    for heading, names in _list_unmatched(comparison).items():
         lines += [f"{heading}:", *(f"  {short[name]}" for name in names), ""]
     return "\n".join([*lines, *(line for text in summarise_comparison(comparison) for line in _wrap(text))]) + "\n"
 
@@ -70,7 +54,7 @@ def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
     lines += _make_markdown_table([change for change in changes if change.kind != "inconclusive"], short)
     if unclear := [change for change in changes if change.kind == "inconclusive"]:
         lines += _make_details(f"{len(unclear)} inconclusive", _make_markdown_table(unclear, short))
-    for names, heading in _list_unmatched(comparison):
+    for heading, names in _list_unmatched(comparison).items():
         items = _limit_lines([f"- {markdown.format_code(short[name])}" for name in names])
         lines += _make_details(f"{len(names)} {heading}", ["", *items])
     return "\n".join(lines) + "\n"
@@ -92,7 +76,7 @@ def describe_change(change: Change) -> str:
 def format_counts(comparison: Comparison) -> str:
     """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
     counts = [f"{n} {kind}" for kind, n in comparison.counts.items() if n]
-    unmatched = [f"{len(names)} {heading}" for names, heading in _list_unmatched(comparison)]
+    unmatched = [f"{len(names)} {heading}" for heading, names in _list_unmatched(comparison).items()]
     return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(unmatched)]))
 
 
@@ -141,10 +125,11 @@ def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]
     tolerance = _format_difference(comparison.tolerance)
     title += f"{_format_confidence(comparison)} for all verdicts together; same: within {tolerance}"
     notes = (
-        [f"Unlike machines: {'; '.join(comparison.unlike)}. Differences may be theirs."] if comparison.unlike else []
+        f"Unlike machines: {'; '.join(comparison.unlike)}. Differences may be theirs." if comparison.unlike else "",
+        SELF_COMPARISON_NOTE if comparison.itself else "",
+        f"All cases: {shared}" if shared else "",
     )
-    notes += [SELF_COMPARISON_NOTE] if comparison.itself else []
-    return [title, *notes, *([f"All cases: {shared}"] if shared else [])]
+    return [title, *filter(None, notes)]
 
 
 def _name_cases(comparison: Comparison) -> tuple[Mapping[str, str], str]:
@@ -171,39 +156,32 @@ def _select_changes(comparison: Comparison, include_all: bool) -> list[Change]:
     ]
 
 
-def _list_unmatched(comparison: Comparison) -> Iterator[tuple[Sequence[str], str]]:
-    sides = (
-        (comparison.only_in_base, "only in base"),
-        (comparison.only_in_new, "only in new"),
-        (comparison.failing, "failing in both"),
-    )
-    return ((names, heading) for names, heading in sides if names)
+def _list_unmatched(comparison: Comparison) -> Mapping[str, Sequence[str]]:
+    """The cases that only one run has, or that fail in both, by heading."""
+    names_by_heading = {
+        "only in base": comparison.only_in_base,
+        "only in new": comparison.only_in_new,
+        "failing in both": comparison.failing,
+    }
+    return {heading: names for heading, names in names_by_heading.items() if names}
 
 
-def _format_times(change: Change) -> str:
-    if change.base_ms is None or change.new_ms is None:
-        return ""
-    return f"{number(change.base_ms)} -> {number(change.new_ms)} ms"
-
-
-def _format_speedups(change: Change) -> str:
-    if change.base_speedup is None or change.new_speedup is None:
-        return ""
-    return f"{number(change.base_speedup)} -> {number(change.new_speedup)}"
+def _format_pair(before: float | None, after: float | None, unit: str = "") -> str:
+    """``1.20 -> 1.50 ms``; empty if a value is missing."""
+    return "" if before is None or after is None else f"{number(before)} -> {number(after)}{unit}"
 
 
 def _format_notes(change: Change) -> str:
     """The reason for a verdict, and the change of memory."""
-    memory = ""
-    if change.base_bytes is not None and change.new_bytes is not None:
-        before, after = (number(size / 2**20) for size in (change.base_bytes, change.new_bytes))
-        memory = f"memory {before} -> {after} MiB"
-    return "; ".join(filter(None, [change.reason, memory]))
+    sizes = (None if size is None else size / 2**20 for size in (change.base_bytes, change.new_bytes))
+    memory = _format_pair(*sizes, unit=" MiB")
+    return "; ".join(filter(None, [change.reason, memory and f"memory {memory}"]))
 
 
 def _format_cells(change: Change, mark: Callable[[str], str]) -> list[str]:
     """The verdict, times and speedups; ``mark`` is applied to the quantity that decided."""
-    times, speedups = _format_times(change), _format_speedups(change)
+    times = _format_pair(change.base_ms, change.new_ms, " ms")
+    speedups = _format_pair(change.base_speedup, change.new_speedup)
     return [
         describe_change(change),
         mark(times) if times and change.by == "latency" else times,

@@ -28,6 +28,9 @@ LearningCurve: TypeAlias = tuple[tuple[float, float], ...]
 AlignmentWeights: TypeAlias = tuple[tuple[float, ...], ...]
 
 FORMULA_START = re.compile(r"[=+\-@\t\r]")  # spreadsheets evaluate cells that start like this
+# the columns that `gather` adds to those of rows
+ADDED_DTYPES = {"baseline": "string", "baseline_kv_heads": "Int64", "mean_value_error": "float64"}
+ADDED_DTYPES |= {"curve": "object", "alignment": "object"}
 MOST_TOKENS = 64  # larger alignments are not plotted
 
 
@@ -50,27 +53,9 @@ class ReportData:
     sections: tuple[Section, ...] = ()
 
     @property
-    def csv(self) -> str:
-        """All rows as CSV."""
-        return as_csv(self.loaded)
-
-    @property
-    def overrides(self) -> dict[str, tuple[str, ...]]:
-        """Overrides of the suite in each session that has any, by ``run_id``."""
-        overrides_by_run = {str(session.get("run_id")): list_overrides(session) for session in self.sessions}
-        return {run: overrides for run, overrides in overrides_by_run.items() if overrides}
-
-    @property
     def run_notes(self) -> dict[str, str]:
         """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
-        overridden = self.overrides
-        notes = {
-            run: ", ".join(
-                filter(None, ("with overrides" if run in overridden else "", store.describe_older_protocol(session)))
-            )
-            for session in self.sessions
-            for run in [str(session.get("run_id"))]
-        }
+        notes = {str(session.get("run_id")): _describe_difference(session) for session in self.sessions}
         return {run: note for run, note in notes.items() if note}
 
     @property
@@ -78,6 +63,12 @@ class ReportData:
         """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
+
+
+def _describe_difference(session: Mapping[str, Any]) -> str:
+    """How a session differs from an ordinary one of its suite; empty if it does not."""
+    overridden = "with overrides" if list_overrides(session) else ""
+    return ", ".join(filter(None, (overridden, store.describe_older_protocol(session))))
 
 
 def join_notes(notes: Mapping[str, str], run_ids: Iterable[str]) -> str:
@@ -106,11 +97,7 @@ def gather(runs: Sequence[Path]) -> ReportData:
     if not runs:
         raise UsageError("report: needs at least one run's folder")
     rows: list[Row] = []
-    baselines: list[str | None] = []
-    heads: list[int | None] = []
-    means: list[float] = []
-    curves: list[LearningCurve | None] = []
-    alignments: list[AlignmentWeights | None] = []
+    added_values: list[tuple[Any, ...]] = []
     sessions: list[dict[str, Any]] = []
     sections: dict[str, Section] = {}
     damaged: list[str] = []
@@ -124,24 +111,20 @@ def gather(runs: Sequence[Path]) -> ReportData:
         folder_sessions = _read_sessions(folder)
         records = frames.read_records(path, on_damage=record_damage)
         rows += [record.row for record in records]
-        means += [_compute_mean(record.samples.get("mean_value_error")) for record in records]
-        curves += [_read_curve(record.samples) for record in records]
-        alignments += [_read_alignment(record.samples) for record in records]
         suite_baseline = frames.find_suite_baseline(folder)
-        folder_baselines = [record.row.baseline or suite_baseline for record in records]
-        baselines += folder_baselines
-        heads += _find_baseline_heads(records, folder_baselines)
+        baselines = [record.row.baseline or suite_baseline for record in records]
+        kv_heads = _find_baseline_heads(records, baselines)
+        samples = [record.samples for record in records]
+        added_values += [
+            (baseline, heads, _read_mean_error(x), _read_curve(x), _read_alignment(x))
+            for baseline, heads, x in zip(baselines, kv_heads, samples, strict=True)
+        ]
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
     loaded = frames.make_frame(rows)
-    extra_columns = {
-        "baseline": pd.array(baselines, dtype="string"),
-        "baseline_kv_heads": pd.array(heads, dtype="Int64"),
-        "mean_value_error": np.array(means, dtype=float),
-        "curve": pd.Series(curves, index=loaded.index, dtype=object),
-        "alignment": pd.Series(alignments, index=loaded.index, dtype=object),
-    }
-    return ReportData(loaded, loaded.assign(**extra_columns), tuple(sessions), tuple(damaged), tuple(sections.values()))
+    added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
+    all_rows = loaded.assign(**{name: added[name] for name in ADDED_DTYPES})
+    return ReportData(loaded, all_rows, tuple(sessions), tuple(damaged), tuple(sections.values()))
 
 
 def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
@@ -181,11 +164,11 @@ def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | No
     return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
 
 
-def _compute_mean(value: Any) -> float:
-    """The mean of a number or of nested lists of numbers (heads, batches); NaN for anything else."""
+def _read_mean_error(samples: Mapping[str, Any]) -> float:
+    """The mean error of predicting the mean of v over heads and batches; NaN if missing or invalid."""
     try:
-        return float(np.mean(np.asarray(value, dtype=float)))
-    except (TypeError, ValueError):
+        return float(np.mean(np.asarray(samples["mean_value_error"], dtype=float)))
+    except (KeyError, TypeError, ValueError):
         return float("nan")
 
 

@@ -234,8 +234,9 @@ def _make_environment(*, autoescape: bool) -> jinja2.Environment:
         "breakable": add_word_breaks,
         "split_config": split_config,
         "family_attribute": make_family_attribute,
+        "md": markdown.escape_markdown,
+        "fence": markdown.make_fence,
     }
-    env.filters |= {"md": markdown.escape_markdown, "fence": markdown.make_fence}
     return env
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UsageError
 from ..results import file_marks, store
 from ..results.compression import check_undamaged, compress_rows
-from ..results.shards import list_shards
+from ..results.shards import list_run_folders
 from . import markdown, page
 from .command_line import format_command
 from .drawing.figures import Plot
@@ -51,8 +51,7 @@ def update_published(folder: Path) -> list[Path]:
     Returns the runs, and warns of those that newer ones replace. All are checked before any is changed. Raises
     `UsageError` for a folder without runs, and for a run that has not finished or has damaged rows.
     """
-    runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
-    if not runs:
+    if not folder.is_dir() or not (runs := list_run_folders(folder)):
         raise UsageError(f"{folder}: holds no runs; name the folder that holds the runs' folders")
     file_marks.check_writable(folder / INDEX_FILE)
     for run in runs:
@@ -104,10 +103,8 @@ def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
     chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
     for block in (block for section in content.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
-    pictures: dict[str, str | bytes] = {
-        f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()
-    }
-    return pictures | {MARKDOWN_FILE: page.as_markdown(content, published=name)}
+    pictures = {f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()}
+    return {**pictures, MARKDOWN_FILE: page.as_markdown(content, published=name)}
 
 
 def choose_plots(content: page.Content) -> list[Plot]:
@@ -122,12 +119,8 @@ def choose_plots(content: page.Content) -> list[Plot]:
 
 def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
     table = ["| " + " | ".join(cells) + " |" for cells in (INDEX_COLUMNS, ["---"] * len(INDEX_COLUMNS), *lines)]
-    text = (
-        "\n".join(["# Published runs", "", *table])
-        + "\n"
-        + INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
-    )
-    return f"{text}\n<!-- {file_marks.MARK} -->\n"
+    footer = INDEX_FOOTER.format(most=MOST_PICTURES, name=name, first=store.OLDEST_COMPARABLE_PROTOCOL)
+    return file_marks.add_mark("\n".join(["# Published runs", "", *table, footer]), "markdown")
 
 
 def _format_notes(run: PublishedRun, replaced: Mapping[str, Sequence[str]]) -> str:
@@ -142,22 +135,19 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
     rows, last_session = data.loaded, data.sessions[-1]
     environment: Mapping[str, Any] = last_session.get("environment") or {}
     suite: Mapping[str, Any] = last_session.get("suite") or {}
-    made_with = f"{_format_variables(last_session, environment)}{format_command(last_session.get('command'))}".replace(
-        "|", "\\|"
-    )
-    sizes = [_format_range(rows, column) for column in ("batch", "heads", "head_dim")]
+    made_with = _format_variables(last_session, environment) + format_command(last_session.get("command"))
     return [
         f"[{name}]({name}/{MARKDOWN_FILE})",
         markdown.escape_markdown(suite.get("name") or "not known"),
         markdown.escape_markdown(suite.get("title") or ""),
         markdown.escape_markdown(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
-        *sizes,
+        *(_format_range(rows, column) for column in ("batch", "heads", "head_dim")),
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last_session.get("started") or "")[:10],
         markdown.escape_markdown(environment.get("torch") or "not known"),
         _format_commit(last_session),
-        f"`{made_with}`",
+        markdown.format_code(made_with),
     ]
 
 

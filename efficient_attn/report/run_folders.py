@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ..errors import UsageError
 from ..results import checkpoints, frames, store
 from ..results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
 from ..results.sanitize import sanitize_line
-from ..results.shards import list_shards
+from ..results.shards import list_run_folders
 from . import write
 
 
@@ -36,10 +37,9 @@ def list_runs(root: Path) -> Iterator[RunFolder]:
     """The runs in a folder, latest first. Raises `UsageError` if there is no such folder."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
-    run_folders = [
-        describe_run(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink() and list_shards(path)
-    ]
-    yield from sorted(run_folders, key=lambda run_folder: run_folder.started, reverse=True)
+    yield from sorted(
+        map(describe_run, list_run_folders(root)), key=lambda run_folder: run_folder.started, reverse=True
+    )
 
 
 def describe_run(folder: Path) -> RunFolder:
@@ -63,15 +63,11 @@ def describe_run(folder: Path) -> RunFolder:
 
 def find_removable_files(run_folder: RunFolder) -> list[Path]:
     """Files that can be removed: the report and, if the run has finished, checkpoints and locks."""
-    paths = [run_folder.folder / name for name in sorted(write.find_report(run_folder.folder))]
+    folder = run_folder.folder
+    paths = [folder / name for name in sorted(write.find_report(folder))]
     if run_folder.finished:
-        checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINT_FOLDER
-        paths += (
-            sorted(checkpoint_folder.glob("*.safetensors*"))
-            if checkpoint_folder.is_dir() and not checkpoint_folder.is_symlink()
-            else []
-        )
-        paths += [run_folder.folder / name for name in (LOCK_FILE, HOLDER_FILE) if (run_folder.folder / name).is_file()]
+        paths += checkpoints.list_files(folder)
+        paths += [folder / name for name in (LOCK_FILE, HOLDER_FILE) if (folder / name).is_file()]
     return paths
 
 
@@ -83,9 +79,8 @@ def remove_derived_files(run_folder: RunFolder) -> list[Path]:
         for path in removed:
             path.unlink(missing_ok=True)
         for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINT_FOLDER):
-            subfolder = run_folder.folder / name
-            if subfolder.is_dir() and not subfolder.is_symlink() and not any(subfolder.iterdir()):
-                subfolder.rmdir()
+            with suppress(OSError):  # raised where files are left, and for a link
+                (run_folder.folder / name).rmdir()
     except OSError as error:
         raise UsageError(f"{run_folder.folder}: cannot be cleaned: {error.strerror or error}") from error
     finally:

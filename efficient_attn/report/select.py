@@ -21,19 +21,8 @@ from .gather import Frame
 
 SETTING_COLUMNS = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
 # added to the label if two rows of a variant in one slice differ in it
-DISTINGUISHING_COLUMNS = [
-    "kv_heads",
-    "kv_len",
-    "cache",
-    "compiled",
-    "cuda_graph",
-    "inputs",
-    "seed",
-    "budget",
-    "backend_used",
-    "run_id",
-]
-
+DISTINGUISHING_COLUMNS = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "budget"]
+DISTINGUISHING_COLUMNS += ["backend_used", "run_id"]
 # identify a result
 RESULT_KEY_COLUMNS = [*SETTING_COLUMNS, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
 NUMERIC_COLUMNS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
@@ -145,11 +134,9 @@ def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
 
 
 def _split_by_column(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
-    """Split rows by a column, in order of appearance; a single part is not copied."""
-    values = rows[column].to_numpy()
-    distinct = list(dict.fromkeys(map(_as_python_value, values)))
-    for value in distinct:
-        yield value, rows if len(distinct) == 1 else rows[[_as_python_value(v) == value for v in values]]
+    """Split rows by a column, in order of appearance."""
+    for value, part in rows.groupby(column, dropna=False, sort=False):
+        yield _as_python_value(value), part
 
 
 def slice_fidelity(rows: Frame) -> Iterator[Slice]:

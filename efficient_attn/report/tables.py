@@ -52,21 +52,11 @@ class ReportTable:
 
 
 # columns that tables of costs use
-COST_COLUMNS = [
-    *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
-    *(
-        "speedup_high",
-        "tokens_per_s",
-        "peak_memory_bytes",
-        "workspace_bytes",
-        "state_bytes",
-        "seq_len",
-        "kv_len",
-        "causal",
-    ),
-    *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
-    *("memory_budget_bytes", "longest_context", "variant", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS),
-]
+COST_COLUMNS = ["label", "variant", "is_baseline", "seq_len", "kv_len", "causal", "batch", "kv_heads", "backend_used"]
+COST_COLUMNS += ["latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low", "speedup_high"]
+COST_COLUMNS += ["tokens_per_s", "pairs", "pairs_computed", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS]
+COST_COLUMNS += ["peak_memory_bytes", "workspace_bytes", "state_bytes", "memory_budget_bytes", "longest_context"]
+COST_COLUMNS += ["bytes_moved", "bandwidth_share", "read_from"]
 ERROR_HEADING, BACKEND_HEADING = "Error", "Backend"
 ERROR_EXPLANATION = (
     "'Error' is the relative error of the same mechanism: the norm of its difference from exact attention over the "
@@ -206,13 +196,11 @@ def make_sort_value(value: Any) -> float | None:
 def drop_empty_columns(table: ReportTable) -> ReportTable:
     """Drop columns without values, or with default texts only."""
 
-    def list_default_texts(name: str) -> tuple[str, ...]:
-        return units.EMPTY, "baseline", *DEFAULT_TEXTS.get(name, ())
+    def is_shown(column: int, name: str) -> bool:
+        default_texts = {units.EMPTY, "baseline", *DEFAULT_TEXTS.get(name, ())}
+        return not column or any(row[column].text not in default_texts for row in table.rows)
 
-    has_content = [
-        any(row[i].text not in list_default_texts(name) for row in table.rows) for i, name in enumerate(table.head)
-    ]
-    indices = [i for i, is_shown in enumerate(has_content) if is_shown or not i]
+    indices = [column for column, name in enumerate(table.head) if is_shown(column, name)]
     rows = [[row[i] for i in indices] for row in table.rows]
     text_columns = sum(i < table.text_columns for i in indices)
     return replace(table, head=tuple(table.head[i] for i in indices), rows=rows, text_columns=text_columns)

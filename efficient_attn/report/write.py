@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ..errors import UsageError
 from ..instruments.garbage import garbage_collection_disabled
 from ..results import durable, file_marks
 from . import page
-from .gather import gather
+from .gather import as_csv, gather
 
 PAGE_FILE, MARKDOWN_FILE, TABLE_FILE, PLOTS_FOLDER = "report.html", "report.md", "rows.csv", "plots"
 
@@ -38,7 +39,7 @@ def write_report(runs: Sequence[Path], out: Path) -> ReportPaths:
         texts = {
             PAGE_FILE: page.as_html(content),
             MARKDOWN_FILE: page.as_markdown(content),
-            TABLE_FILE: report_data.csv,
+            TABLE_FILE: as_csv(report_data.loaded),
         }
     plots = {
         f"{PLOTS_FOLDER}/{p.panel.name}.{kind}": data
@@ -53,15 +54,14 @@ def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
     """Replace an earlier report by these files. All are checked before any is written."""
     check_report(out, tuple(files))
     try:
-        earlier = find_report(out)
+        obsolete = find_report(out).difference(files)
         out.mkdir(parents=True, exist_ok=True)
-        obsolete = earlier.difference(files)
         for name in obsolete:
             (out / name).unlink()
         for name, data in files.items():
             (out / name).parent.mkdir(exist_ok=True)
             durable.replace(out / name, data.encode() if isinstance(data, str) else data, sync=False)
-        if obsolete and (out / PLOTS_FOLDER).is_dir() and not any((out / PLOTS_FOLDER).iterdir()):
+        with suppress(OSError):  # raised where files are left
             (out / PLOTS_FOLDER).rmdir()
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another folder") from error
@@ -85,16 +85,7 @@ def find_report(out: Path) -> set[str]:
     if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_generated(markdown_path):
         return set()
     plot_names = re.findall(rf"\({PLOTS_FOLDER}/([\w.-]+)\.png\)", markdown_path.read_text("utf-8", "replace"))
-    names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")} | {
-        PAGE_FILE,
-        MARKDOWN_FILE,
-        TABLE_FILE,
-    }
-    existing = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
-    # images of earlier versions have no mark, nor do their reports
-    marked = file_marks.is_marked(markdown_path)
-    return {
-        name
-        for name in existing
-        if file_marks.is_generated(out / name) or (name.startswith(PLOTS_FOLDER) and not marked)
-    }
+    names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")}
+    names |= {PAGE_FILE, MARKDOWN_FILE, TABLE_FILE}
+    plain_files = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
+    return {name for name in plain_files if file_marks.is_generated(out / name)}

@@ -10,9 +10,8 @@ from pathlib import Path
 from .rows import NO_FAILURE, Status
 
 CHECKPOINT_FOLDER = "checkpoints"
-_FILE_NAME = re.compile(
-    r"\.?([0-9a-f]{12})\.safetensors(\.[0-9a-f]+\.tmp)?"
-)  # the suffix of files whose writer was killed
+# with the suffix of files whose writer was killed
+_FILE_NAME = re.compile(r"\.?[0-9a-f]{12}\.safetensors(\.[0-9a-f]+\.tmp)?")
 
 
 def path_of(folder: Path, digest: str) -> Path:
@@ -30,17 +29,22 @@ def is_resumable(status: Status) -> bool:
     return status not in (*NO_FAILURE, "invalid")
 
 
+def list_files(folder: Path) -> list[Path]:
+    """The checkpoints in a run's folder, with unfinished ones; none through a link."""
+    checkpoint_folder = folder / CHECKPOINT_FOLDER
+    if checkpoint_folder.is_symlink() or not checkpoint_folder.is_dir():
+        return []
+    return [path for path in sorted(checkpoint_folder.iterdir()) if _FILE_NAME.fullmatch(path.name)]
+
+
 def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | None = None) -> None:
     """Remove the checkpoints in a run's folder, except those of ``kept_digests``, or only that of ``digest``.
 
     An empty folder is removed too. Other files, and files that cannot be removed, are kept.
     """
-    checkpoint_folder = folder / CHECKPOINT_FOLDER
-    if checkpoint_folder.is_symlink() or not checkpoint_folder.is_dir():
-        return
     with suppress(OSError):
-        for path in sorted(checkpoint_folder.iterdir()):
-            match = _FILE_NAME.fullmatch(path.name)
-            if match and match[1] not in kept_digests and digest in (None, match[1]):
+        for path in list_files(folder):
+            file_digest = path.name.removeprefix(".").partition(".")[0]
+            if file_digest not in kept_digests and digest in (None, file_digest):
                 path.unlink(missing_ok=True)
-        checkpoint_folder.rmdir()  # raises where files are left
+        (folder / CHECKPOINT_FOLDER).rmdir()  # raises where files are left, and for a link

@@ -167,16 +167,12 @@ def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, 
     """What differs between any sessions of the two runs; a missing value counts as ``unknown``."""
     differences = []
     for name in MACHINE_FIELDS:
-        texts = [sorted({_read_text(e, name) for e in run.environments or [{}]}) for run in (base, new)]
+        values = ([e.get(name) for e in run.environments or [{}]] for run in (base, new))
+        texts = [sorted({"unknown" if value is None else str(value) for value in side}) for side in values]
         if len({value for side in texts for value in side}) > 1 or not (base.environments and new.environments):
             base_text, new_text = (" and ".join(side) for side in texts)
             differences.append(f"{name.replace('_', ' ')} {base_text} in {base.name}, {new_text} in {new.name}")
     return tuple(differences)
-
-
-def _read_text(environment: Mapping[str, Any], name: str) -> str:
-    value = environment.get(name)
-    return "unknown" if value is None else str(value)
 
 
 # -- verdicts ------------------------------------------------------------------------------------------------------

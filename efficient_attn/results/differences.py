@@ -77,10 +77,8 @@ def pair_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] |
 def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> tuple[Quantity, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
     if by == "speedup" and old.baseline and new.baseline and _share_baseline(old, new):
-        relative = subtract_means(
-            estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
-        )
-        if relative.degrees:
+        ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
+        if (relative := subtract_means(*ratios)).degrees:
             return "speedup", relative
     have_rounds = list_round_values(old.record) and list_round_values(new.record)
     estimate = estimate_mean_log if have_rounds else _estimate_from_summary

@@ -44,7 +44,6 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
 
     A link is replaced by the file; its target is unchanged. sync: False for files that can be generated again.
     """
-    # a random name, which nobody can have prepared
     # a random name, so that nobody can have put a link there
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     file = os.open(temporary, _CREATE, 0o644)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .stats import Estimate, t_quantile
+from .stats import Estimate, fit_least_squares
 
 Levels = Mapping[str, Sequence[Any]]  # the values of each factor, the lowest first
 DesignPoint = Mapping[str, Any]
@@ -63,14 +63,6 @@ def fit_effects(
     """
     if not is_estimable(points, steps):
         return None
-    x, y = build_design_matrix(points, steps), np.log(np.asarray(values, dtype=float))
-    inverse = np.linalg.inv(x.T @ x)
-    coefficients = inverse @ x.T @ y
-    degrees = len(y) - x.shape[1]
-    if degrees < 1:
-        return {step: Estimate(math.exp(value)) for step, value in zip(steps, coefficients[1:], strict=True)}
-    residual = y - x @ coefficients
-    errors = np.sqrt(np.diag(inverse) * float(residual @ residual) / degrees)
-    half = t_quantile(0.5 + confidence / 2, degrees) * errors
-    terms = zip(steps, coefficients[1:], half[1:], strict=True)
-    return {step: Estimate(*(math.exp(v) for v in (value, value - h, value + h))) for step, value, h in terms}
+    logs = np.log(np.asarray(values, dtype=float))
+    _, *effects = fit_least_squares(build_design_matrix(points, steps), logs, confidence=confidence)
+    return {step: effect.exp() for step, effect in zip(steps, effects, strict=True)}

@@ -13,10 +13,9 @@ from .store import is_run_file_name
 
 MARK = "Made by efficient-attn"  # in every file that may be replaced
 
-# how files without the mark, or from earlier versions, are recognized
+# how files without the mark are recognized
 KNOWN_FORMATS = (
     re.compile(rb"run_id,suite,case_key,variant,"),  # rows.csv
-    re.compile(rb"# .*^## All rows$", re.MULTILINE | re.DOTALL),  # report.md
     re.compile(rb'\{.*"project": "efficient-attn"', re.DOTALL),  # an export for pytest-benchmark
     re.compile(rb'\[\s*\{\s*"name": "[^"]*",\s*"unit": "ms",\s*"value": '),  # one for github-action-benchmark
 )

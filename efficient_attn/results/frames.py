@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 
-from ..errors import UsageError
 from ..spec import list_names
-from .rows import Record, Row, Value
+from .rows import COLUMN_TYPES, Record, Row, Value
 from .shards import Damage, warn_of_damage
-from .store import find_rows_path, read, read_sessions
+from .store import find_rows_path, read, read_intact_sessions
 
 # column types follow from the row's annotations; integers and booleans are nullable
 _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-COLUMN_DTYPES = {f.name: _PANDAS_DTYPES[str(f.type).split(" ")[0]] for f in fields(Row) if f.name != "extra"}
+COLUMN_DTYPES = {name: _PANDAS_DTYPES[type_name] for name, type_name in COLUMN_TYPES.items()}
 
 
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
@@ -56,16 +53,9 @@ def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_d
 
 def find_suite_baseline(folder: Path) -> str | None:
     """The baseline of a run's suite, from run.json; None, with a warning, if that cannot be read."""
-    try:
-        suites = [session.get("suite") or {} for session in read_sessions(folder)]
-    except UsageError as error:
-        warnings.warn(f"{error}; the baselines of its older rows stay empty", DamagedDescription, stacklevel=3)
-        return None
+    sessions = read_intact_sessions(folder, "the baselines of its older rows stay empty")
+    suites = (session.get("suite") or {} for session in sessions)
     return next((str(suite["baseline"]) for suite in suites if suite.get("baseline")), None)
-
-
-class DamagedDescription(UserWarning):
-    """A run.json that cannot be read, of a run whose rows can."""
 
 
 def make_frame(rows: Iterable[Row]) -> pd.DataFrame:

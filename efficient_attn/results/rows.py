@@ -139,9 +139,9 @@ class Row:
 
 
 COLUMNS = tuple(f.name for f in fields(Row))
-TEXT_COLUMNS = tuple(f.name for f in fields(Row) if str(f.type).startswith(("str", "Status")))
+COLUMN_TYPES = {f.name: str(f.type).split(" ")[0] for f in fields(Row) if f.name != "extra"}  # ``str``, ``int``, ...
+TEXT_COLUMNS = tuple(name for name, type_name in COLUMN_TYPES.items() if type_name in ("str", "Status"))
 _RECORD_KEYS = {*COLUMNS, "samples"}
-
 
 _ADDED_IN_2 = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
 _ADDED_IN_4 = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter, ValidationError
 
 from ..units import Unit as Unit  # the format of a column's values; "time" is in ms, like all times in a row
 
 PlotKind = Literal["line", "points", "bars"]
+
+
+def _replace_unknown(choices: Any, default: str) -> BeforeValidator:
+    """Read a choice of a later version as the default."""
+    return BeforeValidator(lambda value: value if value in get_args(choices) else default)
+
+
+_Line: TypeAlias = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]  # a text read as one line
 
 
 class DamagedSection(UserWarning):
@@ -20,9 +29,9 @@ class DamagedSection(UserWarning):
 class Column:
     """A column of a section's table: its name in `ea.load`, its heading, and how its values are written."""
 
-    name: str
-    heading: str
-    unit: Unit = "number"
+    name: _Line
+    heading: _Line
+    unit: Annotated[Unit, _replace_unknown(Unit, "number")] = "number"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +43,17 @@ class Section:
     built-in tasks. suite, part: restrict it to rows of one part of a suite. Raises ValueError for invalid names.
     """
 
-    name: str
-    task: str
-    title: str
-    sentences: tuple[str, ...] = ()
+    name: _Line
+    task: _Line
+    title: _Line
+    sentences: tuple[_Line, ...] = ()
     columns: tuple[Column, ...] = ()
-    x: str | None = None
-    y: str | None = None
-    kind: PlotKind = "line"
-    layout: str = "plain"
-    suite: str | None = None
-    part: str | None = None
+    x: _Line | None = None
+    y: _Line | None = None
+    kind: Annotated[PlotKind, _replace_unknown(PlotKind, "line")] = "line"
+    layout: _Line = "plain"
+    suite: _Line | None = None
+    part: _Line | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[a-z0-9_]+", self.name):
@@ -62,42 +71,7 @@ class Section:
         kind a line.
         """
         try:
-            values = _select_fields(cls, data)
-            values["columns"] = tuple(_read_column(item) for item in _read_list(values.get("columns", ())))
-            values["sentences"] = tuple(_read_text(item) for item in _read_list(values.get("sentences", ())))
-            required = [name for name in ("name", "task", "title", "layout") if name in values]
-            optional = [name for name in ("x", "y", "suite", "part") if values.get(name) is not None]
-            values |= {name: _read_text(values[name]) for name in required + optional}
-            return cls(**values | {"kind": _read_choice(PlotKind, values.get("kind"), "line")})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
-
-
-def _read_column(data: Any) -> Column:
-    values = _select_fields(Column, data)
-    texts = {name: _read_text(values[name]) for name in ("name", "heading") if name in values}
-    return Column(**texts, unit=_read_choice(Unit, values.get("unit"), "number"))
-
-
-def _select_fields(kind: type, data: Any) -> dict[str, Any]:
-    """The keys of a table that a class has as fields."""
-    if not isinstance(data, Mapping):
-        raise ValueError(f"expected a table of keys, got {data!r}")
-    return {f.name: data[f.name] for f in fields(kind) if f.name in data}
-
-
-def _read_list(data: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(data, list | tuple):
-        raise ValueError(f"expected a list, got {data!r}")
-    return data
-
-
-def _read_text(data: Any) -> str:
-    """A text in one line."""
-    if not isinstance(data, str):
-        raise ValueError(f"expected a text, got {data!r}")
-    return " ".join(data.split())
-
-
-def _read_choice(choices: Any, value: Any, default: str) -> Any:
-    return value if value in get_args(choices) else default
+            return TypeAdapter(cls).validate_python(data)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise ValueError(": ".join([*map(str, problem["loc"]), problem["msg"]])) from error

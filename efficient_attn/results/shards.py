@@ -22,7 +22,7 @@ ROWS_FILE_PATTERN = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
 class DamagedRecord(UserWarning):
-    """A line of a run's rows that is damaged, and was left out."""
+    """A line of a run's rows, or its run.json, is damaged, and was left out."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ def list_shards(run: Path) -> list[Path]:
     matches = ((ROWS_FILE_PATTERN.fullmatch(path.name), path) for path in run.glob("rows*"))
     numbered = [(match[1], not match[2], path) for match, path in matches if match and path.is_file()]
     return [path for *_, path in sorted(numbered)]
+
+
+def list_run_folders(folder: Path) -> list[Path]:
+    """The runs' folders in a folder, by name, without links."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and list_shards(path))
 
 
 def is_shard(path: Path) -> bool:

@@ -27,6 +27,16 @@ class Estimate(NamedTuple):
             return math.inf
         return (self.high - self.low) / 2 / self.value
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval, or the value itself where there is none."""
+        return self.value if self.low is None else self.low, self.value if self.high is None else self.high
+
+    def exp(self) -> Estimate:
+        """The estimate of the value whose logarithm this is."""
+        ends = (end if end is None else math.exp(end) for end in (self.low, self.high))
+        return Estimate(math.exp(self.value), *ends)
+
 
 class Mean(NamedTuple):
     """A mean with its standard error and degrees of freedom; 0 degrees: the error is unknown."""
@@ -81,8 +91,7 @@ def estimate_geometric_mean(
     if not len(values) or min(values) <= 0:
         raise ValueError("estimate_geometric_mean: needs positive values")
     mean = estimate_mean([math.log(v) for v in values], groups)
-    interval = mean.interval(confidence) or (None, None)
-    return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in interval))
+    return Estimate(mean.value, *(mean.interval(confidence) or ())).exp()
 
 
 def estimate_paired_ratio(
@@ -142,19 +151,25 @@ def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:
     return adjusted
 
 
-def estimate_exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+def estimate_exponent(lengths: Sequence[float], values: Sequence[float]) -> Estimate:
     """The slope of log(values) over log(lengths): 1 for linear growth, 2 for quadratic. Least squares, t-interval."""
     x, y = np.log(np.asarray(lengths, dtype=float)), np.log(np.asarray(values, dtype=float))
     if len(x) < 2 or np.ptp(x) == 0:
         raise ValueError("estimate_exponent: needs at least two different lengths")
-    dx = x - x.mean()
-    slope = float((dx * y).sum() / (dx**2).sum())
-    if len(x) < 3:
-        return Estimate(slope)
-    residual = y - y.mean() - slope * dx
-    error = math.sqrt(float((residual**2).sum()) / (len(x) - 2) / float((dx**2).sum()))
-    half = t_quantile(0.5 + confidence / 2, len(x) - 2) * error
-    return Estimate(slope, slope - half, slope + half)
+    return fit_least_squares(np.column_stack([np.ones_like(x), x - x.mean()]), y)[1]
+
+
+def fit_least_squares(x: np.ndarray, y: np.ndarray, *, confidence: float = 0.95) -> list[Estimate]:
+    """The coefficients of the columns of x, with t-intervals if there are residual degrees of freedom."""
+    inverse = np.linalg.inv(x.T @ x)
+    coefficients = inverse @ x.T @ y
+    degrees = len(y) - x.shape[1]
+    if degrees < 1:
+        return [Estimate(value) for value in coefficients.tolist()]
+    residual = y - x @ coefficients
+    errors = np.sqrt(np.diag(inverse) * float(residual @ residual) / degrees)
+    half_widths = (t_quantile(0.5 + confidence / 2, degrees) * errors).tolist()
+    return [Estimate(value, value - h, value + h) for value, h in zip(coefficients.tolist(), half_widths, strict=True)]
 
 
 def median(values: Sequence[float]) -> float:

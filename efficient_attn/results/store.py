@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +51,23 @@ class RunWriter:
         """Open a new or empty folder, or with ``resume`` one that contains a run, which is repaired."""
         self.folder = folder
         self.statuses: dict[str, Status] = {}
-        self.repairs: list[str] = []
         self._keys: dict[str, str] = {}
         try:
             durable.make_folder(folder)
             check_no_links(folder)
             if not (folder / LOCK_FILE).exists():  # checked first, because locking writes to the folder
                 _check_run_folder(folder, resume)
-            self._lock = FolderLock(folder)
-            try:
+            with ExitStack() as resources:
+                resources.callback(FolderLock(folder).release)
                 _check_run_folder(folder, resume)
-                self._file = self._open(folder / shard)
-            except BaseException:
-                self._lock.release()
-                raise
+                records, self.repairs = repair(folder, list_shards(folder))
+                self._file = durable.open_to_append(folder / shard)
+                resources.callback(os.close, self._file)
+                self._resources = resources.pop_all()
         except OSError as error:
             raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
-
-    def _open(self, shard: Path) -> int:
-        """Read the existing records, then open the shard for writing."""
-        records, self.repairs = repair(self.folder, list_shards(self.folder))
         for record in records:
             self._mark_done(record)
-        return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
         """Append the record, and sync it to the disk. Raises `StoreError` if it cannot be written."""
@@ -89,17 +83,9 @@ class RunWriter:
         with self._storing():
             durable.replace(self.folder / RUN_FILE, text.encode())
 
-    @property
-    def sessions(self) -> list[dict[str, Any]]:
-        """The sessions that have written here so far."""
-        return read_sessions(self.folder)
-
     def close(self) -> None:
         """Close the file and release the lock."""
-        try:
-            os.close(self._file)
-        finally:
-            self._lock.release()
+        self._resources.close()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -128,7 +114,8 @@ def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -
 
     on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
     """
-    names = _find_machine_names(find_rows_path(run).parent)
+    sessions = read_intact_sessions(find_rows_path(run).parent, "machines keep the names in their rows")
+    names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
     for path in list_shards(run):
         for _, line in scan_lines(path):
@@ -151,13 +138,13 @@ def is_older_protocol(session: Mapping[str, Any]) -> bool:
     return isinstance(protocol, int) and protocol < OLDEST_COMPARABLE_PROTOCOL
 
 
-def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
-    """The present names of the machines in older rows."""
+def read_intact_sessions(folder: Path, consequence: str) -> list[dict[str, Any]]:
+    """The sessions as they were written; none, with a warning of the consequence, if run.json is damaged."""
     try:
-        return find_machine_names(_read_raw_sessions(folder))
+        return _read_raw_sessions(folder)
     except UsageError as error:
-        warnings.warn(f"{error}; machines keep the names in their rows", DamagedRecord, stacklevel=3)
-        return {}
+        warnings.warn(f"{error}; {consequence}", DamagedRecord, stacklevel=3)
+        return []
 
 
 def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import report_runs as runs
 from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
 
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import report_runs as runs
 from shell import Command
 
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 
 
 def test_plan_accepts_abbreviated_values(command: Command) -> None:

@@ -68,7 +68,7 @@ DRAW = """
 import sys
 sys.modules["torch"] = None
 from pathlib import Path
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 write_report([Path("out")], Path("page"))
 """
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from ... import units
@@ -45,95 +46,75 @@ class RowReference:
 
 
 @dataclass(frozen=True)
-class CostPoint:
-    """All measurements of one mechanism at a length. standard_error: of log time relative to other mechanisms at that
-    length, without the drift of the machine, which they share. memory: peak bytes of a call; counted_memory: the
-    counted peak, where the larger resident peak of the process replaces it."""
+class CostAtLength:
+    """Cost of a mechanism at a length, from all its rows there or interpolated.
+
+    speedup: over the baseline, None if that was not timed there. memory: peak bytes of a call; counted_memory: the
+    counted peak, if ``memory`` is the larger resident peak of the process. half_width: half the 95% interval of log
+    time relative to other mechanisms at the same lengths, without the drift of the machine, which they share. between:
+    the two measured lengths of an interpolation.
+    """
 
     length: int
-    speedup: Estimate | None
-    latency: Estimate | None
-    memory: float | None
-    state: float | None
-    sources: tuple[RowReference, ...]
-    standard_error: float = 0.0
-    counted_memory: float | None = None
-
-
-@dataclass(frozen=True)
-class CostAtLength:
-    """Cost of a mechanism at a length. speedup: over the baseline, None if that was not timed there. between: the two
-    measured lengths of an interpolation. half_width: half the 95% interval of log time, relative to other mechanisms
-    at the same lengths. counted_memory: the counted peak, if ``memory`` is the larger resident peak."""
-
-    basis: EstimateBasis
     speedup: Estimate | None
     latency: Estimate
     memory: Estimate | None
     state: Estimate | None
-    between: tuple[int, int] | None
     sources: tuple[RowReference, ...]
-    half_width: float
+    half_width: float = 0.0
     counted_memory: Estimate | None = None
+    between: tuple[int, int] | None = None
 
     how = make_deprecated_alias("how", "basis")
     apart = make_deprecated_alias("apart", "half_width")
 
+    @property
+    def basis(self) -> EstimateBasis:
+        """Whether it was measured at this length."""
+        return "interpolated" if self.between else "measured"
+
 
 @dataclass(frozen=True)
 class CostCurve:
-    """One mechanism at one configuration, over lengths. row: one of its rows, for its spec."""
+    """One mechanism at one configuration, over measured lengths. row: one of its rows, for its spec."""
 
     label: str
     kv_heads: int | None
     row: Mapping[str, Any]
-    points: tuple[CostPoint, ...]
+    points: tuple[CostAtLength, ...]
 
     def estimate(self, length: int) -> CostAtLength | str:
         """Return the cost at a length, or the reason why it is unknown."""
-        timed_points = [point for point in self.points if point.latency is not None]
-        measured_point = next((point for point in timed_points if point.length == length), None)
-        if measured_point is not None and measured_point.latency is not None:
-            values = measured_point.memory, measured_point.state, measured_point.counted_memory
-            memory, state, counted = (None if x is None else Estimate(x) for x in values)
-            times, sources = (measured_point.speedup, measured_point.latency), measured_point.sources
-            half_width = Z_95 * measured_point.standard_error
-            return CostAtLength("measured", *times, memory, state, None, sources, half_width, counted)
-        below = [point for point in timed_points if point.length < length]
-        above = [point for point in timed_points if point.length > length]
+        below = [point for point in self.points if point.length <= length]
+        above = [point for point in self.points if point.length > length]
+        if below and below[-1].length == length:
+            return below[-1]
         if not below or not above:
-            return f"timed only at {', '.join(units.short_length(point.length) for point in timed_points)}"
-        return self._interpolate(below[-2:], above[:2], length)
+            return f"timed only at {', '.join(units.short_length(point.length) for point in self.points)}"
+        low, high = below[-1].length, above[0].length
+        if high > MAX_LENGTH_RATIO * low:
+            return f"not timed between {units.short_length(low)} and {units.short_length(high)}"
+        return _interpolate_cost(below[-2:], above[:2], length)
 
-    def _interpolate(self, below: Sequence[CostPoint], above: Sequence[CostPoint], length: int) -> CostAtLength | str:
-        """Interpolate between the last point below and the first above; one more point on each side bounds bytes."""
-        low, high = below[-1], above[0]
-        if high.length > MAX_LENGTH_RATIO * low.length:
-            return f"not timed between {units.short_length(low.length)} and {units.short_length(high.length)}"
-        latency = interpolate((low.length, low.latency), (high.length, high.latency), length, TIME_BEND)
-        assert latency is not None
-        return CostAtLength(
-            "interpolated",
-            interpolate((low.length, low.speedup), (high.length, high.speedup), length, SPEEDUP_BEND),
-            latency,
-            interpolate_bytes([(p.length, p.memory) for p in (*below, *above)], length),
-            interpolate_bytes([(p.length, p.state) for p in (*below, *above)], length),
-            (low.length, high.length),
-            (*low.sources, *high.sources),
-            math.hypot(
-                Z_95 * max(low.standard_error, high.standard_error),
-                TIME_BEND * _compute_gap(low.length, high.length, length),
-            ),
-            self._interpolate_counted((*below, *above), length),
-        )
 
-    @staticmethod
-    def _interpolate_counted(points: Sequence[CostPoint], length: int) -> Estimate | None:
-        """The interpolated counted peak; None if no resident peak replaces one."""
-        if all(point.counted_memory is None for point in points):
-            return None
-        counted = [(p.length, p.memory if p.counted_memory is None else p.counted_memory) for p in points]
-        return interpolate_bytes(counted, length)
+def _interpolate_cost(below: Sequence[CostAtLength], above: Sequence[CostAtLength], length: int) -> CostAtLength:
+    """Interpolate between the last point below and the first above; one more point on each side bounds bytes."""
+    low, high, points = below[-1], above[0], (*below, *above)
+    latency = interpolate((low.length, low.latency), (high.length, high.latency), length, TIME_BEND)
+    assert latency is not None
+    counted = [(point.length, point.counted_memory or point.memory) for point in points]
+    gap = _compute_gap(low.length, high.length, length)
+    return CostAtLength(
+        length=length,
+        speedup=interpolate((low.length, low.speedup), (high.length, high.speedup), length, SPEEDUP_BEND),
+        latency=latency,
+        memory=interpolate_bytes([(point.length, point.memory) for point in points], length),
+        state=interpolate_bytes([(point.length, point.state) for point in points], length),
+        sources=(*low.sources, *high.sources),
+        half_width=math.hypot(max(low.half_width, high.half_width), TIME_BEND * gap),
+        counted_memory=interpolate_bytes(counted, length) if any(point.counted_memory for point in points) else None,
+        between=(low.length, high.length),
+    )
 
 
 _LengthEstimate: TypeAlias = tuple[int, Estimate | None]
@@ -157,23 +138,22 @@ def interpolate(lower: _LengthEstimate, upper: _LengthEstimate, length: int, ben
     share = math.log(length / a) / math.log(b / a)
     slack = bend * _compute_gap(a, b, length)
 
-    def interpolate_end(end: str) -> float:
-        ends = (getattr(estimate, end) for estimate in (low, high))
-        first, last = (math.log(e if e else estimate.value) for e, estimate in zip(ends, (low, high), strict=True))
-        return (1 - share) * first + share * last
+    def interpolate_logs(first: float, last: float) -> float:
+        return (1 - share) * math.log(first) + share * math.log(last)
 
-    middle = interpolate_end("value")
+    middle = interpolate_logs(low.value, high.value)
+    bottom, top = map(interpolate_logs, low.ends, high.ends)
     return Estimate(
         math.exp(middle),
-        math.exp(middle - math.hypot(middle - interpolate_end("low"), slack)),
-        math.exp(middle + math.hypot(interpolate_end("high") - middle, slack)),
+        math.exp(middle - math.hypot(middle - bottom, slack)),
+        math.exp(middle + math.hypot(top - middle, slack)),
     )
 
 
-def interpolate_bytes(points: Sequence[tuple[int, float | None]], length: int) -> Estimate | None:
+def interpolate_bytes(points: Sequence[_LengthEstimate], length: int) -> Estimate | None:
     """Interpolate bytes linearly in the length between two measured lengths, bounded by the values at both ends. Where
     lines through the outer points agree, there is no further slack."""
-    measured = [(point_length, float(value)) for point_length, value in points if value is not None]
+    measured = [(point_length, size.value) for point_length, size in points if size is not None]
     below, above = [p for p in measured if p[0] < length], [p for p in measured if p[0] > length]
     if not below or not above:
         return None
@@ -200,55 +180,55 @@ def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]
     (`select.add_labels`)."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
-    rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = defaultdict(list)
-    records: list[dict[str, Any]] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
-    for record in records:
-        row: _RowDict = {name: value if units.is_present(value) else None for name, value in record.items()}
-        if (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1):
-            rows_by_config[tuple(row[name] for name in CONFIG_COLUMNS)].append(row)
+    records: list[_RowDict] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
+    records = [{name: value if units.is_present(value) else None for name, value in row.items()} for row in records]
+    usable = [row for row in records if (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1)]
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
-        for values, config_rows in rows_by_config.items()
+        for values, config_rows in _group_rows(usable, itemgetter(*CONFIG_COLUMNS)).items()
     ]
+
+
+def _group_rows(rows: Iterable[_RowDict], key: Callable[[_RowDict], Any]) -> dict[Any, list[_RowDict]]:
+    """The rows by key, in order of appearance."""
+    groups: dict[Any, list[_RowDict]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups
 
 
 def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict[str, Any], list[CostCurve]]:
     baseline_counts = Counter(make_mechanism_key(baseline) for baseline, _ in _split_groups(rows) if baseline)
     baseline = baseline_counts.most_common(1)[0][0] if baseline_counts else None
-    rows_by_length: dict[int, list[_RowDict]] = defaultdict(list)
-    points: dict[_MechanismKey, list[CostPoint]] = defaultdict(list)
-    last: dict[_MechanismKey, _RowDict] = {}
-    resident: dict[_MechanismKey, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        length, peak = int(row["seq_len"]), row["process_peak_bytes"]
-        rows_by_length[length].append(row)
-        if peak is not None:
-            peaks = resident[make_mechanism_key(row)]
-            peaks[length] = max(peak, peaks.get(length, 0.0))
-    for length, length_rows in sorted(rows_by_length.items()):
-        pooled = pool_times(list(_list_timings(length_rows)))
-        rows_by_mechanism: dict[_MechanismKey, list[_RowDict]] = defaultdict(list)
-        for row in length_rows:
-            rows_by_mechanism[make_mechanism_key(row)].append(row)
-        for name, mechanism_rows in rows_by_mechanism.items():
-            points[name].append(_make_point(length, mechanism_rows, pooled, name, baseline))
-            last[name] = mechanism_rows[-1]
-    curves = [CostCurve(*name, last[name], _use_resident(x, resident[name])) for name, x in points.items()]
+    by_length = sorted(rows, key=_get_length)
+    pooled = {length: pool_times(list(_list_timings(x))) for length, x in _group_rows(by_length, _get_length).items()}
+    curves = []
+    for name, mechanism_rows in _group_rows(by_length, make_mechanism_key).items():
+        points = [
+            _make_point(length, length_rows, pooled[length], name, baseline)
+            for length, length_rows in _group_rows(mechanism_rows, _get_length).items()
+        ]
+        curves.append(CostCurve(*name, mechanism_rows[-1], _use_resident(points, mechanism_rows)))
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
 
 
-def _use_resident(points: Sequence[CostPoint], resident: Mapping[int, float]) -> tuple[CostPoint, ...]:
+def _get_length(row: _RowDict) -> int:
+    return int(row["seq_len"])
+
+
+def _use_resident(points: Sequence[CostAtLength], rows: Sequence[_RowDict]) -> tuple[CostAtLength, ...]:
     """The points with the resident peak as memory, where it is much larger than the counted peak.
 
     It is measured at one length. At shorter ones it is scaled by the length, an upper bound of what grows faster.
     """
+    peaks = [(_get_length(row), row["process_peak_bytes"]) for row in rows if row["process_peak_bytes"] is not None]
     corrected = []
     for point in points:
-        longer = min((length for length in resident if length >= point.length), default=None)
+        longer = min((length for length, _ in peaks if length >= point.length), default=None)
         if longer is not None and point.memory is not None:
-            peak = resident[longer] * point.length / longer
-            if peak > max(RESIDENT_FACTOR * point.memory, point.memory + RESIDENT_SLACK):
-                point = replace(point, memory=peak, counted_memory=point.memory)
+            peak = max(peak for length, peak in peaks if length == longer) * point.length / longer
+            if peak > max(RESIDENT_FACTOR * point.memory.value, point.memory.value + RESIDENT_SLACK):
+                point = replace(point, memory=Estimate(peak), counted_memory=point.memory)
         corrected.append(point)
     return tuple(corrected)
 
@@ -279,21 +259,20 @@ def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
 
 def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, list[_RowDict]]]:
     """Yield groups of rows timed together, each with its baseline: the row paired with itself, if there is one."""
-    groups: dict[tuple[Any, ...], list[_RowDict]] = defaultdict(list)
-    for row in rows:
-        groups[row["run_id"], row["part"], row["seq_len"]].append(row)
-    for group_rows in groups.values():
+    for group_rows in _group_rows(rows, itemgetter("run_id", "part", "seq_len")).values():
         self_paired = [row for row in group_rows if row["speedup"] == row["speedup_low"] == row["speedup_high"] == 1]
         yield next(iter(self_paired or [row for row in group_rows if row["is_baseline"]]), None), group_rows
 
 
 def _make_point(
     length: int, rows: Sequence[_RowDict], pooled: PooledTimes, name: _MechanismKey, baseline: _MechanismKey | None
-) -> CostPoint:
+) -> CostAtLength:
     speedup = Estimate(1.0, 1.0, 1.0) if name == baseline else pooled.speedup(baseline, name)
     time = pooled.time(name)
     ends = [*(float(row["latency_ms"]) for row in rows), *(end for end in (time.low, time.high) if end is not None)]
     latency = Estimate(time.value, min(ends), max(ends))  # widened to contain the time of each row
     sources = tuple(RowReference(str(row["run_id"]), str(row["case_key"]), length) for row in rows)
-    memory, state = (max((row[c] for row in rows if row[c] is not None), default=None) for c in BYTE_COLUMNS)
-    return CostPoint(length, speedup, latency, memory, state, sources, pooled.standard_error(name))
+    sizes = [[row[column] for row in rows if row[column] is not None] for column in BYTE_COLUMNS]
+    memory, state = (Estimate(max(values)) if values else None for values in sizes)
+    half_width = Z_95 * pooled.standard_error(name)
+    return CostAtLength(length, speedup, latency, memory, state, sources, half_width)

@@ -53,25 +53,22 @@ def split_curves(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame]]:
 
 def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
     """Return the crossover of one variant's columns; None without a speedup with an interval."""
-    curve = [
-        (int(length), value, low, high)
-        for length, value, low, high in zip(
-            *select.sort_series(columns, "speedup", "speedup_low", "speedup_high"), strict=True
-        )
-        if low > 0 and high > 0
+    series = select.sort_series(columns, "speedup", "speedup_low", "speedup_high")
+    curve: list[tuple[Any, ...]] = [
+        (int(length), *estimate) for length, *estimate in zip(*series, strict=True) if all(x > 0 for x in estimate)
     ]
     if not curve:
         return None
-    lengths = [point[0] for point in curve]
-    faster = tuple(length for length, _, low, _ in curve if low > 1)
-    not_faster = [length for length, _, low, _ in curve if low <= 1]
+    lengths, speedups, lows, highs = zip(*curve, strict=True)
+    faster = tuple(length for length, low in zip(lengths, lows, strict=True) if low > 1)
+    not_faster = [length for length, low in zip(lengths, lows, strict=True) if low <= 1]
     first_faster = next((length for length in lengths if not not_faster or length > not_faster[-1]), None)
-    slower = [length for length, _, _, high in curve if high < 1]
-    kind: CrossoverKind = "never" if not faster and curve[-1][3] < 1 else "undecided"
+    slower = [length for length, high in zip(lengths, highs, strict=True) if high < 1]
+    kind: CrossoverKind = "never" if not faster and highs[-1] < 1 else "undecided"
     if first_faster is not None:
         kind = "from" if not_faster else "always"
     # the upper end of the speedup's interval crosses 1 first
-    low, estimate, high = (find_last_rise(lengths, [point[i] for point in curve]) for i in (3, 1, 2))
+    low, estimate, high = (find_last_rise(lengths, values) for values in (highs, speedups, lows))
     return Crossover(
         kind=kind,
         last_slower=max(slower, default=None) if first_faster is not None else None,

@@ -132,7 +132,7 @@ def _make_decision(
     }
     longest = max(memory_ratios, default=None)
     state_bytes, state_share, state_length = _find_state(row, states)
-    error, error_on = read_error(row)
+    unknown_error = 0.0 if approximation_errors.is_exact(row) else None
     return Decision(
         label=str(row["label"]),
         variant=str(row["variant"]),
@@ -140,8 +140,8 @@ def _make_decision(
         crossover=find_crossover(columns),
         speedups=_read_speedups(columns),
         error_text=approximation_errors.describe_error(row),
-        error=error,
-        error_on=error_on,
+        error=float(row["error"]) if units.is_present(row["error"]) else unknown_error,
+        error_on=approximation_errors.describe_conditions(row) if units.is_present(row["error_on"]) else None,
         error_interval=(row["error_low"], row["error_high"]) if units.is_present(row["error_low"]) else None,
         null_error=row["error_of_mean"] if units.is_present(row["error_of_mean"]) else None,
         memory_ratio=memory_ratios.get(longest) if longest is not None else None,
@@ -150,14 +150,6 @@ def _make_decision(
         state_share=state_share,
         state_length=state_length,
     )
-
-
-def read_error(row: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """A row's approximation error, 0 for full attention and None if unknown, and the conditions of its measurement."""
-    on = approximation_errors.describe_conditions(row) if units.is_present(row["error_on"]) else None
-    if units.is_present(row["error"]):
-        return float(row["error"]), on
-    return 0.0 if approximation_errors.is_exact(row) else None, on
 
 
 def _read_speedups(columns: select.ColumnArrays) -> dict[int, Estimate]:

@@ -6,7 +6,7 @@ exactly equal. If another's estimates are better but an interval overlaps, its s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,19 +55,12 @@ def dominates(point: ParetoPoint, other: ParetoPoint) -> bool:
 
 def _compare(value: Estimate, other: Estimate) -> int | None:
     """-1 if significantly less, 1 if significantly greater, 0 if both are exact and equal, None if undecided."""
-    (low, high), (other_low, other_high) = _get_interval(value), _get_interval(other)
+    (low, high), (other_low, other_high) = value.ends, other.ends
     if high < other_low:
         return -1
     if low > other_high:
         return 1
     return 0 if low == high == other_low == other_high else None
-
-
-def _get_interval(estimate: Estimate) -> tuple[float, float]:
-    return (
-        estimate.value if estimate.low is None else estimate.low,
-        estimate.value if estimate.high is None else estimate.high,
-    )
 
 
 def _seems_better(point: ParetoPoint, other: ParetoPoint) -> bool:
@@ -90,9 +83,8 @@ def list_points(table: DecisionTable, length: int, cost: Literal["time", "memory
 
 
 def _find_cost(decision: Decision, length: int, cost: str) -> Estimate | None:
-    shares: Mapping[str, float | None] = {"memory": decision.memory_ratio, "state": decision.state_share}
-    if cost in shares:
-        share = shares[cost]
+    if cost != "time":
+        share = decision.memory_ratio if cost == "memory" else decision.state_share
         return None if share is None else Estimate(share)
     speedup = decision.speedups.get(length)
     if speedup is None:

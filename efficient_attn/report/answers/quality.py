@@ -14,10 +14,10 @@ from typing import Any
 
 from ...errors import make_unknown_error
 from .. import approximation_errors, formatting, select
-from ..comparable_quality import MeasuredQuality, QualityChoice, QualitySet, canonicalise_spec
+from ..comparable_quality import MeasuredQuality, QualityChoice, QualityFigure, QualitySet, canonicalise_spec
 from ..gather import Frame
 from .cost_curves import CostCurve
-from .quality_figures import QualityFigure, list_accuracies, list_error_sets, list_perplexities, list_retrieval
+from .quality_figures import list_accuracies, list_perplexities, list_retrieval
 from .requirements import Requirements
 
 
@@ -52,22 +52,21 @@ class Quality:
         return rows if "label" in rows else select.add_labels(rows)
 
     @cached_property
-    def errors(self) -> MeasuredQuality[QualityFigure]:
+    def errors(self) -> MeasuredQuality:
         """Relative errors of outputs against exact attention on a model's activations, mean over layers."""
-        measured = approximation_errors.list_errors(self._label_rows("fidelity"))
-        return MeasuredQuality(tuple(list_error_sets(measured.sets)), measured.not_applicable)
+        return approximation_errors.list_errors(self._label_rows("fidelity"))
 
     @cached_property
-    def perplexity_ratios(self) -> MeasuredQuality[QualityFigure]:
+    def perplexity_ratios(self) -> MeasuredQuality:
         """Perplexities over the model's own."""
         rows = self._label_rows("swap")
         not_applicable = approximation_errors.list_not_applicable(rows, "swap")
         return MeasuredQuality(tuple(list_perplexities(rows)), not_applicable)
 
     @cached_property
-    def accuracies(self) -> Mapping[str, MeasuredQuality[QualityFigure]]:
+    def accuracies(self) -> Mapping[str, MeasuredQuality]:
         """Accuracies by task."""
-        sets: dict[str, list[QualitySet[QualityFigure]]] = defaultdict(list)
+        sets: dict[str, list[QualitySet]] = defaultdict(list)
         rows = self._label_rows()
         for task, quality_set in (*list_accuracies(rows), *list_retrieval(rows)):
             sets[task].append(quality_set)
@@ -92,7 +91,7 @@ class Quality:
         }
         return QualityComparison(config, requirements, bounds, choices)
 
-    def _find_measured(self, metric: str) -> MeasuredQuality[QualityFigure]:
+    def _find_measured(self, metric: str) -> MeasuredQuality:
         """All that was measured of a quality."""
         if metric == "error":
             return self.errors
@@ -122,7 +121,7 @@ class QualityComparison:
     config: Mapping[str, Any]
     requirements: Requirements
     bounds: tuple[QualityBound, ...]
-    choices: Mapping[str, QualityChoice[QualityFigure]]
+    choices: Mapping[str, QualityChoice]
 
     def evaluate(self, curve: CostCurve) -> QualityVerdict:
         """Whether a mechanism satisfies all bounds; a failure is reported rather than a missing measurement."""
@@ -130,7 +129,7 @@ class QualityComparison:
         unverified: dict[str, str] = {}
         for bound in self.bounds:
             figure = self.find(curve, bound.metric)
-            exact = self.is_exact(curve)
+            exact = is_exact(curve, self.config, self.requirements)
             if figure is None and exact:
                 continue  # it has the accuracy of a model with exact attention, which was not measured
             if figure is None and (reason := self._find_refusal(curve, bound.metric)):
@@ -146,7 +145,7 @@ class QualityComparison:
 
     def find(self, curve: CostCurve, metric: str) -> QualityFigure | None:
         """A mechanism's figure in the chosen set, whether or not it was measured at the length in question."""
-        if metric in EXACT_FIGURES and self.is_exact(curve):
+        if metric in EXACT_FIGURES and is_exact(curve, self.config, self.requirements):
             return EXACT_FIGURES[metric]
         choice = self.choices[metric]
         measured = choice.find(name_spec(curve))
@@ -154,10 +153,6 @@ class QualityComparison:
             return None
         spec, figure = measured
         return replace(figure, measured_spec=spec, verified=choice.verifies(exact=figure.is_exact))
-
-    def is_exact(self, curve: CostCurve) -> bool:
-        """Whether a mechanism computes the exact attention of the required model."""
-        return is_exact(curve, self.config, self.requirements)
 
     def describe_error(self, curve: CostCurve) -> str:
         """A mechanism's error with its conditions, or the reason why it is unknown."""

@@ -3,110 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ... import units
-from ...errors import make_deprecated_alias
 from ...results.stats import Estimate, estimate_geometric_mean, estimate_mean
-from .. import approximation_errors
-from ..comparable_quality import QualityConditions, QualitySet, canonicalise_spec
+from ..comparable_quality import QualityConditions, QualityFigure, QualitySet, canonicalise_spec
 from ..gather import Frame
 from ..sections.trained_scores import LearningTest, filter_trained, list_tests
 
 ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that are a share of correct answers
-UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
+SEGMENT_COLUMN = "swap.segment"  # of a text; empty for older rows
 
 
-@dataclass(frozen=True)
-class QualityFigure:
-    """A measured quality. metric: ``error``, ``perplexity``, or the task of an accuracy. conditions: of its
-    measurement, None for exact mechanisms. runs: the runs with its rows. low, high: its 95% interval, over layers,
-    seeds, text segments or questions, if there is one. measured_spec: the spec that was measured, which may differ from
-    the mechanism's by `comparable_quality.MAX_OPTION_DIFFERENCE`. verified: whether it was measured in the direction in
-    question, at half the length or more. sure: whether the whole interval lies on the value's side of the bound; None
-    without an interval or a bound."""
-
-    metric: str
-    value: float
-    text: str
-    conditions: QualityConditions | None = None
-    runs: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    measured_spec: str | None = None
-    verified: bool = True
-    sure: bool | None = None
-
-    what = make_deprecated_alias("what", "metric")
-
-    @property
-    def on(self) -> str:
-        """The conditions as text: ``MiniLM, N = 384, bidirectional, mean over 3 layers``."""
-        return self.conditions.describe() if self.conditions else "any model"
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the measured calls computed exact attention, up to rounding."""
-        exact_value = {"error": 0.0, "perplexity": 1.0}.get(self.metric, math.inf)
-        return abs(self.value - exact_value) < approximation_errors.ROUNDING_ERROR
-
-    @property
-    def length(self) -> int | None:
-        """The length of the measured calls."""
-        return self.conditions.length if self.conditions else None
-
-    @property
-    def causal(self) -> bool | None:
-        """Whether the measured calls were causal."""
-        return self.conditions.causal if self.conditions else None
-
-    def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
-        """Return a copy with ``sure`` set for this bound."""
-        if self.low is None or self.high is None:
-            return self
-        return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
-
-    def format_uncertainty(self) -> str:
-        """``uncertain: 82.4%-100%``; empty if certain or unknown."""
-        if self.sure is not False:
-            return ""
-        format_value = {"perplexity": units.ratio, "error": units.number}.get(self.metric, units.percent)
-        return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
-
-    def describe(self, spec: str) -> str:
-        """``relative error 0.40 (MiniLM, N = 384, bidirectional, mean over 3 layers)``. spec: the mechanism's."""
-        if self.conditions is None:
-            return self.text
-        measured_spec = approximation_errors.describe_measured_spec(spec, self.measured_spec)
-        return "; ".join(filter(None, (f"{self.text} ({self.on}{measured_spec})", self.format_uncertainty())))
-
-
-# -- from rows --------------------------------------------------------------------------------------------------------
-
-
-def list_error_sets(
-    sets: Iterable[QualitySet[approximation_errors.SpecError]],
-) -> Iterator[QualitySet[QualityFigure]]:
-    """Yield approximation errors as figures."""
-    for errors in sets:
-        figures = {
-            spec: QualityFigure(
-                "error", error.error, f"relative error {units.number(error.error)}", errors.conditions, error.runs
-            )
-            for spec, error in errors.figures.items()
-        }
-        yield QualitySet(errors.conditions, figures)
-
-
-def list_perplexities(rows: Frame) -> Iterator[QualitySet[QualityFigure]]:
+def list_perplexities(rows: Frame) -> Iterator[QualitySet]:
     """Yield perplexity ratios of models with all layers swapped, mean over text segments."""
     if "swap.loss" not in rows:
         return
     swap_rows = rows[
         (rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()
     ]
+    if SEGMENT_COLUMN not in rows:
+        swap_rows = swap_rows.assign(**{SEGMENT_COLUMN: float("nan")})
     for (inputs, length, causal), part in swap_rows.groupby(["inputs", "seq_len", "causal"], sort=True):
         figures: dict[QualityConditions, dict[str, QualityFigure]] = {}
         for variant, variant_rows in part.groupby("variant", sort=False):
@@ -119,40 +37,30 @@ def list_perplexities(rows: Frame) -> Iterator[QualitySet[QualityFigure]]:
 
 
 def _list_segments(rows: Frame) -> tuple[Any, ...]:
-    return tuple(sorted(rows["swap.segment"].dropna().unique())) if "swap.segment" in rows else ()
+    return tuple(sorted(rows[SEGMENT_COLUMN].dropna().unique()))
 
 
 def _make_perplexity(rows: Frame, baseline_rows: Frame, conditions: QualityConditions) -> QualityFigure | None:
-    """The figure of a mechanism; None if the unmodified model did not read the same segments."""
+    """The figure of a mechanism, with its interval over text segments that both read; None if the unmodified model did
+    not read the same segments."""
     if conditions.samples:
-        baseline_rows = baseline_rows[baseline_rows["swap.segment"].isin(conditions.samples)]
+        baseline_rows = baseline_rows[baseline_rows[SEGMENT_COLUMN].isin(conditions.samples)]
         if _list_segments(baseline_rows) != conditions.samples:
             return None
-    ratio = math.exp(_average_loss(rows) - _average_loss(baseline_rows))
+    # repeated segments count once
+    losses, baseline_losses = (x.groupby(SEGMENT_COLUMN)["swap.loss"].mean() for x in (rows, baseline_rows))
+    differences = (losses - baseline_losses).dropna()
+    average = losses.mean() if len(losses) else rows["swap.loss"].mean()
+    baseline_average = baseline_losses.mean() if len(baseline_losses) else baseline_rows["swap.loss"].mean()
+    ratio = math.exp(average - baseline_average)
     if not math.isfinite(ratio):
         return None
+    ends = estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
     text, runs = f"{units.ratio(ratio)} the perplexity", tuple(dict.fromkeys(rows["run_id"]))
-    ends = _estimate_segment_interval(rows, baseline_rows)
     return QualityFigure("perplexity", ratio, text, conditions, runs, *ends)
 
 
-def _average_loss(rows: Frame) -> float:
-    """The mean loss over segments; repeated segments count once."""
-    if "swap.segment" not in rows or rows["swap.segment"].isna().all():
-        return float(rows["swap.loss"].mean())
-    return float(rows.groupby("swap.segment")["swap.loss"].mean().mean())
-
-
-def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tuple[float | None, float | None]:
-    """The interval of a perplexity ratio over the text segments that both read; repeated segments count once."""
-    if "swap.segment" not in variant_rows:
-        return None, None
-    segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
-    differences = (segment_losses[0] - segment_losses[1]).dropna()
-    return estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
-
-
-def list_accuracies(rows: Frame) -> Iterator[tuple[str, QualitySet[QualityFigure]]]:
+def list_accuracies(rows: Frame) -> Iterator[tuple[str, QualitySet]]:
     """Yield accuracies of small trained models, mean over seeds at the best learning rate, with their task."""
     for test in list_tests(filter_trained(rows)):
         if test.metric in ACCURACY_METRICS and test.scored_results:
@@ -171,7 +79,7 @@ def _make_test_conditions(test: LearningTest) -> QualityConditions:
     return QualityConditions("small models", test.length, _as_bool(best[0]["causal"].iloc[0]), tuple(seeds), "seed")
 
 
-def list_retrieval(rows: Frame) -> Iterator[tuple[str, QualitySet[QualityFigure]]]:
+def list_retrieval(rows: Frame) -> Iterator[tuple[str, QualitySet]]:
     """Yield accuracies of a model that retrieves needles from a text."""
     retrieval_rows: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
     key_columns = ["inputs", "seq_len", "causal"]

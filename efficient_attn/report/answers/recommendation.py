@@ -8,49 +8,40 @@ not measured at half the length in question or more are listed apart, without a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ... import units
 from ...errors import UsageError, make_deprecated_alias, make_unknown_error
 from ...results.differences import MAX_DISTURBED_SHARE
 from .. import select
+from ..comparable_quality import QualityFigure
 from ..gather import Frame
 from .cost_curves import CostAtLength, CostCurve, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
-from .quality import Quality, QualityComparison
-from .quality_figures import QualityFigure
+from .quality import Quality
 from .requirements import SHAPE, Requirements
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
 
 @dataclass(frozen=True)
-class RankedMechanism:
-    """A mechanism that satisfies all requirements. rank: from 1, shared by mechanisms not significantly different.
-    quality: the figures that the requirements bound. error_text: its error, or why it is unknown; error: the figure."""
+class Candidate:
+    """A mechanism that satisfies the requirements on cost. error_text: its error, or why it is unknown; error: the
+    figure. quality: the figures that the requirements bound. reasons: by metric, why its quality is unknown at the
+    length in question. rank: from 1, shared by mechanisms not significantly different; None if quality is unknown."""
 
-    rank: int
     label: str
     cost: CostAtLength
-    quality: tuple[QualityFigure, ...]
     error_text: str
     error: QualityFigure | None = None
+    quality: tuple[QualityFigure, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    rank: int | None = None
 
     taken = make_deprecated_alias("taken", "cost")
     loss = make_deprecated_alias("loss", "error_text")
-
-
-@dataclass(frozen=True)
-class UnverifiedMechanism:
-    """A mechanism that satisfies the requirements on cost, but whose quality is unknown at the length in question.
-    reasons: what was not verified, by metric; error_text: as in `RankedMechanism`."""
-
-    label: str
-    cost: CostAtLength
-    reasons: Mapping[str, str]
-    error_text: str
 
 
 @dataclass(frozen=True)
@@ -63,12 +54,12 @@ class Recommendation:
 
     requirements: Requirements
     config: Mapping[str, Any] | None
-    choices: tuple[RankedMechanism, ...]
+    choices: tuple[Candidate, ...]
     left_out: Mapping[str, str]
-    machines: tuple[str, ...]
+    machines: tuple[str, ...] = ()
     timed_count: int = 0
     measured_count: int = 0
-    not_verified: tuple[UnverifiedMechanism, ...] = ()
+    not_verified: tuple[Candidate, ...] = ()
     quality_notes: tuple[str, ...] = ()
     local_machine: str | None = None
 
@@ -79,7 +70,7 @@ class Recommendation:
     here = make_deprecated_alias("here", "local_machine")
 
     @property
-    def best(self) -> tuple[RankedMechanism, ...]:
+    def best(self) -> tuple[Candidate, ...]:
         """The mechanisms of rank 1."""
         return tuple(choice for choice in self.choices if choice.rank == 1)
 
@@ -121,7 +112,7 @@ def recommend(
     # of equally good answers, that of the configuration with the longest timed calls
     matching.sort(key=lambda x: -max(point.length for curve in x[1] for point in curve.points))
     answers = [
-        _make_recommendation(data, requirements, config, curves, machines)
+        _make_recommendation(data.quality, requirements, config, curves)
         for config, curves in matching
         if (requirements.machine or "") in str(config["machine"])
     ]
@@ -130,7 +121,7 @@ def recommend(
     ]
     # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
-    return replace(best or Recommendation(requirements, None, (), {}, machines), local_machine=local_machine)
+    return replace(best or Recommendation(requirements, None, (), {}), machines=machines, local_machine=local_machine)
 
 
 def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
@@ -144,38 +135,34 @@ def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
     return all(getattr(requirements, name) in (None, config[name]) for name in SHAPE)
 
 
-_Candidate: TypeAlias = tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]
-
-
 def _make_recommendation(
-    data: RecommendationData,
-    requirements: Requirements,
-    config: Mapping[str, Any],
-    curves: Sequence[CostCurve],
-    machines: tuple[str, ...],
+    quality: Quality, requirements: Requirements, config: Mapping[str, Any], curves: Sequence[CostCurve]
 ) -> Recommendation:
     curves = [curve for curve in curves if _has_required_heads(curve, config, requirements)]
     estimates = [(curve, curve.estimate(requirements.seq_len)) for curve in curves]
     timed = [(curve, cost) for curve, cost in estimates if not isinstance(cost, str)]
-    comparison = data.quality.compare([curve for curve, _ in timed] or curves, config, requirements)
-    candidates: list[_Candidate] = []
-    not_verified: list[UnverifiedMechanism] = []
+    comparison = quality.compare([curve for curve, _ in timed] or curves, config, requirements)
+    candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     for curve, cost in estimates:
         verdict = comparison.evaluate(curve)
         reason = verdict.failure or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
         if reason or isinstance(cost, str):
             left_out[curve.label] = reason
-        elif verdict.unverified:
-            error_text = comparison.describe_error(curve)
-            not_verified.append(UnverifiedMechanism(curve.label, cost, verdict.unverified, error_text))
         else:
-            candidates.append((curve, cost, verdict.figures))
-    choices = tuple(_rank_candidates(candidates, comparison))
-    ordered = tuple(sorted(not_verified, key=lambda x: (x.cost.latency.value, x.label)))
-    measured_count = sum(cost.basis == "measured" for _, cost in timed)
-    counts, notes = (len(timed), measured_count), tuple(comparison.list_notes())
-    return Recommendation(requirements, config, choices, left_out, machines, *counts, ordered, notes)
+            error_text, error = comparison.describe_error(curve), comparison.find(curve, "error")
+            figures = () if verdict.unverified else verdict.figures
+            candidates.append(Candidate(curve.label, cost, error_text, error, figures, verdict.unverified))
+    return Recommendation(
+        requirements,
+        config,
+        choices=tuple(_rank_candidates([candidate for candidate in candidates if not candidate.reasons])),
+        left_out=left_out,
+        timed_count=len(timed),
+        measured_count=sum(cost.basis == "measured" for _, cost in timed),
+        not_verified=tuple(sorted((c for c in candidates if c.reasons), key=lambda c: (c.cost.latency.value, c.label))),
+        quality_notes=tuple(comparison.list_notes()),
+    )
 
 
 def _has_required_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
@@ -198,7 +185,7 @@ def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> 
             continue
         if estimate is None:
             return f"{name} not measured"
-        if (estimate.high if estimate.high is not None else estimate.value) > bound:
+        if estimate.ends[1] > bound:
             text = f"{name} {format_value(estimate.value)}"
             if estimate.high is not None:
                 text += f" ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"
@@ -212,19 +199,15 @@ def describe_counted(cost: CostAtLength) -> str:
     return f" resident; counted peak {units.size(cost.counted_memory.value)}" if cost.counted_memory else ""
 
 
-def _rank_candidates(candidates: Sequence[_Candidate], comparison: QualityComparison) -> list[RankedMechanism]:
+def _rank_candidates(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """Rank by latency. Mechanisms not significantly slower than the first of a rank share that rank."""
-    choices: list[RankedMechanism] = []
-    first: CostAtLength | None = None
-    rank = 0
+    first: Candidate | None = None
     # rounded, so that ties are sorted by name, independent of the order of rows
-    ordered = sorted(candidates, key=lambda candidate: (float(f"{candidate[1].latency.value:.9g}"), candidate[0].label))
-    for position, (curve, cost, quality) in enumerate(ordered, 1):
-        if first is None or is_slower(cost, first):
-            rank, first = position, cost
-        error_text, error = comparison.describe_error(curve), comparison.find(curve, "error")
-        choices.append(RankedMechanism(rank, curve.label, cost, quality, error_text, error))
-    return choices
+    ordered = sorted(candidates, key=lambda candidate: (float(f"{candidate.cost.latency.value:.9g}"), candidate.label))
+    for position, candidate in enumerate(ordered, 1):
+        if first is None or is_slower(candidate.cost, first.cost):
+            first = replace(candidate, rank=position)
+        yield replace(candidate, rank=first.rank)
 
 
 def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:

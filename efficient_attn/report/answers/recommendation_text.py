@@ -12,10 +12,8 @@ from ... import units
 from ...results.sanitize import sanitize_line
 from ...results.stats import Estimate
 from .. import formatting
-from ..comparable_quality import MIN_LENGTH_SHARE
-from .cost_curves import CostAtLength
-from .quality_figures import UNCERTAIN, QualityFigure
-from .recommendation import RankedMechanism, Recommendation, UnverifiedMechanism, describe_counted
+from ..comparable_quality import MIN_LENGTH_SHARE, UNCERTAIN, QualityFigure
+from .recommendation import Candidate, Recommendation, describe_counted
 from .requirements import Requirements
 
 COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "quality", "basis")
@@ -35,42 +33,33 @@ UNVERIFIED_MARK = "?"  # instead of a rank
 
 
 def as_rows(recommendation: Recommendation) -> list[list[str]]:
-    """Return one table row per choice, fastest first."""
-    rank_counts = Counter(choice.rank for choice in recommendation.choices)
-    rows = (_make_row(choice, TIE_MARK if rank_counts[choice.rank] > 1 else "") for choice in recommendation.choices)
-    return [[sanitize_line(text) for text in row] for row in rows]
-
-
-def _make_row(choice: RankedMechanism, rank_mark: str) -> tuple[str, ...]:
-    figures = [figure.describe(choice.label) for figure in choice.quality if figure.metric != "error"]
-    quality = "; ".join(dict.fromkeys((choice.error_text, *figures)))
-    return f"{choice.rank}{rank_mark}", choice.label, *_make_cost_cells(choice.cost, quality)
-
-
-def _make_cost_cells(cost: CostAtLength, quality: str) -> tuple[str, ...]:
-    """The cells from ``speedup`` to ``basis``."""
-    return (
-        _format_estimate(cost.speedup, units.ratio),
-        _format_estimate(cost.latency, units.duration),
-        (units.size(cost.memory.value) if cost.memory else units.EMPTY) + (" resident" if cost.counted_memory else ""),
-        units.size(cost.state.value) if cost.state else units.EMPTY,
-        quality,
-        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
-    )
+    """Return one row of ``COLUMNS`` per choice, fastest first."""
+    counts = Counter(choice.rank for choice in recommendation.choices)
+    marks = {rank: TIE_MARK if count > 1 else "" for rank, count in counts.items()}
+    return [_make_row(f"{choice.rank}{marks[choice.rank]}", choice) for choice in recommendation.choices]
 
 
 def list_unverified_rows(recommendation: Recommendation) -> list[list[str]]:
     """Return one row of ``COLUMNS`` per mechanism of unknown quality, without a rank, fastest first."""
-    rows = (
-        (UNVERIFIED_MARK, entry.label, *_make_cost_cells(entry.cost, _describe_unverified(entry)))
-        for entry in recommendation.not_verified
+    return [_make_row(UNVERIFIED_MARK, entry) for entry in recommendation.not_verified]
+
+
+def _make_row(rank: str, entry: Candidate) -> list[str]:
+    """The cells of a mechanism. Its quality is its error and other figures, or why these are unknown."""
+    cost = entry.cost
+    figures = [figure.describe(entry.label) for figure in entry.quality if figure.metric != "error"]
+    reasons = [text for metric, text in entry.reasons.items() if metric != "error"]
+    cells = (
+        rank,
+        entry.label,
+        _format_estimate(cost.speedup, units.ratio),
+        _format_estimate(cost.latency, units.duration),
+        (units.size(cost.memory.value) if cost.memory else units.EMPTY) + (" resident" if cost.counted_memory else ""),
+        units.size(cost.state.value) if cost.state else units.EMPTY,
+        "; ".join(dict.fromkeys((entry.error_text, *figures, *reasons))),
+        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
     )
-    return [[sanitize_line(text) for text in row] for row in rows]
-
-
-def _describe_unverified(entry: UnverifiedMechanism) -> str:
-    """The error, or why it is unknown, and what else was not verified."""
-    return "; ".join([entry.error_text, *(text for metric, text in entry.reasons.items() if metric != "error")])
+    return [sanitize_line(text) for text in cells]
 
 
 def _format_estimate(estimate: Estimate | None, format_value: Any) -> str:
@@ -202,25 +191,20 @@ def as_json(recommendation: Recommendation) -> dict[str, Any]:
     }
 
 
-def _choice_as_data(choice: RankedMechanism) -> dict[str, Any]:
+def _choice_as_data(choice: Candidate) -> dict[str, Any]:
+    quality = [_figure_as_data(figure) for figure in choice.quality]
+    error = choice.error and _figure_as_data(choice.error)
+    return {"rank": choice.rank, **_candidate_as_data(choice), "error": error, "quality": quality}
+
+
+def _unverified_as_data(entry: Candidate) -> dict[str, Any]:
+    return {**_candidate_as_data(entry), "reason": "; ".join(entry.reasons.values())}
+
+
+def _candidate_as_data(entry: Candidate) -> dict[str, Any]:
+    cost = entry.cost
     return {
-        "rank": choice.rank,
-        "mechanism": choice.label,
-        **_cost_as_data(choice.cost),
-        "loss": choice.error_text,
-        "error": choice.error and _figure_as_data(choice.error),
-        "quality": [_figure_as_data(figure) for figure in choice.quality],
-        "rows": _list_sources(choice.cost),
-    }
-
-
-def _unverified_as_data(entry: UnverifiedMechanism) -> dict[str, Any]:
-    data = {"mechanism": entry.label, "reason": "; ".join(entry.reasons.values()), **_cost_as_data(entry.cost)}
-    return data | {"loss": entry.error_text, "rows": _list_sources(entry.cost)}
-
-
-def _cost_as_data(cost: CostAtLength) -> dict[str, Any]:
-    return {
+        "mechanism": entry.label,
         "how": cost.basis,
         "between": cost.between and list(cost.between),
         "speedup": _estimate_as_data(cost.speedup),
@@ -228,31 +212,15 @@ def _cost_as_data(cost: CostAtLength) -> dict[str, Any]:
         "peak_memory_bytes": _estimate_as_data(cost.memory),
         "counted_peak_memory_bytes": _estimate_as_data(cost.counted_memory or cost.memory),
         "state_bytes": _estimate_as_data(cost.state),
+        "loss": entry.error_text,
+        "rows": [asdict(source) for source in dict.fromkeys(cost.sources)],
     }
-
-
-def _list_sources(cost: CostAtLength) -> list[dict[str, Any]]:
-    return [asdict(source) for source in dict.fromkeys(cost.sources)]
 
 
 def _figure_as_data(figure: QualityFigure) -> dict[str, Any]:
-    conditions = figure.conditions
-    return {
-        "what": figure.metric,
-        "value": figure.value,
-        "text": figure.text,
-        "on": figure.on,
-        "model": conditions and conditions.model,
-        "length": figure.length,
-        "causal": figure.causal,
-        "aggregate": conditions and conditions.aggregate,
-        "measured_spec": figure.measured_spec,
-        "verified": figure.verified,
-        "low": figure.low,
-        "high": figure.high,
-        "sure": figure.sure,
-        "runs": list(figure.runs),
-    }
+    names = ("value", "text", "on", "length", "causal", "measured_spec", "verified", "low", "high", "sure", "runs")
+    data = {"what": figure.metric} | {name: getattr(figure, name) for name in names}
+    return data | {name: getattr(figure.conditions, name, None) for name in ("model", "aggregate")}
 
 
 def _estimate_as_data(estimate: Estimate | None) -> dict[str, float | None] | None:

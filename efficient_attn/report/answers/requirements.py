@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ... import units
 from ...errors import UsageError
 from .. import formatting
 
 Mode = Literal["forward", "forward_backward", "prefill", "decode"]
-MODES: tuple[Mode, ...] = ("forward", "forward_backward", "prefill", "decode")
+MODES: tuple[Mode, ...] = get_args(Mode)
 SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # optional: by default those with most timings
 
 

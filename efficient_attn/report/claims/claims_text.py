@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import units
 from ...results.sanitize import sanitize_line
-from .ledger import GROUPS, ClaimGroup, ClaimRule
+from .ledger import ClaimGroup, ClaimRule
 from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict, count_verdicts
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
@@ -87,7 +87,7 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
         f"{len(verdicts.claims)} claims, {len(counted)} counted (at most three per mechanism and source)"
         f"{_format_counts(counted)}."
     ]
-    others = [(group, verdicts.list_group(group)) for group in GROUPS if group != "published"]
+    others = [(group, verdicts.list_group(group)) for group in GROUP_TITLES if group != "published"]
     sentences += [f"{len(listed)} {group}, not counted{_format_counts(listed)}." for group, listed in others if listed]
     sentences.append(
         f"Intervals: 95% of each test alone. Verdicts: family-wise confidence {1 - RISK:.0%} "
@@ -121,17 +121,11 @@ def _claim_as_json(claim_verdict: ClaimVerdict) -> dict[str, Any]:
 
 
 def _machine_as_json(machine_verdict: MachineVerdict) -> dict[str, Any]:
+    names = ("machine", "verdict", "low", "high", "tests", "half_width", "decided_alone")
     decisive = machine_verdict.decisive
-    return {
-        "machine": machine_verdict.machine,
-        "verdict": machine_verdict.verdict,
+    return {name: getattr(machine_verdict, name) for name in names} | {
         "value": decisive.plain,
-        "low": machine_verdict.low,
-        "high": machine_verdict.high,
         "basis": decisive.basis,
-        "tests": machine_verdict.tests,
         "cases": list(decisive.cases),
-        "half_width": machine_verdict.half_width,
         "would_decide": machine_verdict.needed_half_width,
-        "decided_alone": machine_verdict.decided_alone,
     }

@@ -84,14 +84,11 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     """Read all runs. Raises `UsageError` for a folder without a run, and for rows of a newer version."""
     rows: list[EvidenceRow] = []
     for run in {store.find_rows_path(run).resolve(): run for run in runs}.values():
-        records = frames.read_records(run)
         sessions = {str(s.get("run_id")): s for s in store.read_sessions(store.find_rows_path(run).parent)}
-        entries = pair_with_baselines(records)
-        baselines = {id(entry.record): entry.baseline for entry in entries.values()}
         rows += [
-            make_evidence_row(r, baselines.get(id(r)), sessions.get(str(r.row.run_id), {}))
-            for r in records
-            if r.row.status == "ok"
+            make_evidence_row(entry.record, entry.baseline, sessions.get(str(entry.record.row.run_id), {}))
+            for entry in pair_with_baselines(frames.read_records(run)).values()
+            if entry.ok
         ]
     return Evidence(rows)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -21,7 +21,6 @@ from ...errors import UsageError, make_unknown_error
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
 ClaimGroup = Literal["published", "arithmetic", "from memory"]
-GROUPS: tuple[ClaimGroup, ...] = get_args(ClaimGroup)
 LEDGER_FOLDER = Path(__file__).parent
 MAX_COUNTED = 3  # counted claims per mechanism and source
 
@@ -98,13 +97,9 @@ class Claim(_LedgerModel):
     replaces: str = ""
 
     @model_validator(mode="after")
-    def _validate_origin(self) -> Self:
+    def _validate_claim(self) -> Self:
         if self.where and self.from_memory:
             raise ValueError("a figure from memory has no place in the source: leave out where or from_memory")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_columns(self) -> Self:
         for query in (self.rows, self.regime, self.rule.against):
             check_columns(query)
             check_conditions(query)

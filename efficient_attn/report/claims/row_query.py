@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ...errors import UsageError, make_unknown_error
-from ...results.rows import COLUMNS, Row
+from ...results.rows import COLUMN_TYPES, COLUMNS
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -48,7 +47,6 @@ Condition: TypeAlias = Range | Scalar | list[Scalar]
 Query: TypeAlias = dict[str, Condition]
 
 LOSS_COLUMN, PERPLEXITY_COLUMN = "swap.loss", "swap.perplexity"  # the second is computed from the first
-COLUMN_TYPES = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "extra"}
 SHARE_METRICS = ("accuracy", "total_variation", "missed_mass", "agreement", "attention_share", "sink_mass")
 SHARE_METRICS += ("own_sink_mass",)
 SIGNED_METRICS = ("cosine_similarity", "gradient_cosine")

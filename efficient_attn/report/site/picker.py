@@ -65,14 +65,12 @@ class PickerAnswer:
 
 _AnswerKey = tuple[str, bool, str]  # a use, whether it is causal, a machine
 _ConfigCurves = tuple[Mapping[str, Any], Sequence[CostCurve]]
-_Errors = MeasuredQuality[approximation_errors.SpecError]
-_ErrorChoice = QualityChoice[approximation_errors.SpecError]
 
 
 def make_picker(
     groups: Iterable[GroupResult],
     curves_by_config: Iterable[_ConfigCurves],
-    errors: _Errors,
+    errors: MeasuredQuality,
     links: Mapping[str, str],
     cpus: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -133,14 +131,14 @@ def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> li
 # -- measured ------------------------------------------------------------------------------------------------------
 
 
-def _make_measured_answer(group: GroupResult, errors: _Errors) -> PickerAnswer:
+def _make_measured_answer(group: GroupResult, errors: MeasuredQuality) -> PickerAnswer:
     specs = {canonicalise_spec(entry.row.variant) for entry in group.cases}
     choice = errors.choose(specs, length=group.length, causal=bool(group.row.causal), dtype=group.row.dtype)
     cases = tuple(_make_measured_case(entry, choice) for entry in group.cases if entry.row.latency_ms)
     return PickerAnswer(group.config_text, group.row.dtype == "float32", cases)
 
 
-def _make_measured_case(entry: TimedMechanism, choice: _ErrorChoice) -> PickerCase:
+def _make_measured_case(entry: TimedMechanism, choice: QualityChoice) -> PickerCase:
     row = entry.row
     error, error_text = approximation_errors.judge_error(row.variant, row.kv_heads, choice)
     ends = row.latency_ms_low, row.latency_ms_high
@@ -164,7 +162,7 @@ def _make_measured_case(entry: TimedMechanism, choice: _ErrorChoice) -> PickerCa
 def _add_interpolated(
     answers: Mapping[_AnswerKey, dict[int, PickerAnswer]],
     curves_by_config: Iterable[_ConfigCurves],
-    errors: _Errors,
+    errors: MeasuredQuality,
     cpus: Mapping[str, str],
 ) -> None:
     """Add interpolated answers at the powers of two within the measured lengths of each key."""
@@ -186,7 +184,7 @@ def _list_gaps(answers: Mapping[int, PickerAnswer]) -> list[int]:
 
 
 def _make_interpolated_cases(
-    config: Mapping[str, Any], curves: Sequence[CostCurve], errors: _Errors, length: int
+    config: Mapping[str, Any], curves: Sequence[CostCurve], errors: MeasuredQuality, length: int
 ) -> tuple[PickerCase, ...]:
     """All mechanisms with an estimate at this length, fastest first."""
     estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
@@ -198,7 +196,7 @@ def _make_interpolated_cases(
 
 
 def _make_interpolated_case(
-    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, choice: _ErrorChoice, label_is_shared: bool
+    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, choice: QualityChoice, label_is_shared: bool
 ) -> PickerCase:
     row, time = curve.row, cost.latency
     error, error_text = approximation_errors.judge_error(str(row["variant"]), curve.kv_heads, choice)

@@ -150,7 +150,7 @@ class SiteData:
         return split_by_config(self.rows)
 
     @cached_property
-    def errors(self) -> MeasuredQuality[approximation_errors.SpecError]:
+    def errors(self) -> MeasuredQuality:
         """All measured approximation errors."""
         return approximation_errors.list_errors(self.rows)
 

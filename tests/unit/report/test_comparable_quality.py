@@ -9,16 +9,18 @@ import pytest
 from efficient_attn.report.comparable_quality import (
     MeasuredQuality,
     QualityConditions,
+    QualityFigure,
     QualitySet,
     compute_option_difference,
 )
 
 
-def _make_set(inputs: str, length: int | None, causal: bool | None, **figures: float) -> QualitySet[float]:
-    return QualitySet(QualityConditions(inputs, length, causal, dtype="float32"), figures)
+def _make_set(inputs: str, length: int | None, causal: bool | None, **figures: float) -> QualitySet:
+    values = {spec: QualityFigure("error", value, "") for spec, value in figures.items()}
+    return QualitySet(QualityConditions(inputs, length, causal, dtype="float32"), values)
 
 
-def _choose(*sets: QualitySet[float], length: int, causal: bool = True, specs: tuple[str, ...] = ("a", "b", "c")):
+def _choose(*sets: QualitySet, length: int, causal: bool = True, specs: tuple[str, ...] = ("a", "b", "c")):
     return MeasuredQuality(sets).choose(specs, length=length, causal=causal, dtype="float32")
 
 
@@ -50,9 +52,10 @@ def test_specs_differ_by_their_largest_numeric_option(spec: str, other: str, dif
 
 def test_the_nearest_spec_within_two_percent_is_found() -> None:
     measured = _make_set("m", 8, True, **{"w:n=98": 1.0, "w:n=99": 2.0, "w:n=97": 3.0})
-    assert measured.find("w:n=99") == ("w:n=99", 2.0)
-    assert measured.find("w:n=100") == ("w:n=99", 2.0)
-    assert measured.find("w:n=96") == ("w:n=97", 3.0)
+    for spec, expected in {"w:n=99": ("w:n=99", 2.0), "w:n=100": ("w:n=99", 2.0), "w:n=96": ("w:n=97", 3.0)}.items():
+        found = measured.find(spec)
+        assert found is not None
+        assert (found[0], found[1].value) == expected
     assert measured.find("w:n=110") is None
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 
 

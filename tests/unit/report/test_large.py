@@ -12,9 +12,10 @@ import pytest
 import report_runs as runs
 
 from efficient_attn import units
-from efficient_attn.report import gather, page, select, tables, write_report
+from efficient_attn.report import gather, page, select, tables
 from efficient_attn.report.drawing import length_plots, style
 from efficient_attn.report.sections import appendix, section_blocks, speed
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report import write_report
 from efficient_attn.report.published import MOST_PICTURES, ChangedSources, ReplacedRun, shrink_png, update_published
+from efficient_attn.report.write import write_report
 from efficient_attn.results import file_marks, frames, store
 from efficient_attn.results.store import RunWriter, read
 

@@ -8,7 +8,8 @@ import pytest
 import report_runs as runs
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report import run_folders, write_report
+from efficient_attn.report import run_folders
+from efficient_attn.report.write import write_report
 from efficient_attn.results.lock import FolderLock
 
 

@@ -14,7 +14,7 @@ import report_runs as runs
 
 from efficient_attn import units
 from efficient_attn.errors import UsageError
-from efficient_attn.report import ReportPaths, write_report
+from efficient_attn.report.write import ReportPaths, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
 
@@ -299,9 +299,10 @@ def test_bad_input_raises_usage_errors(tmp_path: Path) -> None:
 def test_reports_do_not_import_torch_or_pyplot(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything())
     code = (
-        "import sys; from pathlib import Path; import efficient_attn.report as report\n"
+        "import sys; from pathlib import Path; import efficient_attn.report\n"
         "assert not {'pandas', 'matplotlib', 'jinja2'} & set(sys.modules), 'not lazy'\n"
-        f"report.write_report([Path({str(run)!r})], Path({str(tmp_path / 'out')!r}))\n"
+        "from efficient_attn.report.write import write_report\n"
+        f"write_report([Path({str(run)!r})], Path({str(tmp_path / 'out')!r}))\n"
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules), 'imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)

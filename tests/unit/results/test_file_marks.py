@@ -15,7 +15,6 @@ from efficient_attn.results.store import RunWriter
 OURS = {
     "page": f"<footer>{file_marks.MARK}.</footer>",
     "table": ",".join(COLUMNS) + "\n",
-    "earlier report": "# Title\n\nwords\n\n## All rows\n\nThere are no rows.\n",
     "export for pytest-benchmark": json.dumps({"commit_info": {"project": "efficient-attn"}}, indent=2),
     "export for github-action": json.dumps([{"name": "a", "unit": "ms", "value": 1.0, "extra": ""}], indent=2),
     "text": file_marks.add_mark("1 same\n", "text"),

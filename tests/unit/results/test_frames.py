@@ -11,7 +11,7 @@ import pytest
 import report_runs as runs
 
 import efficient_attn as ea
-from efficient_attn.results.frames import COLUMN_DTYPES, DamagedDescription, make_frame
+from efficient_attn.results.frames import COLUMN_DTYPES, make_frame
 from efficient_attn.results.rows import COLUMNS, SCHEMA_VERSION, Record, Row
 from efficient_attn.results.shards import DamagedRecord
 from efficient_attn.results.store import ROWS_FILE, RunWriter
@@ -153,7 +153,7 @@ def test_a_part_is_compared_with_its_own_baseline_else_with_the_suites(tmp_path:
 def test_rows_are_loaded_despite_a_damaged_run_json(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", Row(case_key="s/a", part="p", variant="full"))
     (folder / "run.json").write_text("{")
-    with pytest.warns(DamagedDescription, match=r"run\.json: damaged: .*; the baselines of its older rows stay empty"):
+    with pytest.warns(DamagedRecord, match=r"run\.json: damaged: .*; the baselines of its older rows stay empty"):
         assert ea.load(folder).baseline.isna().tolist() == [True]
 
 

@@ -1,8 +1,6 @@
-"""Overrides of sessions: recorded, and for older sessions read from their commands."""
+"""Overrides of sessions, as run.json records them."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -10,28 +8,10 @@ from efficient_attn.results.overrides import gather_overrides, list_overrides
 
 
 @pytest.mark.parametrize(
-    ("command", "changed"),
-    [
-        ("efficient-attn run quickstart", []),
-        ("efficient-attn run quickstart --out x --resume --retry-failed --json --timeout 3 --plugin a.py", []),
-        ("efficient-attn run quickstart --memory-limit=8GB --start-method spawn", []),
-        ("efficient-attn run quickstart --quick --out x", ["--quick"]),
-        ("efficient-attn run --quick quickstart --seq-len 64,128", ["--quick", "--seq-len 64,128"]),
-        ("efficient-attn run quickstart --variant=full,linear --set a=1", ["--variant full,linear", "--set a=1"]),
-        (["efficient-attn", "run", "quickstart", "--activations", "my file.npz"], ["--activations my file.npz"]),
-        ("pytest tests -q --quick", []),
-        ("efficient-attn", []),
-        ([], []),
-        (None, []),
-    ],
+    "session", [{}, {"trial": None}, {"trial": []}, {"trial": "--quick"}, {"command": "run a --quick"}]
 )
-def test_overrides_of_older_sessions_are_read_from_their_commands(command: Any, changed: list[str]) -> None:
-    assert list(list_overrides({"command": command})) == changed
-
-
-def test_recorded_overrides_take_precedence_over_the_command() -> None:
-    assert list_overrides({"command": "efficient-attn run a --quick", "trial": []}) == ()
-    assert list_overrides({"command": "pytest", "trial": ["--quick"]}) == ("--quick",)
+def test_sessions_without_a_list_have_no_overrides(session: dict[str, object]) -> None:
+    assert list_overrides(session) == ()
 
 
 def test_a_run_has_the_overrides_of_all_its_sessions() -> None:

@@ -232,7 +232,7 @@ def test_sessions_are_appended_to_earlier_ones(tmp_path: Path) -> None:
         writer.write_session({"run_id": "one", "threads": 1})
         writer.write(record("x"))
     with RunWriter(tmp_path, resume=True) as writer:
-        assert writer.sessions == [{"run_id": "one", "threads": 1}]
+        assert read_sessions(tmp_path) == [{"run_id": "one", "threads": 1}]
         writer.write_session({"run_id": "two", "threads": 2})
         writer.write_session({"run_id": "two", "threads": 2, "finished": "now"})
     assert read_sessions(tmp_path) == [

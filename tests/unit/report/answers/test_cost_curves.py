@@ -15,7 +15,6 @@ from efficient_attn.report.answers.cost_curves import (
     TIME_BEND,
     CostAtLength,
     CostCurve,
-    CostPoint,
     interpolate,
     interpolate_bytes,
     split_by_config,
@@ -64,17 +63,20 @@ def test_intervals_widen_with_the_distance_from_what_was_measured() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(513, 4095))
 def test_linear_bytes_are_interpolated_exactly(start: int, slope: int, length: int) -> None:
-    found = interpolate_bytes([(n, float(start + slope * n)) for n in (256, 512, 4096, 8192)], length)
+    found = interpolate_bytes([(n, Estimate(float(start + slope * n))) for n in (256, 512, 4096, 8192)], length)
     assert found is not None
     assert found.value == found.low == found.high == pytest.approx(start + slope * length)
 
 
 def test_stepwise_bytes_are_bounded_by_both_ends() -> None:
-    found = interpolate_bytes([(512, 100.0), (1024, 110.0), (4096, 200.0), (8192, 900.0)], 2048)
+    def interpolate_sizes(*points: tuple[int, float | None]) -> Estimate | None:
+        return interpolate_bytes([(n, None if size is None else Estimate(size)) for n, size in points], 2048)
+
+    found = interpolate_sizes((512, 100.0), (1024, 110.0), (4096, 200.0), (8192, 900.0))
     assert found == Estimate(140.0, 112.0, 175.0)
-    assert interpolate_bytes([(1024, 190.0), (4096, 200.0)], 2048) == Estimate(pytest.approx(193.3, 1e-3), 190.0, 200.0)
-    assert interpolate_bytes([(512, 1.0), (1024, 2.0)], 2048) is None
-    assert interpolate_bytes([(512, 1.0), (4096, None)], 2048) is None
+    assert interpolate_sizes((1024, 190.0), (4096, 200.0)) == Estimate(pytest.approx(193.3, 1e-3), 190.0, 200.0)
+    assert interpolate_sizes((512, 1.0), (1024, 2.0)) is None
+    assert interpolate_sizes((512, 1.0), (4096, None)) is None
 
 
 def test_values_missing_at_one_end_are_not_interpolated() -> None:
@@ -83,7 +85,7 @@ def test_values_missing_at_one_end_are_not_interpolated() -> None:
 
 def _curve(lengths: tuple[int, ...], *, paired: bool = True) -> CostCurve:
     one = Estimate(2.0, 1.9, 2.1)
-    points = [CostPoint(n, one if paired else None, Estimate(n / 100), float(n), None, ()) for n in lengths]
+    points = [CostAtLength(n, one if paired else None, Estimate(n / 100), Estimate(n), None, ()) for n in lengths]
     return CostCurve("linear", 4, {}, tuple(points))
 
 

@@ -13,8 +13,8 @@ from learned_runs import attempt
 from efficient_attn.report import gather, select
 from efficient_attn.report.answers.cost_curves import CostCurve
 from efficient_attn.report.answers.quality import Quality, is_exact
-from efficient_attn.report.answers.quality_figures import QualityFigure
 from efficient_attn.report.answers.requirements import Requirements
+from efficient_attn.report.comparable_quality import QualityFigure
 from efficient_attn.results.rows import Record
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import report_runs as runs
 from learned_runs import attempt, block, chapters, seeds, skipped, unable
 
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
 

@@ -10,7 +10,7 @@ import pytest
 import report_runs as runs
 
 from efficient_attn import units
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 
 pytestmark = pytest.mark.slow

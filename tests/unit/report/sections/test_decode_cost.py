@@ -11,10 +11,11 @@ import pytest
 import report_runs as runs
 
 from efficient_attn import units
-from efficient_attn.report import select, write_report
+from efficient_attn.report import select
 from efficient_attn.report.drawing import length_plots
 from efficient_attn.report.gather import gather
 from efficient_attn.report.sections.decode_cost import STATE_PLOT, STEP_PLOT
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record, Row
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ import pytest
 import report_runs as runs
 
 import efficient_attn as ea
-from efficient_attn.report import ReportPaths, gather, page, write_report
+from efficient_attn.report import gather, page
+from efficient_attn.report.write import ReportPaths, write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.results.section import Column, DamagedSection, Section
 
@@ -255,7 +256,7 @@ def test_text_of_sections_is_escaped(tmp_path: Path) -> None:
 def test_sections_are_rendered_without_torch(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.sort(), runs.about(sections=[runs.SORT.as_json()]))
     code = (
-        "import sys; from pathlib import Path; from efficient_attn.report import write_report\n"
+        "import sys; from pathlib import Path; from efficient_attn.report.write import write_report\n"
         f"write_report([Path({str(run)!r})], Path({str(tmp_path / 'out')!r}))\n"
         "sys.exit(bool({'torch', 'efficient_attn.tasks', 'matplotlib.pyplot'} & set(sys.modules)))"
     )

@@ -13,8 +13,6 @@ from efficient_attn.report import gather, page
 from efficient_attn.report.sections.header import compute_disturbed_share, describe_noise, summarise_rows
 from efficient_attn.results.frames import make_frame
 
-QUICK = ["efficient-attn", "run", "quickstart", "--quick", "--out", "out"]
-
 
 def content(*folders: Path) -> page.Content:
     return page.make_content(gather.gather(folders))
@@ -24,9 +22,8 @@ def write(folder: Path, **about: Any) -> Path:
     return runs.write_run(folder, runs.speed(lengths=(512, 1024)), runs.about(**about))
 
 
-@pytest.mark.parametrize("about", [{"command": QUICK}, {"command": "pytest", "trial": ["--quick"]}])
-def test_overrides_are_named_on_pages_and_plots(about: dict[str, Any], tmp_path: Path) -> None:
-    shown = content(write(tmp_path / "mine", **about))
+def test_overrides_are_named_on_pages_and_plots(tmp_path: Path) -> None:
+    shown = content(write(tmp_path / "mine", trial=["--quick"]))
     notice = "Not a result of the suite as written: mine ran with --quick."
     for text in (page.as_html(shown), page.as_markdown(shown)):
         assert notice in text
@@ -37,7 +34,7 @@ def test_overrides_are_named_on_pages_and_plots(about: dict[str, Any], tmp_path:
 
 
 def test_a_suite_as_written_has_no_overrides(tmp_path: Path) -> None:
-    shown = content(write(tmp_path / "mine", command=QUICK, trial=[]))
+    shown = content(write(tmp_path / "mine", trial=[]))
     assert "with overrides" not in page.as_html(shown) + page.as_markdown(shown)
 
 

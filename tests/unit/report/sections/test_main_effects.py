@@ -14,7 +14,8 @@ import report_runs as runs
 import tiny_suites
 
 from efficient_attn.bench.planning.experimental_design import choose_points, list_sections
-from efficient_attn.report import gather, page, write_report
+from efficient_attn.report import gather, page
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.results.section import Section
 

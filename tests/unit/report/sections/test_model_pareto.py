@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn import units
-from efficient_attn.report import gather, page, write_report
+from efficient_attn.report import gather, page
 from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.report.sections.model_pareto import compute_shade, find_pareto_points
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.swap import SWAP
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import gather, page, write_report
+from efficient_attn.report import gather, page
 from efficient_attn.report.drawing.heatmap import Heatmap
+from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.retrieval import DEPTHS, RETRIEVAL
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import write_report
+from efficient_attn.report.write import write_report
 
 pytestmark = pytest.mark.slow
 

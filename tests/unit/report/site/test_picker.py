@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import report_runs as runs
 
-from efficient_attn.report.answers.cost_curves import CostCurve, CostPoint, RowReference
-from efficient_attn.report.approximation_errors import SpecError
-from efficient_attn.report.comparable_quality import MeasuredQuality, QualityConditions, QualitySet
+from efficient_attn.report.answers.cost_curves import CostAtLength, CostCurve, RowReference
+from efficient_attn.report.comparable_quality import MeasuredQuality, QualityConditions, QualityFigure, QualitySet
 from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
 from efficient_attn.report.site.picker import make_picker
 from efficient_attn.results.stats import Estimate
@@ -24,8 +23,12 @@ ERRORS = {"full": None, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0
 KEPT, UNKNOWN, CASES = 5, 6, 7
 
 
-def _make_errors(length: int = 4096, *, causal: bool = False) -> MeasuredQuality[SpecError]:
-    figures = {name: SpecError((error,)) for name, error in ERRORS.items() if error is not None}
+def _make_errors(length: int = 4096, *, causal: bool = False) -> MeasuredQuality:
+    figures = {
+        name: QualityFigure("error", error, "", layer_errors=(error,))
+        for name, error in ERRORS.items()
+        if error is not None
+    }
     return MeasuredQuality((QualitySet(QualityConditions("minilm@1", length, causal, (0, 2)), figures),))
 
 
@@ -44,18 +47,15 @@ def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.00
     for n in lengths:
         ms = length_ms * n * at
         sources = (RowReference("run", f"{name}/{n}", n),)
-        points.append(
-            CostPoint(
-                n, Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05), 4.0 * n, None, sources
-            )
-        )
+        speedup, latency = Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05)
+        points.append(CostAtLength(n, speedup, latency, Estimate(4.0 * n), None, sources))
     return CostCurve(name, 4, {"variant": name}, tuple(points))
 
 
 def _pick(
     lengths: tuple[int, ...],
     curves: list[CostCurve],
-    errors: MeasuredQuality[SpecError] | None = None,
+    errors: MeasuredQuality | None = None,
     **config: Any,
 ) -> tuple[dict[int, list[Any]], list[str]]:
     groups, links = [_make_group(n) for n in lengths], {"full": "m/full.html"}
