@@ -1,20 +1,15 @@
-"""Clip one outlying line: axis limits without it, markers at the edge, and its name in the caption."""
+"""Clip one outlying line: axis limits without it, and its name in the caption."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from ... import units
 from ...units import Unit
 from .axes import compute_log_limits
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from .panel_data import Line, PanelData
+from .panel_data import Line
 
 MIN_LINES = 4  # with fewer lines, none is an outlier
 MAX_SQUEEZE = 1.8  # log height of all lines, relative to the log height without the outlier
@@ -48,17 +43,3 @@ def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: U
             farthest = max(clipped, key=lambda y: abs(math.log(y)))
             texts.append(f"{line.label} ({units.format_value(farthest, unit)})")
     return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
-
-
-def draw_clipped(axes: Axes, panel: PanelData, styles: Mapping[str, Any]) -> None:
-    """Draw a triangle at the edge for each point beyond it. styles: artist properties by label."""
-    from matplotlib.lines import Line2D
-
-    assert panel.bounds is not None
-    low, high = panel.bounds
-    for line in panel.lines:
-        for marker, edge, beyond in (("^", high, lambda y: y > high), ("v", low, lambda y: y < low)):
-            x = [x for x, y in zip(line.x, line.y, strict=True) if beyond(y)]
-            if x:
-                style = {**styles[line.label], "marker": marker, "markersize": 6.5, "linestyle": "none"}
-                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, zorder=4, **style))

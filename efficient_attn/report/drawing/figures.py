@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -22,10 +22,13 @@ from .panel_data import Line, PanelData, Picture
 from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
 from .style import FAINT, INK
 
+FigureFormat = Literal["pdf", "svg", "png"]
+
 WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
 TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
 CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
 MAX_LETTERS = 26  # approximate length of a line of a label
+PAGE_DPI = 150
 NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
 # svg.hashsalt makes ids deterministic; text stays text, so that it is searchable and accessible
 SETTINGS: Any = {
@@ -80,12 +83,23 @@ def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
     resolved = picture.resolve()
     with matplotlib.rc_context(SETTINGS):
         figure = resolved.make_figure()
-        svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": MARK})
-        if raster:
-            metadata = {"Software": MARK}
-            figure.savefig(png, format="png", dpi=150, metadata=metadata, pil_kwargs={"compress_level": 2})
-    return Plot(resolved, svg.getvalue(), png.getvalue())
+        svg = save_figure(figure, "svg", dpi=PAGE_DPI)
+        png = save_figure(figure, "png", dpi=PAGE_DPI, pil_kwargs={"compress_level": 2}) if raster else b""
+    return Plot(resolved, svg.decode(), png)
+
+
+def save_figure(
+    figure: Figure, form: FigureFormat, *, title: str = "", subject: str | None = None, **options: Any
+) -> bytes:
+    """The content of a file of this format, without a date: the same bytes for the same figure."""
+    metadata: dict[FigureFormat, dict[str, str | None]] = {
+        "pdf": {"Creator": MARK, "Subject": subject, "CreationDate": None},
+        "svg": {"Creator": MARK, "Date": None},
+        "png": {"Software": MARK, "Description": subject},
+    }
+    out = io.BytesIO()
+    figure.savefig(out, format=form, metadata=metadata[form] | ({"Title": title} if title else {}), **options)
+    return out.getvalue()
 
 
 def _compute_bounds(panel: Panel) -> tuple[float, float]:

@@ -11,12 +11,13 @@ from matplotlib.ticker import MaxNLocator
 
 from .axes import compute_linear_limits
 from .figures import WIDTH, Picture, make_titled_figure
-from .style import COLOURS, FAINT, GRID, INK
+from .primitives import make_artist_style, style_frame
+from .style import COLOURS, INK, LineStyle
 
 LEFT, RIGHT, ROW_HEIGHT = 2.0, 1.2, 0.2  # inches: names, legend, height of a row
 BELOW_HEIGHT = 0.52  # inches below the rows
 MAX_LETTERS = 28  # maximum length of a name
-MARK_STYLES = (("measured", COLOURS[0], "o", COLOURS[0]), ("claimed", COLOURS[1], "s", "none"))
+MEASURED, CLAIMED = LineStyle(COLOURS[0], "o", "-", False), LineStyle(COLOURS[1], "s", "-", True)
 
 
 @dataclass(frozen=True)
@@ -57,34 +58,24 @@ class IntervalChart(Picture):
         axes.set_yticks(range(count), [shorten_label(row.label) for row in self.rows])
         for y, row in enumerate(self.rows):
             if row.low is not None and row.high is not None:
-                axes.add_line(Line2D([row.low, row.high], [y, y], color=MARK_STYLES[0][1], linewidth=1.1, zorder=2.5))
-            for (_, colour, marker, face), x in zip(MARK_STYLES, (row.value, row.claimed), strict=True):
+                axes.add_line(Line2D([row.low, row.high], [y, y], color=MEASURED.colour, linewidth=1.1, zorder=2.5))
+            for mark, x in ((MEASURED, row.value), (CLAIMED, row.claimed)):
                 if x is not None:
-                    axes.add_line(Line2D([x], [y], zorder=3, **_make_marker_style(colour, marker, face)))
-        kinds = MARK_STYLES if any(row.claimed is not None for row in self.rows) else MARK_STYLES[:1]
-        for number, (name, colour, marker, face) in enumerate(kinds):
+                    axes.add_line(Line2D([x], [y], zorder=3, **make_artist_style(mark, "points")))
+        has_claims = any(row.claimed is not None for row in self.rows)
+        placement: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        for number, (name, mark) in enumerate([("measured", MEASURED), ("claimed", CLAIMED)][: 1 + has_claims]):
             legend_y = 1 - (number + 0.5) * ROW_HEIGHT / axes_height
-            placement = {"transform": axes.transAxes, "clip_on": False}
             axes.add_artist(
-                Line2D([1 + 0.15 / axes_width], [legend_y], **_make_marker_style(colour, marker, face), **placement)
+                Line2D([1 + 0.15 / axes_width], [legend_y], **make_artist_style(mark, "points"), **placement)
             )
-            axes.text(
-                1 + 0.28 / axes_width, legend_y, name, transform=axes.transAxes, fontsize=8.7, color=INK, va="center"
-            )
-        axes.grid(True, color=GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
-        axes.tick_params(colors=FAINT, labelcolor=INK, length=3)
+            axes.text(1 + 0.28 / axes_width, legend_y, name, fontsize=8.7, color=INK, va="center", **placement)
+        style_frame(axes)
         axes.tick_params(axis="y", length=0, labelsize=8)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color(FAINT)
+        axes.spines["left"].set_visible(False)
         return figure
 
 
 def shorten_label(label: str) -> str:
     """Truncate a name; the table has all of it."""
     return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}\u2026"
-
-
-def _make_marker_style(colour: str, marker: str, face: str) -> dict[str, Any]:
-    line_style = {"color": colour, "linestyle": "none", "marker": marker, "markersize": 4.6}
-    return line_style | {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}

@@ -42,16 +42,17 @@ def _list_ends(estimate: Estimate) -> tuple[list[float] | None, list[float] | No
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A plot or heatmap. kind: plots of the same kind are grouped. alt: text alternative.
+    """A plot or heatmap. alt: text alternative.
 
-    config_text: the measured configuration. It is drawn as well, because a picture may be shown without its page.
+    The plan of the picture sets the rest. kind: plots of the same kind are grouped. config_text: the measured
+    configuration. It is drawn as well, because a picture may be shown without its page.
     """
 
-    name: str
-    kind: str
     title: str
     caption: str
     alt: str = ""
+    name: str = ""
+    kind: str = ""
     config_text: str = ""
 
     def resolve(self) -> Picture:

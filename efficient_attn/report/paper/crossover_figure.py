@@ -32,11 +32,8 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_sty
     baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
     mode, mode_text = plot_rows.config["mode"], plot_rows.format_mode()
     return Panel(
-        name=formatting.make_slug("crossover", mode),
-        kind="crossover",
         title=f"Faster from: {mode_text}",
         caption=f"{CAPTION.format(baseline=baseline)} ({mode_text}).",
-        config_text=plot_rows.format_config(),
         alt=f"Shortest length from which {labels} are faster than {baseline}.",
         xlabel="context length" if mode == "decode" else "sequence length",
         ylabel="",

@@ -15,7 +15,8 @@ from ..answers.decision_table import Decision, choose_lengths
 from ..answers.pareto import classify_points, list_points
 from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR, compute_error_interval
 from ..drawing.figures import Panel
-from ..drawing.length_plots import SPEEDUP, LengthPlot, PlotContext, plan_length_plots
+from ..drawing.length_plots import SPEEDUP, LengthPlot, plan_length_plots
+from ..drawing.plot_plans import PlotContext
 from ..drawing.style import LineStyle
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName
@@ -120,8 +121,8 @@ def _draw_over_length(
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
-    (planned,) = plan_length_plots(setting, (kind,), PlotContext(line_styles, config_text=plot_rows.format_config()))
-    panel = planned.make_picture()
+    (plan,) = plan_length_plots(setting, (kind,), PlotContext(line_styles))
+    panel = plan.make_picture()
     assert isinstance(panel, Panel)
     return panel
 
@@ -196,9 +197,7 @@ def _make_front_figure(
     table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
     length = table.lengths[-1]
     ranked = classify_points(list_points(table, length, against))
-    panel = tradeoffs.make_pareto_panel(
-        table, against, ranked, PlotContext(line_styles, config_text=plot_rows.format_config())
-    )
+    panel = tradeoffs.make_pareto_panel(table, against, ranked, line_styles)
     exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
     status_texts = {"front": "on the front", "dominated": "dominated by ", "unclear": "not distinguishable from "}
     body = tuple(
@@ -251,7 +250,7 @@ def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: 
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
-    panel = approximation.make_dot_panel(piece, PlotContext(line_styles, config_text=plot_rows.format_config()))
+    panel = approximation.make_dot_panel(piece, line_styles)
     assert panel is not None
     errors = rows.groupby("label")["relative_error"].apply(list)
     body = []

@@ -11,7 +11,7 @@ from ...results.section import Section
 from ...spec import format_label
 from ...units import Unit
 from .. import formatting, select
-from ..drawing import length_plots
+from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .alignments import plan_alignments
@@ -53,7 +53,7 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
 def _fill_block(
     block: SectionBlock,
     setting: select.SettingRows,
-    context: length_plots.PlotContext,
+    context: PlotContext,
     swap_errors: dict[str, dict[str, float]],
 ) -> None:
     tests = [test for test in list_tests(setting.rows) if test.scored_results]
@@ -73,17 +73,19 @@ def _fill_block(
 
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
     """A row per mechanism and a column per test, after rows of computed scores."""
-    body = [_show_computed(name, tests, find) for name, find in COMPUTED_SCORES]
-    body = [row for row in body if any(cell.text != units.EMPTY for cell in row[1:])]
+    body = []
+    for name, find in COMPUTED_SCORES:
+        scores = [show_value(find(test), test.unit) for test in tests]
+        if any(cell.text != units.EMPTY for cell in scores):
+            body.append([ReportCell(name, mark="null"), *scores])
     for label in labels:
-        results = [next((result for result in test.results if result.label == label), None) for test in tests]
+        results = [test.find(label) for test in tests]
         is_baseline = any(result is not None and result.is_baseline for result in results)
         body.append([show_label(label, is_baseline=is_baseline), *map(_show_result, tests, results)])
     seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
     seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
-    note = [test.describe_ranking() for test in tests] + [
-        _describe_reach(test, result) for test in tests for result in test.scored_results
-    ]
+    note = [test.describe_ranking() for test in tests]
+    note += [_describe_reach(test, result) for test in tests for result in test.scored_results]
     caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
 
@@ -95,14 +97,14 @@ def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCe
     return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
 
 
-def _make_first_value(column: str) -> Callable[[LearningTest], float | None]:
-    return lambda test: next((float(x) for x in test.list_values(column)), None)
+def _find_chance(test: LearningTest) -> float | None:
+    return next(iter(test.list_values("train.chance")), None)
 
 
 def _find_majority(test: LearningTest) -> float | None:
     """The majority score, if other than chance."""
-    majority = _make_first_value("train.majority")(test)
-    return None if majority is None or majority == _make_first_value("train.chance")(test) else majority
+    majority = next(iter(test.list_values("train.majority")), None)
+    return None if majority == _find_chance(test) else majority
 
 
 def _find_shortcut(test: LearningTest) -> float | None:
@@ -111,16 +113,10 @@ def _find_shortcut(test: LearningTest) -> float | None:
 
 
 COMPUTED_SCORES: tuple[tuple[str, Callable[[LearningTest], float | None]], ...] = (
-    ("chance", _make_first_value("train.chance")),
+    ("chance", _find_chance),
     ("majority", _find_majority),
     ("shortcut", _find_shortcut),
 )
-
-
-def _show_computed(
-    name: str, tests: Sequence[LearningTest], find: Callable[[LearningTest], float | None]
-) -> list[ReportCell]:
-    return [ReportCell(name, mark="null"), *(show_value(find(test), test.unit) for test in tests)]
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
@@ -139,20 +135,15 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
     """Training settings, one row per test."""
     body = []
     for test in tests:
-        shortcut = (test.find_shortcut() or (0.0, ""))[1] or (
-            REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
-        )
-        rates = sorted(
-            {x for result in test.scored_results for x in result.scored_attempts["train.learning_rate"].tolist()}
-        )
+        _, shortcut = test.find_shortcut() or (0.0, "")
+        if not shortcut:
+            shortcut = REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
+        attempts = [result.scored_attempts for result in test.scored_results]
+        rates = sorted({rate for rows in attempts for rate in rows["train.learning_rate"].tolist()})
         texts = (test.name, test.metric, shortcut, ", ".join(f"{rate:g}" for rate in rates))
-        counts = ("parameters", "train.budget", "train.batch", "train.examples")
-        seeds = [len(result.best_attempts) for result in test.scored_results]
-        cells = [
-            ReportCell(_format_span(values), float(max(values)))
-            for values in (*map(test.list_values, counts), seeds)
-            if values
-        ]
+        counts = [test.list_values(name) for name in ("parameters", "train.budget", "train.batch", "train.examples")]
+        counts.append([len(result.best_attempts) for result in test.scored_results])
+        cells = [ReportCell(_format_span(values), float(max(values))) for values in counts if values]
         body.append([*map(ReportCell, texts), *cells])
     head = ("Task", "Scored by", "Shortcut", "Learning rates tried")
     head += ("Parameters", "Steps", "Examples a step", "Examples of the test", "Seeds")
@@ -168,26 +159,24 @@ def _format_span(values: Iterable[Any]) -> str:
 def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     """All trained models, including the selected ones."""
     body = []
-    for test in tests:
-        for result in test.scored_results:
-            for row in result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable").to_dict(
-                "records"
-            ):
-                rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
-                texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
-                cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
-                cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
-                counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
-                body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
+    pairs = [(test, result) for test in tests for result in test.scored_results]
+    for test, result in pairs:
+        attempts = result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable")
+        for row in attempts.to_dict("records"):
+            rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
+            texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
+            cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
+            cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
+            counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
+            body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
     head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
     head += ("In attention", "In all else", "In embeddings")
     note = (
         "'grid': learning rates of all mechanisms; 'beyond' and 'longer': a rate outside the grid and twice the steps, "
         "if nothing was learned; 'best': further seeds with the best settings. The last three columns count parameters."
     )
-    return drop_empty_columns(
-        ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
-    )
+    table = ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
+    return drop_empty_columns(table)
 
 
 # -- by length and distance ----------------------------------------------------------------------------------------
@@ -236,10 +225,8 @@ def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
         measured = swap_rows[swap_rows[column].notna()] if column in swap_rows else swap_rows[:0]
         for (inputs, length), group in measured.groupby(["inputs", "seq_len"], sort=True):
             specs = [format_label(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
-            means = group[column].groupby(specs).mean()
-            errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = {
-                str(k): float(v) for k, v in means.items()
-            }
+            means = group[column].astype(float).groupby(specs).mean().to_dict()
+            errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = means
     return errors_by_measure
 
 
@@ -257,13 +244,9 @@ def _compare_with_swapping(
     body = []
     for label in common_labels:
         error_cells = [show_value(means.get(specs[label])) for means in swap_errors.values()]
-        results = [next((result for result in test.results if result.label == label), None) for test in tests]
-        body.append([ReportCell(label), *error_cells, *map(_show_result, tests, results)])
+        scores = (_show_result(test, test.find(label)) for test in tests)
+        body.append([ReportCell(label), *error_cells, *scores])
     note = "Swapped: a trained model without further training. Learned: a model trained from scratch."
     head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
-    yield ReportTable(
-        f"Swapped and learned: {formatting.format_count(len(common_labels), 'mechanism')} with both results",
-        head,
-        body,
-        note=note,
-    )
+    count = formatting.format_count(len(common_labels), "mechanism")
+    yield ReportTable(f"Swapped and learned: {count} with both results", head, body, note=note)

@@ -11,8 +11,8 @@ import pandas as pd
 from ... import units
 from ...results.section import Section
 from .. import formatting, select
-from ..drawing import length_plots
 from ..drawing.interval_chart import IntervalChart, IntervalRow
+from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -37,15 +37,14 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for (part, subject), rows in setting.rows.groupby(["part", "complexity.of"], sort=False):
         block.tables.append(_make_table(rows, f"{part}: {subject}s"))
         for along, sweep in rows.groupby("complexity.along", sort=False):
             if along in ("length", "width") and len(sweep) > 1:
                 name = formatting.make_slug("growth", part, subject, along, context.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                make = partial(_make_chart, sweep, name, title, context)
-                block.plans.append(length_plots.PlotPlan(name, "growth", title, 2, make))
+                block.plans.append(context.plan(name, "growth", title, 2, partial(_make_chart, sweep, title)))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -66,25 +65,22 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
     yield ReportCell(units.EMPTY if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
     for quantity in ("time", "memory"):
         value, low, high = (get(f"{quantity}_{end}") for end in ("exponent", "low", "high"))
-        interval = (
-            f" ({_format_exponent(low)} to {_format_exponent(high)})"
-            if units.is_present(low) and units.is_present(high)
-            else ""
-        )
-        yield ReportCell(
-            f"{_format_exponent(value)}{interval}" if units.is_present(value) else units.EMPTY, make_sort_value(value)
-        )
+        has_interval = units.is_present(low) and units.is_present(high)
+        interval = f" ({_format_exponent(low)} to {_format_exponent(high)})" if has_interval else ""
+        yield _show_exponent(value, interval)
         claim, claimed, verdict = (get(f"{quantity}_{end}") for end in ("claim", "claimed", "verdict"))
-        yield ReportCell(
-            f"{_format_exponent(claimed)}: {claim}" if units.is_present(claimed) else units.EMPTY,
-            make_sort_value(claimed),
-        )
-        verdict_text = str(verdict) if units.is_present(verdict) else units.EMPTY
-        yield ReportCell(verdict_text, mark=VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
+        yield _show_exponent(claimed, f": {claim}")
+        yield show_value(verdict)._replace(mark=VERDICT_MARKS.get(str(verdict).partition(":")[0], ""))
     yield _show_with_claim(get("sequential"), get("sequential_claimed"))
     yield _show_with_claim(get("weights"), get("weights_claimed"))
     yield show_value(row["latency_ms"], "time")
-    yield ReportCell(str(get("stopped")) if units.is_present(get("stopped")) else units.EMPTY)
+    yield show_value(get("stopped"))
+
+
+def _show_exponent(exponent: Any, suffix: str) -> ReportCell:
+    if not units.is_present(exponent):
+        return ReportCell(units.EMPTY)
+    return ReportCell(f"{_format_exponent(exponent)}{suffix}", make_sort_value(exponent))
 
 
 def _format_exponent(exponent: Any) -> str:
@@ -110,20 +106,16 @@ def _describe_sources(rows: Frame) -> str:
 # -- the plot --------------------------------------------------------------------------------------------------------
 
 
-def _make_chart(rows: Frame, name: str, title: str, context: length_plots.PlotContext) -> IntervalChart:
+def _make_chart(rows: Frame, title: str) -> IntervalChart:
     """Interval chart with the measured and the claimed exponent of each variant."""
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
-    columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
-    values_by_column = [[value if units.is_present(value) else None for value in values] for values in columns]
+    values = rows.reindex(columns=parts).astype(float).itertuples(index=False)
     chart_rows = tuple(
-        IntervalRow(str(v), *variant_values)
-        for v, *variant_values in zip(rows["variant"], *values_by_column, strict=True)
+        IntervalRow(str(variant), *(x if units.is_present(x) else None for x in row))
+        for variant, row in zip(rows["variant"], values, strict=True)
     )
     return IntervalChart(
-        name=name,
-        kind="growth",
-        title=f"Exponent of time: {title}"[:60],
-        config_text=context.config_text,
+        title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
         rows=chart_rows,
         xlabel="Exponent of time",

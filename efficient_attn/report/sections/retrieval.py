@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ... import units
 from ...results.section import Section
 from .. import formatting, select
-from ..drawing import length_plots
 from ..drawing.heatmap import Heatmap, HeatmapGrid
+from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, show_label, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -36,7 +37,7 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     model = setting.rows["inputs"].str.rpartition(":")[0]
     for inputs, piece in setting.rows.groupby(model, sort=True):
         ok_rows = piece[piece["status"] == "ok"]
@@ -44,8 +45,10 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: lengt
             continue
         block.tables.append(_make_table(piece, str(inputs)))
         for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
-            name = formatting.make_slug("found", inputs, needles, context.suffix)
-            block.plans.append(_plan_heatmap(part, name, f"{needles} needles, {inputs}", context))
+            name, title = formatting.make_slug("found", inputs, needles, context.suffix), f"{needles} needles, {inputs}"
+            labels = list(dict.fromkeys(part["label"]))
+            make = partial(_make_heatmap, part, labels, title)
+            block.plans.append(context.plan(name, "found", title, len(labels), make))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -91,33 +94,18 @@ def _describe_too_weak(rows: Frame) -> Iterator[str]:
 # -- the heatmaps ------------------------------------------------------------------------------------------------------
 
 
-def _plan_heatmap(
-    rows: Frame, name: str, setting_text: str, context: length_plots.PlotContext
-) -> length_plots.PlotPlan:
-    labels = list(dict.fromkeys(rows["label"]))
-    return length_plots.PlotPlan(
-        name, "found", setting_text, len(labels), lambda: _make_heatmap(rows, labels, name, setting_text, context)
-    )
-
-
-def _make_heatmap(
-    rows: Frame, labels: Sequence[str], name: str, setting_text: str, context: length_plots.PlotContext
-) -> Heatmap:
+def _make_heatmap(rows: Frame, labels: Sequence[str], setting_text: str) -> Heatmap:
     lengths = sorted(rows["seq_len"].astype(int).unique())
-    depths = sorted(
-        int(column.removeprefix(DEPTH_PREFIX)) for column in rows.columns if column.startswith(DEPTH_PREFIX)
-    )
+    columns = [column for column in rows.columns if column.startswith(DEPTH_PREFIX)]
+    depths = sorted(int(column.removeprefix(DEPTH_PREFIX)) for column in columns)
     grids = []
     for label in labels:
         variant_rows = rows[rows["label"] == label].drop_duplicates("seq_len", keep="last").set_index("seq_len")
         shares = [[_find_share(variant_rows, n, depth) for n in lengths] for depth in depths]
         grids.append(HeatmapGrid(label, shares))
     return Heatmap(
-        name=name,
-        kind="found",
-        title=f"Accuracy by depth: {setting_text}"[:60],
+        title=f"Accuracy by depth: {setting_text}"[:MAX_TITLE_LETTERS],
         caption=f"Accuracy in percent by the needle's depth and the text's length: {setting_text}.",
-        config_text=context.config_text,
         alt=f"Accuracy by depth and length, {setting_text}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),

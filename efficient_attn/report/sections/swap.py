@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ... import units
@@ -14,10 +15,10 @@ from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
 from ...units import Unit
 from .. import formatting, select
-from ..drawing import length_plots
+from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .model_pareto import plan_layer_heatmap, plan_pareto_plots
+from .model_pareto import make_layer_heatmap, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -38,27 +39,21 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
         setting_text = formatting.format_inputs(inputs, piece["causal"].iloc[0], length)
         single = piece["layer"].notna()
         if single.any():
-            _fill_layers(
-                block,
-                piece[single],
-                setting_text,
-                formatting.make_slug("layers", inputs, length, context.suffix),
-                context,
-            )
+            name = formatting.make_slug("layers", inputs, length, context.suffix)
+            _fill_layers(block, piece[single], setting_text, name, context)
         piece = piece[~single]
         lines = list(summarise_segments(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, setting_text, piece["swap.segment"].nunique()))
         _add_sentences(block, lines, setting_text)
-        block.plans += plan_pareto_plots(
-            lines, formatting.make_slug("swap", inputs, length, context.suffix), setting_text, context
-        )
+        name = formatting.make_slug("swap", inputs, length, context.suffix)
+        block.plans += plan_pareto_plots(lines, name, setting_text, context)
 
 
 # -- summary over segments ---------------------------------------------------------------------------------------
@@ -75,23 +70,17 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
         for column in MEAN_COLUMNS:
             values = _list_values(part, column)
             line[column] = sum(values) / len(values) if values else None
-        losses, deviations = (
-            _list_values(part, "swap.loss"),
-            _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
-        )
-        line["divergence"] = (
-            estimate_geometric_mean([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
-        )
-        line["loss"] = estimate_geometric_mean(losses) if losses and min(losses) > 0 else None
+        losses = _list_values(part, "swap.loss")
+        divergences = _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1])
+        line["divergence"] = _estimate_mean([max(x, MIN_DIVERGENCE) for x in divergences])
+        line["loss"] = _estimate_mean(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
+        paired, original = part.loc[common_segments], baseline_rows.loc[common_segments]
         line["perplexity"] = line["speedup"] = None
-        if len(common_segments) and len(losses) == len(part):
-            deviations = part.loc[common_segments, "swap.loss"] - baseline_rows.loc[common_segments, "swap.loss"]
-            line["perplexity"] = estimate_geometric_mean([math.exp(x) for x in deviations])
-        if len(common_segments):
-            line["speedup"] = estimate_geometric_mean(
-                (baseline_rows.loc[common_segments, "latency_ms"] / part.loc[common_segments, "latency_ms"]).tolist()
-            )
+        if len(losses) == len(part):
+            differences = paired["swap.loss"] - original["swap.loss"]
+            line["perplexity"] = _estimate_mean([math.exp(x) for x in differences])
+        line["speedup"] = _estimate_mean((original["latency_ms"] / paired["latency_ms"]).tolist())
         lines.append(line)
     yield from sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
 
@@ -113,14 +102,16 @@ MEAN_COLUMNS = (
 
 
 def _list_values(rows: Frame, column: str) -> list[float]:
-    return [float(x) for x in rows[column].tolist() if units.is_present(x)] if column in rows else []
+    """The values of a column that are not missing; empty without the column."""
+    return rows.reindex(columns=[column])[column].dropna().astype(float).tolist()
+
+
+def _estimate_mean(values: Sequence[float]) -> Estimate | None:
+    return estimate_geometric_mean(values) if values else None
 
 
 def _get_divergence(line: dict[str, Any]) -> float:
-    for column in DIVERGENCE_COLUMNS:
-        if line[column] is not None:
-            return float(line[column])
-    return math.inf
+    return next((float(line[column]) for column in DIVERGENCE_COLUMNS if line[column] is not None), math.inf)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -176,9 +167,7 @@ TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = 
 )
 
 
-def _fill_layers(
-    block: SectionBlock, rows: Frame, setting_text: str, name: str, context: length_plots.PlotContext
-) -> None:
+def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str, context: PlotContext) -> None:
     """Table and heatmap of divergence with a single layer swapped, one row per layer."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
@@ -190,7 +179,8 @@ def _fill_layers(
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
     title = f"{measure} with one layer swapped, {setting_text}, mean over {segments}"
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
-    block.plans.append(plan_layer_heatmap(means, name, measure, setting_text, context))
+    make = partial(make_layer_heatmap, means, measure, setting_text)
+    block.plans.append(context.plan(name, "layers", setting_text, means.shape[1], make))
 
 
 def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], setting_text: str) -> None:

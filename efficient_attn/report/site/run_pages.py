@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import count, zip_longest
 
 from .. import page
-from ..drawing import figures, length_plots
+from ..drawing.figures import Plot
 from ..gather import Frame, as_csv
-from ..sections.section_blocks import SectionBlock
+from ..sections.section_blocks import SectionBlock, rank_plans
 from .minify import drop_end_tags, minify_svg
 from .site_data import SiteRun
 
@@ -39,19 +39,14 @@ def make_run_page(run: SiteRun) -> RunPage:
 
 def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
     """Draw the highest-ranked plots of all blocks, as SVG only."""
-    ranked = sorted((panel for block in blocks for panel in block.plans), key=length_plots.rank_plan)
-    chosen_names, numbers = {panel.name for panel in ranked[:MAX_PLOTS]}, count()
+    chosen_names, numbers = {plan.name for plan in rank_plans(blocks)[:MAX_PLOTS]}, count()
     for block in blocks:
-        plot_pairs = (
-            (panel, figures.render_plot(panel.make_picture(), raster=False))
-            for panel in block.plans
-            if panel.name in chosen_names
-        )
-        block.plots = [replace(_minify_plot(plot, next(numbers)), mode=panel.mode) for panel, plot in plot_pairs]
-        block.note = OMITTED_PLOTS_NOTE if any(panel.name not in chosen_names for panel in block.plans) else ""
+        drawn = [plan for plan in block.plans if plan.name in chosen_names]
+        block.plots = [_minify_plot(plan.render(raster=False), next(numbers)) for plan in drawn]
+        block.note = OMITTED_PLOTS_NOTE if len(drawn) < len(block.plans) else ""
 
 
-def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
+def _minify_plot(plot: Plot, number: int) -> Plot:
     """Minify a plot, with short ids from its number on the page instead of its long name."""
     return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=minify_svg(plot.svg))
 

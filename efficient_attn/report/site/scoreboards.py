@@ -69,7 +69,7 @@ def _make_scoreboards(run: SiteRun, data: SectionData, rows: Frame, make: _Table
     for setting, table in tables:
         suffix = f", baseline {setting.baseline}" if counts[table.caption] > 1 else ""
         table = replace(table, caption=f"{table.caption}{suffix}")
-        yield Scoreboard(run, data.describe_config(setting), table)
+        yield Scoreboard(run, data.describe_config(setting.key, setting.rows["run_id"]), table)
 
 
 def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note: str = "") -> ReportTable:

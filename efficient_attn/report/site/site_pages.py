@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +21,11 @@ from .. import formatting, page
 from ..claims import claims_text
 from ..claims.ledger import ClaimGroup
 from ..claims.verdicts import VERDICTS, ClaimVerdict
-from ..drawing import figures, length_plots, style
+from ..drawing import style
+from ..drawing.figures import Plot
 from ..gather import Frame
 from ..sections import tradeoffs
-from ..sections.section_blocks import SectionData
+from ..sections.section_blocks import SectionData, rank_plans
 from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
 from .group_results import GroupResult, Leaderboard, TimedMechanism, list_leaderboards
 from .minify import minify_svg
@@ -131,18 +133,18 @@ class SitePages:
         by_verdict = [(verdict, [claim for claim in claims if claim.verdict == verdict]) for verdict in VERDICTS]
         return [(verdict, listed) for verdict, listed in by_verdict if listed]
 
-    def _draw_front(self) -> figures.Plot | None:
+    def _draw_front(self) -> Plot | None:
         """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
         data = self.data
         line_styles = style.choose_line_styles(data.rows["label"])
         section_data = SectionData(data.rows, data.gathered.cpus, line_styles, data.gathered.run_notes)
         tables = (table for table in data.decision_tables if table.baseline == "full")
         chapter = tradeoffs.make_chapter([t for t in tables if t.config["mode"] != "decode"], section_data)
-        panels = sorted((panel for block in chapter.blocks for panel in block.plans), key=length_plots.rank_plan)
-        if not panels:
+        plans = rank_plans(chapter.blocks)
+        if not plans:
             return None
-        plot = figures.render_plot(max(panels, key=lambda panel: panel.line_count).make_picture(), raster=False)
-        return figures.Plot(plot.panel, minify_svg(plot.svg), b"")
+        plot = max(plans, key=lambda plan: plan.line_count).render(raster=False)
+        return replace(plot, svg=minify_svg(plot.svg))
 
     def _group_by_family(self) -> list[tuple[families.FamilyCard, list[SiteMechanism]]]:
         mechanisms: dict[str, list[SiteMechanism]] = defaultdict(list)

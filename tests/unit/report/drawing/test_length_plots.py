@@ -18,7 +18,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 
 from efficient_attn.report import approximation_errors, gather, page, select
-from efficient_attn.report.drawing import axes, figures, length_plots, primitives, style
+from efficient_attn.report.drawing import axes, figures, length_plots, plot_plans, primitives, style
 from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.report.drawing.interval_chart import IntervalChart
 from efficient_attn.report.sections import decode_cost, section_blocks, speed
@@ -245,15 +245,15 @@ def test_spread_labels_do_not_overlap_and_stay_inside() -> None:
 
 
 def test_plots_of_a_single_length_are_drawn_last() -> None:
-    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> length_plots.PlotPlan:
-        return length_plots.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
+    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> plot_plans.PlotPlan:
+        return plot_plans.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
 
     plans = [
         planned(kind, flat=flat)
         for flat in (True, False)
         for kind in (decode_cost.STATE_PLOT, speed.TIME_PLOT, length_plots.SPEEDUP)
     ]
-    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=length_plots.rank_plan)]
+    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=lambda plan: plan.rank)]
     kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
 
