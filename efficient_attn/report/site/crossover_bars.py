@@ -49,7 +49,6 @@ class CrossoverBarChart:
     baseline: str
     ticks: tuple[str, ...]
     bars: tuple[CrossoverBar, ...]
-    run_ids: frozenset[str]
 
 
 def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) -> list[CrossoverBarChart]:
@@ -82,7 +81,6 @@ def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> Cros
         baseline=table.baseline,
         ticks=tuple(ticks),
         bars=tuple(_make_bar(decision, low, high) for decision in table.decisions),
-        run_ids=table.run_ids,
     )
 
 

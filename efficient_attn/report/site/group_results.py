@@ -22,6 +22,7 @@ from ...spec import format_label
 from .. import approximation_errors, formatting, select
 from ..claims.evidence import EvidenceRow
 from ..gather import Frame
+from .page_names import make_name
 
 SEED, RESAMPLES = 0, 1000
 MIN_ROUNDS = 4  # shared rounds needed for an interval
@@ -193,6 +194,16 @@ class Leaderboard:
     suite: str
     machine: str
     groups: tuple[GroupResult, ...]
+
+    @property
+    def page(self) -> str:
+        """The address of its page."""
+        return f"b/{make_name(self.suite, self.machine)}.html"
+
+    @property
+    def cells(self) -> int:
+        """The number of its groups."""
+        return len(self.groups)
 
 
 def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:

@@ -13,9 +13,8 @@ from ..drawing.figures import Plot
 from ..gather import Frame, as_csv
 from ..sections.section_blocks import SectionBlock, rank_plans
 from .minify import drop_end_tags, minify_svg
-from .site_data import SiteRun
+from .site_data import ROWS_FILE, SiteRun
 
-ROWS_FILE = "rows.csv.gz"
 MAX_PLOTS = 6  # per run
 OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
 STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site

@@ -27,6 +27,7 @@ from .group_results import GroupResult, list_groups
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
 
+ROWS_FILE = "rows.csv.gz"
 PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
 
 
@@ -56,9 +57,14 @@ class SiteRun:
     gathered: ReportData
 
     @property
-    def link(self) -> str:
+    def page(self) -> str:
         """The address of its page."""
         return f"r/{self.digest}/index.html"
+
+    @property
+    def rows(self) -> str:
+        """The address of the file of its rows."""
+        return f"r/{self.digest}/{ROWS_FILE}"
 
     @property
     def last_session(self) -> Mapping[str, Any]:
@@ -92,9 +98,14 @@ class SiteRun:
         return describe_older_protocol(*self.gathered.sessions)
 
     @property
-    def day(self) -> str:
-        """The day of its last session."""
-        return str(self.last_session.get("started") or "")[:10]
+    def started(self) -> str:
+        """When its last session started."""
+        return str(self.last_session.get("started") or "")
+
+    @property
+    def torch(self) -> str:
+        """The version of torch."""
+        return self.read("environment", "torch")
 
     @cached_property
     def machines(self) -> tuple[str, ...]:
@@ -102,9 +113,14 @@ class SiteRun:
         return tuple(sorted(map(str, self.gathered.rows["machine"].dropna().unique())))
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Number of cases with a result, and of all cases."""
-        return int((self.gathered.rows["status"] == "ok").sum()), len(self.gathered.rows)
+    def cases(self) -> int:
+        """The number of its cases."""
+        return len(self.gathered.rows)
+
+    @property
+    def ok(self) -> int:
+        """The number of its cases with a result."""
+        return int((self.gathered.rows["status"] == "ok").sum())
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ class SiteMechanism:
         return self.family in FAMILIES and not self.name.startswith(PEER_PREFIX)
 
     @property
-    def link(self) -> str:
+    def page(self) -> str:
         """The address of its page."""
         return f"m/{make_name(self.name)}.html"
 
@@ -200,10 +216,8 @@ def list_mechanisms(
 ) -> dict[str, SiteMechanism]:
     """Return the mechanisms of the catalogue, then those that only occur in rows, such as other libraries'."""
     mechanisms = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
-    variants = zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True)
-    families = {
-        name: str(family or "") for variant, family in dict.fromkeys(variants) for name in list_names(str(variant))
-    }
+    variants = dict.fromkeys(zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True))
+    families = {name: str(family or "") for variant, family in variants for name in list_names(str(variant))}
     for name, family in sorted(families.items()):
         origin = "another library" if name.startswith(PEER_PREFIX) else "a plug-in or another version"
         mechanisms.setdefault(name, SiteMechanism(name, family, f"From {origin}."))
