@@ -15,7 +15,7 @@ from .style import LineStyle
 @dataclass(frozen=True)
 class Line:
     """Values of one variant, with intervals of y (low, high) and of x (left, right). note: text after the name in the
-    label, such as the fitted exponent."""
+    label, such as the fitted exponent. reference: x of a hollow square beside a point, such as a claimed value."""
 
     label: str
     line_style: LineStyle
@@ -26,6 +26,7 @@ class Line:
     left: Sequence[float] | None = None
     right: Sequence[float] | None = None
     note: str = ""
+    reference: float | None = None
 
 
 def make_point(label: str, line_style: LineStyle, x: Estimate, y: Estimate, note: str = "") -> Line:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .figures import Panel, Plot, render_plot
 from .panel_data import Picture
-from .style import LineStyle
+from .style import LineStyles
 
 MOST_LINES = 14  # of a panel
 MAX_TITLE_LETTERS = 60  # of a picture
@@ -49,7 +49,7 @@ class PlotPlan:
 class PlotContext:
     """What all plots of a setting share: line styles by label, the suffix of file names, and the configuration."""
 
-    line_styles: Mapping[str, LineStyle]
+    line_styles: LineStyles
     suffix: str = ""
     config_text: str = ""
 

@@ -39,6 +39,9 @@ def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> Non
             }
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
             axes.add_line(Line2D(line.x, line.y, **stroke))
+        if line.reference is not None:
+            hollow = make_artist_style(line.line_style._replace(marker="s", hollow=True), "points")
+            axes.add_line(Line2D([line.reference], line.y, zorder=2.8, **hollow))
     _draw_clipped(axes, panel)
 
 

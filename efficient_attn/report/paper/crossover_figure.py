@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ... import units
 from .. import formatting
 from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import Decision
 from ..drawing.figures import Line, Panel
-from ..drawing.style import LineStyle
+from ..drawing.style import LineStyle, LineStyles
 from .selection import PlotRows
 
 CAPTION = (
@@ -19,7 +19,7 @@ CAPTION = (
 )
 
 
-def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_styles: Mapping[str, LineStyle]) -> Panel:
+def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_styles: LineStyles) -> Panel:
     """Draw crossovers sorted by length, shortest at the top; those without one are drawn at the longest length."""
     crossovers = [(decision.label, decision.crossover) for decision in decisions if decision.crossover is not None]
     lengths = sorted({n for decision in decisions for n in decision.speedups})

@@ -17,7 +17,7 @@ from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR
 from ..drawing.figures import Panel
 from ..drawing.length_plots import SPEEDUP, LengthPlot, plan_length_plots
 from ..drawing.plot_plans import PlotContext
-from ..drawing.style import LineStyle
+from ..drawing.style import LineStyles
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName
 from .crossover_figure import draw_crossovers
@@ -49,7 +49,7 @@ class FigureKind:
     mechanisms that decides between configurations. compares_outputs: whether it shows rows of fidelity, not times."""
 
     rank: Callable[[PlotRows], list[str]]
-    make: Callable[[PlotRows, Sequence[str], Mapping[str, LineStyle]], PaperFigure]
+    make: Callable[[PlotRows, Sequence[str], LineStyles], PaperFigure]
     max_lines: int = MAX_LINES
     compares_outputs: bool = False
     count_points: Callable[[PlotRows], int] | None = None
@@ -115,9 +115,7 @@ def _make_estimate_cell(
 # -- speed and memory -----------------------------------------------------------------------------------------------
 
 
-def _draw_over_length(
-    kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> Panel:
+def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> Panel:
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
@@ -127,7 +125,7 @@ def _draw_over_length(
     return panel
 
 
-def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
+def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     decisions = _list_decisions(plot_rows, labels)
     panel = _draw_over_length(SPEEDUP, plot_rows, labels, line_styles)
     body = [
@@ -156,9 +154,7 @@ def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
     return last.sort_values(["seq_len", column, "label"], ascending=[False, True, True])["label"].tolist()
 
 
-def _make_memory_figure(
-    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> PaperFigure:
+def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     kind = _choose_memory_kind(plot_rows)
     panel = _draw_over_length(kind, plot_rows, labels, line_styles)
     groups = select.split_variants(plot_rows.rows)
@@ -191,7 +187,7 @@ def _count_inexact_points(against: CostName, plot_rows: PlotRows) -> int:
 
 
 def _make_front_figure(
-    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
+    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles
 ) -> PaperFigure:
     assert plot_rows.decision_table is not None
     table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
@@ -213,9 +209,7 @@ def _make_front_figure(
     return PaperFigure(panel, panel.caption, head, body)
 
 
-def _make_crossover_figure(
-    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> PaperFigure:
+def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
     panel = draw_crossovers(plot_rows, decisions, line_styles)
     body = []
@@ -244,7 +238,7 @@ def _rank_by_error(plot_rows: PlotRows) -> list[str]:
     return [str(label) for label, mean in means.items() if mean >= ROUNDING_ERROR]
 
 
-def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
+def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
     # mechanisms that are exact up to rounding are named in the caption, not drawn
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]

@@ -14,7 +14,6 @@ from .. import formatting, select
 from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .alignments import plan_alignments
 from .learning_curves import DISTANCE_PREFIX, LENGTH_PREFIX, list_column_numbers, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .trained_scores import (
@@ -65,7 +64,7 @@ def _fill_block(
     block.tables += _compare_with_swapping(tests, labels, swap_errors)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.plans += [*plan_curves(test, context), *plan_alignments(test, context)]
+        block.plans += plan_curves(test, context)
 
 
 # -- scores --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.panel_data import make_point
 from ..drawing.plot_plans import PlotContext
-from ..drawing.style import NULL_STYLE, LineStyle
+from ..drawing.style import NULL_STYLE, LineStyle, LineStyles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -155,7 +155,7 @@ def _format_suffix(piece: select.Slice) -> str:
 MAX_DOTS = 30  # rows of a plot with readable names
 
 
-def make_dot_panel(piece: select.Slice, line_styles: Mapping[str, LineStyle]) -> Panel | None:
+def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
     """Dot plot of mean errors with intervals over layers, smallest below; trivial predictors as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
     means = sorted(((sum(by_layer) / len(by_layer), str(label), by_layer) for label, by_layer in errors.items()))
@@ -208,7 +208,7 @@ def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
-def _make_layer_panel(piece: select.Slice, line_styles: Mapping[str, LineStyle]) -> Panel | None:
+def _make_layer_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
     """Plot of relative error by layer, with trivial predictors; None if all variants are exact."""
     rows = piece.rows
     top = rows.groupby("label")["relative_error"].transform("max")
@@ -235,7 +235,7 @@ def _make_layer_panel(piece: select.Slice, line_styles: Mapping[str, LineStyle])
     )
 
 
-def _make_line(rows: Frame, line_styles: Mapping[str, LineStyle]) -> Line:
+def _make_line(rows: Frame, line_styles: LineStyles) -> Line:
     label, errors = rows["label"].iloc[0], rows["relative_error"]
     return Line(label, line_styles[label], rows["place"].tolist(), errors.tolist(), note=units.number(errors.mean()))
 

@@ -6,7 +6,7 @@ The task's module need not be importable. Columns that the rows lack are omitted
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from .. import formatting, select
 from ..drawing.axes import strip_zeros
 from ..drawing.figures import Line, Panel
 from ..drawing.plot_plans import MAX_TITLE_LETTERS, MOST_LINES, PlotContext, PlotPlan
-from ..drawing.style import LineStyle, choose_line_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -124,7 +124,7 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
     return names
 
 
-def _make_panel(section: Section, rows: Frame, title: str, line_styles: Mapping[str, LineStyle]) -> Panel:
+def _make_panel(section: Section, rows: Frame, title: str, line_styles: LineStyles) -> Panel:
     x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
     x_axis = _make_x_axis(section, rows, x.unit)
     over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
@@ -171,7 +171,7 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
     return unit in GROWING_UNITS or max(values) >= 10 * min(values)
 
 
-def _make_lines(rows: Frame, unit: Unit, known_styles: Mapping[str, LineStyle]) -> tuple[Line, ...]:
+def _make_lines(rows: Frame, unit: Unit, known_styles: LineStyles) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
     line_styles = {**choose_line_styles(rows["name"]), **known_styles}
     lines = []

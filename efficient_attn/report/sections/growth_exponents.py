@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +12,13 @@ import pandas as pd
 
 from ... import units
 from ...results.section import Section
+from ...results.stats import Estimate
 from .. import formatting, select
-from ..drawing.interval_chart import IntervalChart, IntervalRow
+from ..drawing.axes import compute_linear_limits, make_y_ticks
+from ..drawing.figures import Panel
+from ..drawing.panel_data import make_point
 from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
+from ..drawing.style import LineStyles, choose_line_styles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -44,7 +50,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
             if along in ("length", "width") and len(sweep) > 1:
                 name = formatting.make_slug("growth", part, subject, along, context.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                block.plans.append(context.plan(name, "growth", title, 2, partial(_make_chart, sweep, title)))
+                make = partial(_make_panel, sweep, title, context.line_styles)
+                block.plans.append(context.plan(name, "growth", title, 2, make))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -106,18 +113,33 @@ def _describe_sources(rows: Frame) -> str:
 # -- the plot --------------------------------------------------------------------------------------------------------
 
 
-def _make_chart(rows: Frame, title: str) -> IntervalChart:
-    """Interval chart with the measured and the claimed exponent of each variant."""
+def _make_panel(rows: Frame, title: str, known_styles: LineStyles) -> Panel:
+    """Dot plot with the measured exponent of each variant, its interval, and the claimed exponent."""
+    names = rows["variant"].astype(str).tolist()
+    line_styles = {**choose_line_styles(names), **known_styles}
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
     values = rows.reindex(columns=parts).astype(float).itertuples(index=False)
-    chart_rows = tuple(
-        IntervalRow(str(variant), *(x if units.is_present(x) else None for x in row))
-        for variant, row in zip(rows["variant"], values, strict=True)
-    )
-    return IntervalChart(
+    lines = []
+    for y, (name, row) in enumerate(zip(reversed(names), reversed(list(values)), strict=True)):  # the first on top
+        exponent, low, high, claimed = (x if units.is_present(x) else None for x in row)
+        estimate = Estimate(math.nan if exponent is None else exponent, low, high)
+        point = make_point(name, line_styles[name], estimate, Estimate(float(y)))
+        lines.append(replace(point, reference=claimed))
+    xs = [x for line in lines for x in (*line.x, *(line.left or ()), *(line.right or ()), line.reference)]
+    limits = compute_linear_limits(x for x in xs if x is not None and math.isfinite(x))
+    has_claims = any(line.reference is not None for line in lines)
+    return Panel(
         title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
-        rows=chart_rows,
-        xlabel="Exponent of time",
-        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(r.label for r in chart_rows)}.",
+        xlabel="Exponent of time" + ("; squares: claimed" if has_claims else ""),
+        ylabel="",
+        unit="number",
+        lines=tuple(lines),
+        ticks={limits[0]: "", limits[1]: "", **make_y_ticks("number", *limits, log=False)},
+        log_x=False,
+        margin=0.0,
+        log_y=False,
+        mark_type="points",
+        bounds=(-0.6, len(lines) - 0.4),
+        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(names)}.",
     )

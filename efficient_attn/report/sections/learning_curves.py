@@ -1,9 +1,10 @@
-"""Plots of trained tasks: scores over steps, against cost, by length, and by distance of the answer."""
+"""Plots of trained tasks: scores over steps, against cost, by length, and by distance of the answer; and alignments,
+the attention weights of source tokens for each target token."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,14 +14,16 @@ from ...results.stats import Estimate
 from ...units import Unit
 from .. import formatting
 from ..drawing.figures import Line, Panel
-from ..drawing.panel_data import make_point
+from ..drawing.heatmap import MAX_COLUMNS, Heatmap, HeatmapGrid
+from ..drawing.panel_data import Picture, make_point
 from ..drawing.plot_plans import MAX_TITLE_LETTERS, MOST_LINES, PlotContext, PlotPlan
-from ..drawing.style import LineStyle
+from ..drawing.style import LineStyles
 from .trained_scores import LearningTest, MechanismResult
 
 LENGTH_PREFIX, DISTANCE_PREFIX = "train.at_", "train.near_"  # of columns that end in a number
 STEP_TICKS = 4  # intervals between ticks of the steps
 AXIS_PADDING = 0.03  # of the span of an axis
+TICK_INTERVAL = 4  # positions per tick label of an alignment
 
 
 class _ScoreCost(NamedTuple):
@@ -60,7 +63,7 @@ def list_column_numbers(test: LearningTest, prefix: str) -> list[int]:
 def plan_curves(test: LearningTest, context: PlotContext) -> Iterator[PlotPlan]:
     """Plan the plots of a test, the most informative first; several of a kind if there are too many lines."""
     scored = test.scored_results
-    kinds: list[tuple[str, str, int, Callable[[_ScorePlot], Panel], Sequence[MechanismResult]]] = []
+    kinds: list[tuple[str, str, int, Callable[[_ScorePlot], Picture], Sequence[MechanismResult]]] = []
     with_curve = [result for result in scored if result.get_first_samples("curve")]
     kinds.append(("learning", "Learning", 0, _make_curves_panel, with_curve))
     for cost in SCORE_COSTS:
@@ -72,8 +75,11 @@ def plan_curves(test: LearningTest, context: PlotContext) -> Iterator[PlotPlan]:
     kinds.append(("lengths", "By length", 2, _make_lengths_panel, scored if by_length else ()))
     by_distance = len(list_column_numbers(test, DISTANCE_PREFIX)) > 1
     kinds.append(("distances", "By distance", 2, _make_distances_panel, scored if by_distance else ()))
+    with_alignment = [result for result in scored if result.get_first_samples("alignment")]
+    kinds.append(("alignment", "Alignment", 2, _make_alignment_heatmap, with_alignment))
     for kind, kind_title, draw_order, make, results in kinds:
-        for batch_text, batch in formatting.split_batches(results, MOST_LINES):
+        most = MAX_COLUMNS if kind == "alignment" else MOST_LINES
+        for batch_text, batch in formatting.split_batches(results, most):
             name = formatting.make_slug(kind, test.name, batch_text, context.suffix)
             title = ", ".join(filter(None, (f"{kind_title}: {test.name}", batch_text)))
             plot = _ScorePlot(test, batch, title, context.line_styles)
@@ -87,7 +93,7 @@ class _ScorePlot:
     test: LearningTest
     results: Sequence[MechanismResult]
     title: str
-    line_styles: Mapping[str, LineStyle]
+    line_styles: LineStyles
 
     def make_panel(self, lines: Sequence[Line], description: str, ticks: dict[float, str], **axes: Any) -> Panel:
         """A panel with the level of chance. description: text of the caption after the title. axes: other fields."""
@@ -189,3 +195,31 @@ def _make_columns_panel(
     description += "; bands: 95% intervals over seeds" if any(line.low for line in lines) else ""
     ticks = {float(n): units.short_length(n) for n in sorted(columns)}
     return plot.make_panel(lines, description, ticks, xlabel=xlabel, ylabel=ylabel, unit=unit)
+
+
+# -- alignments -----------------------------------------------------------------------------------------------------
+
+
+def _make_alignment_heatmap(plot: _ScorePlot) -> Heatmap:
+    grids = []
+    for result in plot.results:
+        shares = result.get_first_samples("alignment")
+        grids.append(HeatmapGrid(result.label, shares, [[""] * len(row) for row in shares]))  # too many for numbers
+    row_count = max(len(grid.shares) for grid in grids)
+    column_count = max(len(grid.shares[0]) for grid in grids)
+    return Heatmap(
+        title=plot.title[:MAX_TITLE_LETTERS],
+        caption=f"{plot.title}: one test example. Rows are target tokens, columns are source tokens, shades are attention "
+        "weights, averaged over the heads of the last layer; one model per mechanism, with the first seed at its best "
+        "learning rate.",
+        alt=f"{plot.title}, for {formatting.join_words(grid.label for grid in grids)}.",
+        grids=tuple(grids),
+        column_labels=_make_tick_labels(column_count),
+        row_labels=_make_tick_labels(row_count),
+        xlabel="source",
+        ylabel="written",
+    )
+
+
+def _make_tick_labels(count: int) -> tuple[str, ...]:
+    return tuple("" if n % TICK_INTERVAL else str(n) for n in range(1, count + 1))

@@ -14,7 +14,7 @@ from ...spec import format_label
 from .. import select
 from ..drawing.figures import Line, Panel
 from ..drawing.plot_plans import PlotContext
-from ..drawing.style import LineStyle, choose_line_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
@@ -235,7 +235,7 @@ def _list_points(design: _Design) -> ReportTable:
     return ReportTable("Measured points", (*head, *labels), body, note=note)
 
 
-def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: Mapping[str, LineStyle]) -> Panel:
+def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineStyles) -> Panel:
     steps, labels = _list_fitted_steps(fitted), list(fitted)
     line_styles = {**choose_line_styles(labels), **known_styles}
     lines = []

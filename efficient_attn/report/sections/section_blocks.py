@@ -11,7 +11,7 @@ from ... import units
 from .. import approximation_errors, formatting, select, tables
 from ..drawing.figures import Plot
 from ..drawing.plot_plans import PlotContext, PlotPlan
-from ..drawing.style import LineStyle
+from ..drawing.style import LineStyles
 from ..gather import Frame, join_notes
 
 # a plot takes a tenth of a second, half of it for lines and labels
@@ -29,7 +29,7 @@ class SectionData:
 
     rows: Frame
     cpus: dict[str, str]
-    line_styles: Mapping[str, LineStyle]
+    line_styles: LineStyles
     run_notes: Mapping[str, str] = field(default_factory=dict)
 
     def describe_config(self, config: Mapping[str, Any], run_ids: Iterable[str]) -> str:

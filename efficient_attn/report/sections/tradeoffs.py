@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal
 
@@ -16,7 +16,7 @@ from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.panel_data import make_point
 from ..drawing.plot_plans import PlotContext, PlotPlan
-from ..drawing.style import FAINT, LineStyle
+from ..drawing.style import FAINT, LineStyle, LineStyles
 from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData, list_varying_columns
 
@@ -68,10 +68,7 @@ def _plan_axis(decision_table: DecisionTable, cost: CostName, context: PlotConte
 
 
 def make_pareto_panel(
-    decision_table: DecisionTable,
-    cost: CostName,
-    points: Sequence[RankedPoint],
-    line_styles: Mapping[str, LineStyle],
+    decision_table: DecisionTable, cost: CostName, points: Sequence[RankedPoint], line_styles: LineStyles
 ) -> Panel:
     """Mechanisms of a decision table as points, at its longest length, with the Pareto front."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
@@ -105,7 +102,7 @@ def _describe_errors(decision_table: DecisionTable) -> str:
     return f" Errors: {conditions}." if conditions else ""
 
 
-def _make_line(ranked_point: RankedPoint, floor: float, line_styles: Mapping[str, LineStyle]) -> Line:
+def _make_line(ranked_point: RankedPoint, floor: float, line_styles: LineStyles) -> Line:
     """A point with its intervals; exact mechanisms are drawn at the floor and labeled."""
     point = ranked_point.point
     line_style = line_styles.get(point.label, LineStyle(FAINT, "o", "-", False))
