@@ -11,6 +11,7 @@ from ... import units
 from ...errors import UsageError, make_unknown_error
 from ...spec import parse
 from .. import formatting, select
+from ..answers.crossovers import split_curves
 from ..answers.decision_table import Decision, DecisionTable, make_decision_tables
 from ..answers.requirements import MODES
 from ..gather import Frame
@@ -89,12 +90,10 @@ def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
 def list_timed_rows(rows: Frame) -> list[PlotRows]:
     """Return all timed configurations. rows: with labels and errors."""
     tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
-    plot_rows = []
-    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
-        for piece in setting.slices:
-            config = setting.key | {"mode": piece.mode, "causal": piece.causal}
-            plot_rows.append(PlotRows(config, piece.rows, setting.baseline, tables.get(select.make_config_key(config))))
-    return plot_rows
+    return [
+        PlotRows(config, curve_rows, baseline, tables.get(select.make_config_key(config)))
+        for config, baseline, curve_rows in split_curves(rows)
+    ]
 
 
 def list_compared_rows(rows: Frame) -> list[PlotRows]:

@@ -209,9 +209,9 @@ def _make_alignment_heatmap(plot: _ScorePlot) -> Heatmap:
     column_count = max(len(grid.shares[0]) for grid in grids)
     return Heatmap(
         title=plot.title[:MAX_TITLE_LETTERS],
-        caption=f"{plot.title}: one test example. Rows are target tokens, columns are source tokens, shades are attention "
-        "weights, averaged over the heads of the last layer; one model per mechanism, with the first seed at its best "
-        "learning rate.",
+        caption=f"{plot.title}: one test example. Rows are target tokens, columns are source tokens, shades are "
+        "attention weights, averaged over the heads of the last layer; one model per mechanism, with the first seed at "
+        "its best learning rate.",
         alt=f"{plot.title}, for {formatting.join_words(grid.label for grid in grids)}.",
         grids=tuple(grids),
         column_labels=_make_tick_labels(column_count),
