@@ -114,7 +114,7 @@ class SitePages:
             "charts": crossover_bars.list_bar_charts(data.decision_tables, cpus),
             "families": self._group_by_family(),
             "others": [mechanism for mechanism in data.mechanisms.values() if not mechanism.is_listed],
-            "comparisons": list(library_comparison.list_library_comparisons(data.groups, cpus)),
+            "comparisons": library_comparison.list_library_comparisons(data.groups, cpus),
             "claim_groups": [(title, self._list_verdicts(group)) for group, title in claims_text.GROUP_TITLES.items()],
             "script": Markup(script),
             "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
