@@ -58,8 +58,7 @@ def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) ->
         use = USE_BY_MODE.get(str(table.config["mode"]), "")
         if use and table.baseline == "full":
             chosen[use] = max(chosen.get(use, table), table, key=_compute_priority)
-    charts = [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
-    return [chart for chart in charts if chart.ticks]
+    return [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
 
 
 def _compute_priority(table: DecisionTable) -> tuple[int, str]:

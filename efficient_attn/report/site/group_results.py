@@ -122,19 +122,13 @@ def _make_group(
     key = tuple(getattr(first, name) for name in GROUP_COLUMNS)
     config_text = formatting.format_config({name: getattr(first, name) for name in SETTING_COLUMNS}, dict(cpus))
     rows = [record.row for record in records]
-    cases = [
-        _make_entry(label, row, errors.get((str(row.run_id), row.case_key)), rank)
-        for label, row, rank in zip(_make_unique_labels(rows), rows, rank_records(records), strict=True)
-    ]
+    cases = []
+    for label, row, rank in zip(_make_unique_labels(rows), rows, rank_records(records), strict=True):
+        error_columns = errors[str(row.run_id), row.case_key]
+        error_text = approximation_errors.describe_error(error_columns, with_conditions=True)
+        cases.append(TimedMechanism(label, row, error_text, rank))
     cases.sort(key=lambda entry: entry.row.latency_ms or math.inf)
     return GroupResult(key, int(first.seq_len or 0), config_text, tuple(cases))
-
-
-def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, rank: Rank | None) -> TimedMechanism:
-    if error_columns is None:
-        return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", rank)
-    error_text = approximation_errors.describe_error(error_columns, with_conditions=True)
-    return TimedMechanism(label, row, error_text, rank)
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:

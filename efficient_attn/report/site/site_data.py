@@ -66,15 +66,12 @@ class SiteRun:
         """The address of the file of its rows."""
         return f"r/{self.digest}/{ROWS_FILE}"
 
-    @property
-    def last_session(self) -> Mapping[str, Any]:
-        """The last session's metadata; empty if there is none."""
-        return self.gathered.sessions[-1] if self.gathered.sessions else {}
-
-    def read(self, table: str, name: str) -> str:
-        """Read an entry of the last session's suite or environment; empty if missing."""
-        section = self.last_session.get(table)
-        return str(section.get(name) or "") if isinstance(section, Mapping) else ""
+    def read(self, *names: str) -> str:
+        """Read an entry of the last session, by the names of its tables and its own; empty if missing."""
+        entry: Any = self.gathered.sessions[-1] if self.gathered.sessions else None
+        for name in names:
+            entry = entry.get(name) if isinstance(entry, Mapping) else None
+        return str(entry or "")
 
     @property
     def suite(self) -> str:
@@ -89,8 +86,7 @@ class SiteRun:
     @property
     def commit(self) -> str:
         """The first digits of the commit that was run; empty outside a checkout."""
-        git = (self.last_session.get("environment") or {}).get("git") or {}
-        return str(git.get("revision") or "")[:7]
+        return self.read("environment", "git", "revision")[:7]
 
     @property
     def protocol_note(self) -> str:
@@ -100,7 +96,7 @@ class SiteRun:
     @property
     def started(self) -> str:
         """When its last session started."""
-        return str(self.last_session.get("started") or "")
+        return self.read("started")
 
     @property
     def torch(self) -> str:
@@ -178,18 +174,15 @@ class SiteData:
 
 def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails]) -> SiteData:
     """Read runs. Raises `UsageError` for no runs, a folder without a run, and rows of a newer version."""
-    runs: dict[str, SiteRun] = {}
-    unique_paths: list[Path] = []
+    path_by_digest: dict[str, Path] = {}
     for path in paths:
-        run = SiteRun(path.resolve().name, _digest_rows(path), gather([path]))
-        if run.digest not in runs:
-            runs[run.digest] = run
-            unique_paths.append(path)
+        path_by_digest.setdefault(_digest_rows(path), path)
+    unique_paths = list(path_by_digest.values())
     gathered = gather(unique_paths)
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
     evidence = read_evidence(unique_paths)
     return SiteData(
-        runs=tuple(runs.values()),
+        runs=tuple(SiteRun(path.resolve().name, digest, gather([path])) for digest, path in path_by_digest.items()),
         gathered=gathered,
         rows=rows,
         decision_tables=tuple(make_decision_tables(rows)),
