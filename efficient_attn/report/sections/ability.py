@@ -14,7 +14,7 @@ from .. import formatting, select
 from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .learning_curves import DISTANCE_PREFIX, LENGTH_PREFIX, list_column_numbers, plan_curves
+from .learning_curves import list_distance_columns, list_length_columns, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .trained_scores import (
     BITS_METRIC,
@@ -184,15 +184,12 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
 def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:
     """Scores at other lengths than in training, and by distance of the answer, if there are several."""
     for test in tests:
-        lengths = list_column_numbers(test, LENGTH_PREFIX)
-        if lengths:
-            columns = {n: f"{LENGTH_PREFIX}{n}" for n in lengths} | {test.length: "train.score"}
+        if columns := list_length_columns(test):
             heads = {f"length {n}": columns[n] for n in sorted(columns)}
             caption = f"{test.heading}: by the length of the tests, trained at {test.length}"
             yield _make_spread_table(caption, test, labels, heads, test.unit)
-        edges = list_column_numbers(test, DISTANCE_PREFIX)
-        if len(edges) > 1:
-            heads = {f"{format_distance_range(edge)} back": f"{DISTANCE_PREFIX}{edge}" for edge in edges}
+        if columns := list_distance_columns(test):
+            heads = {f"{format_distance_range(edge)} back": name for edge, name in columns.items()}
             yield _make_spread_table(f"{test.name}: accuracy by distance of the answer", test, labels, heads, "share")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import units
 from ...results.section import Column, Section
@@ -83,15 +83,6 @@ def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
 # -- the plot ------------------------------------------------------------------------------------------------------
 
 
-class _XAxis(NamedTuple):
-    """The x axis: position of each row, and ticks."""
-
-    positions: Sequence[float]
-    ticks: dict[float, str]
-    log: bool = False
-    margin: float = 0.5
-
-
 def _plan_groups(section: Section, rows: Frame, slice_text: str, context: PlotContext) -> Iterator[PlotPlan]:
     """Plan the plot, or several if there are too many lines."""
     if section.y is None or section.y not in rows:
@@ -126,9 +117,9 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
 
 def _make_panel(section: Section, rows: Frame, title: str, line_styles: LineStyles) -> Panel:
     x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
-    x_axis = _make_x_axis(section, rows, x.unit)
+    positions, x_axis = _make_x_axis(section, rows, x.unit)
     over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
-    lines = _make_lines(rows.assign(x=x_axis.positions), y.unit, line_styles)
+    lines = _make_lines(rows.assign(x=positions), y.unit, line_styles)
     return Panel(
         title=textwrap.shorten(title, MAX_TITLE_LETTERS, placeholder=" ..."),
         caption=f"{section.title}. {title}{over_text}.",
@@ -136,28 +127,26 @@ def _make_panel(section: Section, rows: Frame, title: str, line_styles: LineStyl
         ylabel=textwrap.shorten(y.heading, MAX_TITLE_LETTERS // 2, placeholder=" ..."),
         unit=y.unit,
         lines=lines,
-        ticks=x_axis.ticks,
-        log_x=x_axis.log,
-        margin=x_axis.margin,
         log_y=_is_logarithmic(section, y.unit, rows["y"].tolist()),
         mark_type=section.kind,
         alt=f"{section.title}: {title}{over_text}, for {formatting.join_words(line.label for line in lines)}.",
+        **x_axis,
     )
 
 
-def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> _XAxis:
-    """Numbers as they are; for bars and other types, one position per distinct value."""
+def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> tuple[list[float], dict[str, Any]]:
+    """The position of each row, and the fields of the panel's x axis.
+
+    Numbers are positions; for bars and other types, there is one position per distinct value.
+    """
     x_values = rows[section.x].tolist() if section.x in rows else [""] * len(rows)
     distinct = sorted(set(x_values), key=_make_sort_key)
     by_position = section.kind == "bars" or any(isinstance(value, str | bool) for value in distinct)
     positions = {value: float(i if by_position else value) for i, value in enumerate(distinct)}
     ticks = {position: _format_tick(value, section.x, unit) for value, position in positions.items()}
     x, low, high = [positions[value] for value in x_values], min(ticks), max(ticks)
-    if by_position:
-        return _XAxis(x, ticks)
-    if low > 0 and high >= LOG_AXIS_SPREAD * low:
-        return _XAxis(x, ticks, log=True)
-    return _XAxis(x, ticks, margin=0.04 * (high - low) or 0.5)
+    is_log = not by_position and low > 0 and high >= LOG_AXIS_SPREAD * low
+    return x, {"ticks": ticks, "log_x": is_log, "margin": 0.5 if by_position else 0.04 * (high - low) or 0.5}
 
 
 def _format_tick(value: Any, x: str | None, unit: Unit) -> str:

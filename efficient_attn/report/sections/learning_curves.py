@@ -4,6 +4,7 @@ the attention weights of source tokens for each target token."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,6 @@ from ..drawing.plot_plans import MAX_TITLE_LETTERS, MOST_LINES, PlotContext, Plo
 from ..drawing.style import LineStyles
 from .trained_scores import LearningTest, MechanismResult
 
-LENGTH_PREFIX, DISTANCE_PREFIX = "train.at_", "train.near_"  # of columns that end in a number
 STEP_TICKS = 4  # intervals between ticks of the steps
 AXIS_PADDING = 0.03  # of the span of an axis
 TICK_INTERVAL = 4  # positions per tick label of an alignment
@@ -51,13 +51,23 @@ SCORE_COSTS = (
 )
 
 
-def list_column_numbers(test: LearningTest, prefix: str) -> list[int]:
-    """Sorted numbers at the ends of a test's columns with this prefix."""
-    names = [
-        str(name) for result in test.scored_results[:1] for name in result.rows.columns if str(name).startswith(prefix)
-    ]
-    ends = (name.removeprefix(prefix) for name in names if test.list_values(name))
-    return sorted(int(end) for end in ends if end.isdecimal())
+def _find_columns(test: LearningTest, prefix: str) -> dict[int, str]:
+    """A test's columns with values whose names are this prefix and a number, sorted by the number."""
+    names = test.scored_results[0].rows.columns if test.scored_results else ()
+    numbers = {int(name.removeprefix(prefix)): name for name in names if re.fullmatch(rf"{re.escape(prefix)}\d+", name)}
+    return {number: numbers[number] for number in sorted(numbers) if test.list_values(numbers[number])}
+
+
+def list_length_columns(test: LearningTest) -> dict[int, str]:
+    """The columns of scores by the length of the tests; empty if there is none but that of training."""
+    columns = _find_columns(test, "train.at_")
+    return columns | {test.length: "train.score"} if columns else {}
+
+
+def list_distance_columns(test: LearningTest) -> dict[int, str]:
+    """The columns of accuracies by the distance of the answer; empty for a single one."""
+    columns = _find_columns(test, "train.near_")
+    return columns if len(columns) > 1 else {}
 
 
 def plan_curves(test: LearningTest, context: PlotContext) -> Iterator[PlotPlan]:
@@ -71,10 +81,8 @@ def plan_curves(test: LearningTest, context: PlotContext) -> Iterator[PlotPlan]:
         measured = [result for result in scored if values[result.label]]
         enough = len({values[result.label] for result in measured}) >= cost.min_distinct
         kinds.append((cost.kind, cost.title, 1, partial(_make_cost_panel, cost), measured if enough else ()))
-    by_length = bool(list_column_numbers(test, LENGTH_PREFIX))
-    kinds.append(("lengths", "By length", 2, _make_lengths_panel, scored if by_length else ()))
-    by_distance = len(list_column_numbers(test, DISTANCE_PREFIX)) > 1
-    kinds.append(("distances", "By distance", 2, _make_distances_panel, scored if by_distance else ()))
+    kinds.append(("lengths", "By length", 2, _make_lengths_panel, scored if list_length_columns(test) else ()))
+    kinds.append(("distances", "By distance", 2, _make_distances_panel, scored if list_distance_columns(test) else ()))
     with_alignment = [result for result in scored if result.get_first_samples("alignment")]
     kinds.append(("alignment", "Alignment", 2, _make_alignment_heatmap, with_alignment))
     for kind, kind_title, draw_order, make, results in kinds:
@@ -159,20 +167,18 @@ def _make_cost_panel(cost: _ScoreCost, plot: _ScorePlot) -> Panel:
 
 def _make_lengths_panel(plot: _ScorePlot) -> Panel:
     """Scores by the length of the tests."""
-    test = plot.test
-    columns = {n: f"{LENGTH_PREFIX}{n}" for n in list_column_numbers(test, LENGTH_PREFIX)}
-    columns |= {test.length: "train.score"}
+    test, columns = plot.test, list_length_columns(plot.test)
     description = f"trained at length {test.length} and tested at each; mean over seeds"
     return _make_columns_panel(plot, columns, description, "length of the tests", test.metric, test.unit)
 
 
 def _make_distances_panel(plot: _ScorePlot) -> Panel:
     """Accuracies by the distance of the answer."""
-    columns = {n: f"{DISTANCE_PREFIX}{n}" for n in list_column_numbers(plot.test, DISTANCE_PREFIX)}
     description = (
         "accuracy by distance of the answer: at most so many positions, and more than half as many; mean over seeds"
     )
-    return _make_columns_panel(plot, columns, description, "positions back, at most", "right answers", "share")
+    columns, xlabel = list_distance_columns(plot.test), "positions back, at most"
+    return _make_columns_panel(plot, columns, description, xlabel, "right answers", "share")
 
 
 def _make_columns_panel(

@@ -6,7 +6,7 @@ Each row is a segment of text. Intervals are over segments, paired with the unmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,22 +85,6 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
     yield from sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
 
 
-MEAN_COLUMNS = (
-    "swap.divergence",
-    "swap.divergence_p99",
-    "swap.agreement",
-    "swap.loss_early",
-    "swap.loss_later",
-    "swap.hidden_error",
-    "swap.embedding_cosine",
-    "swap.similarity_rank",
-    "swap.attention_share",
-    "swap.step_ms",
-    "state_bytes",
-    "peak_memory_bytes",
-)
-
-
 def _list_values(rows: Frame, column: str) -> list[float]:
     """The values of a column that are not missing; empty without the column."""
     return rows.reindex(columns=[column])[column].dropna().astype(float).tolist()
@@ -118,53 +102,51 @@ def _get_divergence(line: dict[str, Any]) -> float:
 
 
 def _make_table(lines: Sequence[dict[str, Any]], setting_text: str, segments: int) -> ReportTable:
-    head = ("Variant", *(name for name, _ in TABLE_COLUMNS))
-    body = [
-        [show_label(line["label"], is_baseline=line["is_baseline"]), *(show(line) for _, show in TABLE_COLUMNS)]
-        for line in lines
-    ]
+    head = ("Variant", "Budget", *(heading for heading, *_ in TABLE_COLUMNS))
+    body = []
+    for line in lines:
+        budget_rank, budget = line["budget"]
+        cells = [show_label(line["label"], is_baseline=line["is_baseline"]), ReportCell(budget, budget_rank)]
+        body.append([*cells, *(_show_cell(line, name, form) for _, name, form in TABLE_COLUMNS)])
     over = f"mean over {formatting.format_count(segments, 'segment')}"
     return drop_empty_columns(ReportTable(f"Swapped into {setting_text}, {over}", head, body))
 
 
-def _make_mean_cell(column: str, unit: Unit = "number") -> Callable[[dict[str, Any]], ReportCell]:
-    return lambda line: show_value(line[column], unit)
-
-
-def _make_estimate_cell(name: str, write: Callable[..., str]) -> Callable[[dict[str, Any]], ReportCell]:
-    def show(line: dict[str, Any]) -> ReportCell:
-        estimate: Estimate | None = line[name]
-        if estimate is None:
-            return ReportCell(units.EMPTY)
-        if line["is_baseline"] and name != "loss":
-            return ReportCell("baseline", 1.0, "base")
-        return ReportCell(write(estimate.value, estimate.low, estimate.high), estimate.value)
-
-    return show
+def _show_cell(line: Mapping[str, Any], name: str, form: Unit | Callable[..., str]) -> ReportCell:
+    """The cell of a mean in a unit, or of an estimate in a format with an interval."""
+    if isinstance(form, str):
+        return show_value(line[name], form)
+    estimate: Estimate | None = line[name]
+    if estimate is None:
+        return ReportCell(units.EMPTY)
+    if line["is_baseline"] and name != "loss":
+        return ReportCell("baseline", 1.0, "base")
+    return ReportCell(form(*estimate), estimate.value)
 
 
 def _format_interval(value: float, low: float | None, high: float | None) -> str:
     return units.number(value) if low is None else f"{units.number(value)} ({units.number(low)}-{units.number(high)})"
 
 
-TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = (
-    ("Budget", lambda line: ReportCell(line["budget"][1], line["budget"][0])),
-    ("Loss", _make_estimate_cell("loss", _format_interval)),
-    ("Perplexity, over its own", _make_estimate_cell("perplexity", units.ratio)),
-    ("KL a token", _make_mean_cell("swap.divergence")),
-    ("99% below", _make_mean_cell("swap.divergence_p99")),
-    ("Same first choice", _make_mean_cell("swap.agreement", "share")),
-    ("Loss, first 512", _make_mean_cell("swap.loss_early")),
-    ("Loss, later", _make_mean_cell("swap.loss_later")),
-    ("Error of hidden rows", _make_mean_cell("swap.hidden_error")),
-    ("Cosine of embeddings", _make_mean_cell("swap.embedding_cosine")),
-    ("Rank correlation", _make_mean_cell("swap.similarity_rank")),
-    ("Time of a pass", _make_estimate_cell("speedup", units.ratio)),
-    ("Attention", _make_mean_cell("swap.attention_share", "share")),
-    ("A step", _make_mean_cell("swap.step_ms", "time")),
-    ("States", _make_mean_cell("state_bytes", "bytes")),
-    ("Peak memory", _make_mean_cell("peak_memory_bytes", "bytes")),
+# heading, name in a summary, and the unit of a mean or the format of an estimate
+TABLE_COLUMNS: tuple[tuple[str, str, Unit | Callable[..., str]], ...] = (
+    ("Loss", "loss", _format_interval),
+    ("Perplexity, over its own", "perplexity", units.ratio),
+    ("KL a token", "swap.divergence", "number"),
+    ("99% below", "swap.divergence_p99", "number"),
+    ("Same first choice", "swap.agreement", "share"),
+    ("Loss, first 512", "swap.loss_early", "number"),
+    ("Loss, later", "swap.loss_later", "number"),
+    ("Error of hidden rows", "swap.hidden_error", "number"),
+    ("Cosine of embeddings", "swap.embedding_cosine", "number"),
+    ("Rank correlation", "swap.similarity_rank", "number"),
+    ("Time of a pass", "speedup", units.ratio),
+    ("Attention", "swap.attention_share", "share"),
+    ("A step", "swap.step_ms", "time"),
+    ("States", "state_bytes", "bytes"),
+    ("Peak memory", "peak_memory_bytes", "bytes"),
 )
+MEAN_COLUMNS = tuple(name for _, name, form in TABLE_COLUMNS if isinstance(form, str))
 
 
 def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str, context: PlotContext) -> None:
