@@ -89,16 +89,11 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
 
 
 def _make_names(panel: Panel, size: float, most: float) -> list[str]:
-    """Label of each line; in dot plots wrapped at this many inches."""
+    """Label of each line, at most this many inches wide; in dot plots wrapped before options."""
     if panel.ylabel:
         return [f"{_truncate(line.label, size, most)}  {line.note}".rstrip() for line in panel.lines]
-    return [_wrap_name(line.label, size, most) for line in panel.lines]
-
-
-def _wrap_name(label: str, size: float, most: float) -> str:
-    """Wrap a label that is too wide, before options."""
-    lines = wrap_label(label, lambda text: _measure_width(text, size) <= most)
-    return "\n".join(_truncate(line, size, most) for line in lines)
+    wrapped = [wrap_label(line.label, lambda text: _measure_width(text, size) <= most) for line in panel.lines]
+    return ["\n".join(_truncate(part, size, most) for part in parts) for parts in wrapped]
 
 
 def _truncate(text: str, size: float, most: float) -> str:

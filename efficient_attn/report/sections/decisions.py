@@ -10,12 +10,12 @@ from ... import units
 from .. import approximation_errors, formatting, tables
 from ..answers import crossovers
 from ..answers.decision_table import Decision, DecisionTable
+from ..answers.requirements import MODES
 from ..tables import ReportCell, ReportTable
 from .section_blocks import Chapter, SectionBlock, SectionData, get_device
 
 TITLE, ANCHOR = "What to use", "decide"
 MAX_OPEN_TABLES, MAX_TABLES, MOST_LINES = 5, 24, 50
-MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")
 INTRO = (
     "A speedup is the paired ratio of the baseline's time over the mechanism's, with its 95% interval in brackets: "
     "\u25b2 the interval lies above 1, \u25bc below 1, \u2248 it contains 1. 'Faster from' is the length from which on "
@@ -52,7 +52,7 @@ def make_chapter(decision_tables: Sequence[DecisionTable], section_data: Section
 
 def _make_sort_key(decision_table: DecisionTable) -> tuple[int, ...]:
     mode = decision_table.config["mode"]
-    mode_rank = MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER)
+    mode_rank = MODES.index(mode) if mode in MODES else len(MODES)
     return mode_rank, -len(decision_table.decisions), -len(decision_table.lengths), -decision_table.lengths[-1]
 
 

@@ -98,11 +98,12 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], setting_text: str) -> Heat
     lengths = sorted(rows["seq_len"].astype(int).unique())
     columns = [column for column in rows.columns if column.startswith(DEPTH_PREFIX)]
     depths = sorted(int(column.removeprefix(DEPTH_PREFIX)) for column in columns)
+    latest = rows.drop_duplicates(["label", "seq_len"], keep="last").set_index("seq_len")
     grids = []
     for label in labels:
-        variant_rows = rows[rows["label"] == label].drop_duplicates("seq_len", keep="last").set_index("seq_len")
-        shares = [[_find_share(variant_rows, n, depth) for n in lengths] for depth in depths]
-        grids.append(HeatmapGrid(label, shares))
+        by_length = latest[latest["label"] == label].reindex(lengths)
+        values = [by_length[f"{DEPTH_PREFIX}{depth}"].tolist() for depth in depths]
+        grids.append(HeatmapGrid(label, [[x if units.is_present(x) else None for x in row] for row in values]))
     return Heatmap(
         title=f"Accuracy by depth: {setting_text}"[:MAX_TITLE_LETTERS],
         caption=f"Accuracy in percent by the needle's depth and the text's length: {setting_text}.",
@@ -113,8 +114,3 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], setting_text: str) -> Heat
         xlabel="tokens",
         ylabel="depth",
     )
-
-
-def _find_share(rows: Frame, length: int, depth: int) -> float | None:
-    value: Any = rows.loc[length, f"{DEPTH_PREFIX}{depth}"] if length in rows.index else None
-    return float(value) if units.is_present(value) else None
