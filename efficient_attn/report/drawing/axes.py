@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from ... import units
 from ...units import Unit
 
 MIN_TICKS = 2  # a single tick gives no scale
+MIN_LINES = 4  # with fewer lines, none is an outlier
+MAX_SQUEEZE = 1.8  # log height of all lines, relative to the log height without the outlier
 
 
 def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> tuple[float, float]:
@@ -20,6 +23,24 @@ def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> 
     low, high = min(values, default=1.0), max(values, default=1.0)
     padding = max((high / low) ** 0.06, 1.12)
     return low / padding, high * padding
+
+
+def choose_clipped_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
+    """Limits of a logarithmic axis for all lines, except for one line that would take most of the height."""
+    ends = [(min(line_values), max(line_values)) for line_values in values.values() if line_values]
+    full_limits = compute_log_limits(itertools.chain(*ends), level)
+    if len(ends) < MIN_LINES:
+        return full_limits
+    lows, highs = sorted(low for low, _ in ends), sorted(high for _, high in ends)
+    limits_without_one = (  # lowest and highest values without one of the lines
+        compute_log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
+    )
+    smallest = min(limits_without_one, key=_log_height)
+    return smallest if _log_height(full_limits) > MAX_SQUEEZE * _log_height(smallest) else full_limits
+
+
+def _log_height(limits: tuple[float, float]) -> float:
+    return math.log(limits[1] / limits[0])
 
 
 def compute_linear_limits(numbers: Iterable[float]) -> tuple[float, float]:

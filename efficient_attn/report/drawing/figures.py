@@ -53,7 +53,7 @@ class Panel(PanelData):
 
     def make_figure(self) -> Figure:
         """The panel as a matplotlib figure."""
-        return _make_figure(self)
+        return _make_figure(self.resolve())
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,11 @@ class Plot:
 
 def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
     """Render the picture as SVG and PNG. Without ``raster`` the PNG is omitted, which halves the time."""
-    resolved = picture.resolve()
     with matplotlib.rc_context(SETTINGS):
-        figure = resolved.make_figure()
+        figure = picture.make_figure()
         svg = save_figure(figure, "svg", dpi=PAGE_DPI)
         png = save_figure(figure, "png", dpi=PAGE_DPI, pil_kwargs={"compress_level": 2}) if raster else b""
-    return Plot(resolved, svg.decode(), png)
+    return Plot(picture, svg.decode(), png)
 
 
 def save_figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,8 +12,7 @@ from ... import units
 from ...units import Unit
 from .. import formatting, select
 from ..gather import Frame, FrameColumn
-from .axes import compute_log_limits, make_y_ticks
-from .clipping import choose_clipped_limits, describe_clipped
+from .axes import choose_clipped_limits, compute_log_limits, make_y_ticks
 from .figures import Line, Panel
 from .plot_plans import MOST_LINES, PlotContext, PlotPlan
 
@@ -152,6 +152,18 @@ def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, contex
     line = Line(label, context.line_styles[label], x, y, note=note)
     has_interval = len(interval) == 2 and all(value > 0 for end in interval for value in end)
     return replace(line, low=interval[0], high=interval[1]) if has_interval else line
+
+
+def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: Unit) -> str:
+    """Sentence that names clipped lines and their farthest values; empty if there are none."""
+    low, high = bounds
+    texts = []
+    for line in lines:
+        clipped = [y for y in line.y if not low <= y <= high]
+        if clipped:
+            farthest = max(clipped, key=lambda y: abs(math.log(y)))
+            texts.append(f"{line.label} ({units.format_value(farthest, unit)})")
+    return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
 
 
 def _list_interval_columns(kind: LengthPlot) -> list[str]:

@@ -56,10 +56,6 @@ class Picture:
     kind: str = ""
     config_text: str = ""
 
-    def resolve(self) -> Picture:
-        """A copy with all fields that are computed for drawing."""
-        return self
-
     def make_figure(self) -> Figure:
         """The picture as a matplotlib figure."""
         raise NotImplementedError

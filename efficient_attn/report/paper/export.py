@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ...errors import UsageError
 from ...results.file_marks import MARK
@@ -18,25 +18,29 @@ from ..gather import gather, join_notes
 from ..sections.tradeoffs import CostName
 from . import latex, selection
 from .paper_figures import PaperFigure, choose_figure
-from .selection import FigureSelection, PlotRows
+from .selection import PlotRows
 
 FigureName = Literal["speed", "memory", "front", "crossover", "loss"]
 FileFormat = Literal["pdf", "svg", "png", "tex"]
-FIGURE_NAMES: tuple[FigureName, ...] = get_args(FigureName)
-FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 COLUMN_INCHES = 3.3  # column width of most papers
 
 
 @dataclass(frozen=True, kw_only=True)
-class FigureRequest(FigureSelection):
+class FigureRequest:
     """A figure to export. width: of pictures, in inches. against: the cost axis of a Pareto front. show_config: whether
-    the picture shows the configuration. Raises `UsageError` for invalid values."""
+    the picture shows the configuration. only: specs or names of mechanisms, by default as many as fit. highlight: specs
+    or names to emphasize. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its
+    name. Raises `UsageError` for invalid values."""
 
     figure: FigureName
     file_format: FileFormat = "pdf"
     width: float = COLUMN_INCHES
     against: CostName = "time"
     show_config: bool = True
+    only: tuple[str, ...] = ()
+    highlight: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    filters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not MIN_WIDTH <= self.width <= MAX_WIDTH:
@@ -73,7 +77,10 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     list_rows = selection.list_compared_rows if figure.compares_outputs else selection.list_timed_rows
     plot_rows, alternatives = selection.choose_plot_rows(list_rows(filtered), figure.count, request.figure)
     baseline_labels = plot_rows.baseline_labels
-    labels, left_out = selection.choose_labels(figure.rank(plot_rows), request, figure.max_lines, baseline_labels)
+    ranked, only, highlight = figure.rank(plot_rows), request.only, request.highlight
+    labels, left_out = selection.choose_labels(
+        ranked, figure.max_lines, only=only, highlight=highlight, baseline_labels=baseline_labels
+    )
     paper_figure = figure.make(plot_rows, labels, line_styles)
     lines = paper_figure.panel.lines
     shown_labels = list(dict.fromkeys([cells[0].text for cells in paper_figure.body] + [line.label for line in lines]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ... import units
@@ -18,18 +18,6 @@ from ..gather import Frame
 
 FILTERS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline")
 FILTERS += ("mode", "causal", "inputs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureSelection:
-    """Mechanisms and rows of a figure. only: specs or names, by default as many as fit. highlight: specs or names to
-    emphasize. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its name.
-    """
-
-    only: tuple[str, ...] = ()
-    highlight: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    filters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,23 +146,28 @@ def _matches_name(label: str, text: str) -> bool:
 
 
 def choose_labels(
-    ranked: Sequence[str], selection: FigureSelection, max_lines: int, baseline_labels: Collection[str] = ()
+    ranked: Sequence[str],
+    max_lines: int,
+    *,
+    only: Sequence[str] = (),
+    highlight: Sequence[str] = (),
+    baseline_labels: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Return the labels to show and those left out, both as ranked.
+    """Return the labels to show and those left out, both as ranked. only, highlight: specs or names.
 
     Without ``only``, the highlighted ones are shown, and the first others up to max_lines. baseline_labels are always
     shown, so that naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
     """
     valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
-    requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
-    if selection.only and not requested.intersection(ranked):
+    requested = {label for text in only for label in find_labels(text, valid_labels)}
+    if only and not requested.intersection(ranked):
         raise UsageError(
             f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
     highlightable = requested.union(baseline_labels) if requested else valid_labels
-    highlighted = {label for text in selection.highlight for label in find_labels(text, highlightable)}
+    highlighted = {label for text in highlight for label in find_labels(text, highlightable)}
     chosen = highlighted.intersection(ranked)
     others = [label for label in ranked if label not in chosen]
     selected = requested or chosen.union(others[: max(0, max_lines - len(chosen))])

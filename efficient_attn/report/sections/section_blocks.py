@@ -78,15 +78,6 @@ class SectionBlock:
             claim = formatting.describe_speedups(compared, setting.baseline, most=most)
             texts.append(f"{start}{claim} ({end})." if end else f"{start}{claim}.")
 
-    def draw_plots(self, chosen: set[str], limit: str) -> None:
-        """Render the chosen plots; note the omitted ones and the limit."""
-        self.plots = [plan.render() for plan in self.plans if plan.name in chosen]
-        omitted = [plan.title for plan in self.plans if plan.name not in chosen]
-        if omitted:
-            listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
-            self.note = f"Not drawn, because a report has at most {limit}: {listed}. "
-            self.note += "To draw them, report fewer runs at once."
-
 
 @dataclass
 class Chapter:
@@ -165,4 +156,9 @@ def draw_planned_plots(blocks: Sequence[SectionBlock]) -> None:
             break
         chosen.add(plan.name)
     for block in blocks:
-        block.draw_plots(chosen, limit)
+        block.plots = [plan.render() for plan in block.plans if plan.name in chosen]
+        omitted = [plan.title for plan in block.plans if plan.name not in chosen]
+        if omitted:
+            listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
+            block.note = f"Not drawn, because a report has at most {limit}: {listed}. "
+            block.note += "To draw them, report fewer runs at once."

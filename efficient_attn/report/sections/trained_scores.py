@@ -135,7 +135,7 @@ class MechanismResult:
             return f"not learned ({formatting.format_count(len(self.attempt_kinds), 'attempt')})"
         if self.at_chance:
             return "at chance, too early to say"
-        score_text = format_score(score.value, self.in_bits)
+        score_text = units.number(score.value) if self.in_bits else units.percent(score.value)
         if score.low is None or score.high is None:
             return f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})"
         ends = (units.number(end if self.in_bits else 100 * end) for end in (score.low, score.high))
@@ -152,11 +152,6 @@ def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
     low: Any = row.get("train.low")  # None if the score is not a count
     low = low if units.is_present(low) else row["train.score"]
     return bool(low <= max(baselines))
-
-
-def format_score(score: Any, in_bits: bool) -> str:
-    """A score in bits or per cent."""
-    return units.number(score) if in_bits else units.percent(score)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..formatting import format_count, format_inputs, join_words
 from ..gather import Frame
 from ..sections import ability, generic, growth_exponents, swap, trained_scores
 from ..sections.section_blocks import SectionData
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .site_data import SiteRun
 
 TIME_LAYOUTS = ("speed", "decoding", "effects")  # section layouts of times, which the leaderboards show
@@ -95,8 +95,8 @@ def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
     for name, find_score in ability.COMPUTED_SCORES:
         value = find_score(test)
         if value is not None:
-            score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
-            cells = [ReportCell(name, mark="null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
+            score_cell = show_value(value, test.unit)
+            cells = [ReportCell(name, mark="null"), score_cell, ReportCell("computed"), ReportCell(units.EMPTY)]
             lines.append((sign * value, cells))
     unscored = [result.label for result in test.results if result.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""

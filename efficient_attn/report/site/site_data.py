@@ -16,12 +16,10 @@ from ...results.store import describe_older_protocol
 from ...spec import list_names
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
-from ..answers.cost_curves import CostCurve, split_by_config
 from ..answers.decision_table import DecisionTable, make_decision_tables
 from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
-from ..comparable_quality import MeasuredQuality
 from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
 from .page_names import make_name
@@ -155,16 +153,6 @@ class SiteData:
     def run_by_session(self) -> Mapping[str, SiteRun]:
         """The run of each session, by session id."""
         return {str(session): run for run in self.runs for session in run.gathered.rows["run_id"].dropna().unique()}
-
-    @cached_property
-    def curves_by_config(self) -> list[tuple[dict[str, Any], list[CostCurve]]]:
-        """All timed configurations with their cost curves."""
-        return split_by_config(self.rows)
-
-    @cached_property
-    def errors(self) -> MeasuredQuality[approximation_errors.SpecError]:
-        """All measured approximation errors."""
-        return approximation_errors.list_errors(self.rows)
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:

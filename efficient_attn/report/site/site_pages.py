@@ -17,7 +17,8 @@ from markupsafe import Markup
 from ... import units
 from ...results.file_marks import MARK
 from ...results.sanitize import sanitize_line
-from .. import formatting, page
+from .. import approximation_errors, formatting, page
+from ..answers import cost_curves
 from ..claims import claims_text
 from ..claims.ledger import ClaimGroup
 from ..claims.verdicts import VERDICTS, ClaimVerdict
@@ -106,8 +107,9 @@ class SitePages:
         data, cpus = self.data, self.data.gathered.cpus
         links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
         script = self._read_template("picker.js")
+        curves, errors = cost_curves.split_by_config(data.rows), approximation_errors.list_errors(data.rows)
         variables = {
-            "picker": picker.make_picker(data.groups, data.curves_by_config, data.errors, links, cpus),
+            "picker": picker.make_picker(data.groups, curves, errors, links, cpus),
             "uses": picker.USE_WORDS,
             "qualities": picker.QUALITIES,
             "front": self._draw_front(),
