@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from ... import units
 from ...results.section import Section
-from ...spec import format_label
 from ...units import Unit
-from .. import formatting, select
+from .. import select
 from ..drawing.plot_plans import PlotContext
-from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -44,24 +41,17 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     rows = filter_trained(section_data.rows)
     # the setting's batch is that of timed calls; the batch of training is listed by task
     rows = rows.assign(batch=None)
-    fill = partial(_fill_block, swap_errors=_find_swap_errors(section_data.rows))
     intro = INTRO + (LOWER_IS_BETTER_NOTE if (rows["metric"] == BITS_METRIC).any() else "")
-    return Chapter(section.title, intro, make_blocks(rows, section_data, fill))
+    return Chapter(section.title, intro, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(
-    block: SectionBlock,
-    setting: select.SettingRows,
-    context: PlotContext,
-    swap_errors: dict[str, dict[str, float]],
-) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     tests = [test for test in list_tests(setting.rows) if test.scored_results]
     if not tests:
         return
     labels = order_labels(tests)
     block.tables += [_make_table(tests, labels), _make_training_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
-    block.tables += _compare_with_swapping(tests, labels, swap_errors)
     block.tables.append(_list_attempts(tests))
     for test in tests:
         block.plans += plan_curves(test, context)
@@ -208,41 +198,3 @@ def format_distance_range(edge: int) -> str:
     """Range of distances of a column: at most ``edge``, and more than half of it."""
     low = edge // 2 + 1
     return str(edge) if low >= edge else f"{low}{units.INTERVAL_DASH}{edge}"
-
-
-# -- swapped and trained -----------------------------------------------------------------------------------------------
-
-
-def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
-    """Mean divergence from the unmodified model after swapping attention, by measure and inputs, and by spec."""
-    errors_by_measure: dict[str, dict[str, float]] = {}
-    swap_rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna() & rows["budget"].isna()]
-    for column, measure in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
-        measured = swap_rows[swap_rows[column].notna()] if column in swap_rows else swap_rows[:0]
-        for (inputs, length), group in measured.groupby(["inputs", "seq_len"], sort=True):
-            specs = [format_label(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
-            means = group[column].astype(float).groupby(specs).mean().to_dict()
-            errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = means
-    return errors_by_measure
-
-
-def _compare_with_swapping(
-    tests: Sequence[LearningTest], labels: Sequence[str], swap_errors: dict[str, dict[str, float]]
-) -> Iterator[ReportTable]:
-    """Scores after swapping and after training, for mechanisms with both."""
-    specs = {}
-    for result in (result for test in tests for result in test.results):
-        first = result.rows.iloc[0]
-        specs[result.label] = format_label(first["variant"], first["backend"])
-    common_labels = [label for label in labels if any(specs[label] in means for means in swap_errors.values())]
-    if not common_labels:
-        return
-    body = []
-    for label in common_labels:
-        error_cells = [show_value(means.get(specs[label])) for means in swap_errors.values()]
-        scores = (_show_result(test, test.find(label)) for test in tests)
-        body.append([ReportCell(label), *error_cells, *scores])
-    note = "Swapped: a trained model without further training. Learned: a model trained from scratch."
-    head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
-    count = formatting.format_count(len(common_labels), "mechanism")
-    yield ReportTable(f"Swapped and learned: {count} with both results", head, body, note=note)
