@@ -6,6 +6,7 @@ Uses matplotlib's objects and not pyplot: no global state, no window, and the sa
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ...results.file_marks import MARK
-from .axes import compute_linear_limits, compute_log_limits
+from ...units import Unit
+from .axes import compute_linear_limits, compute_log_limits, make_y_ticks
 from .panel_data import Line, PanelData, Picture
 from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
 from .style import FAINT, INK
@@ -54,6 +56,22 @@ class Panel(PanelData):
     def make_figure(self) -> Figure:
         """The panel as a matplotlib figure."""
         return _make_figure(self.resolve())
+
+
+def make_dot_plot(
+    lines: Sequence[Line], unit: Unit, *, log_x: bool = True, ticks: dict[float, str] | None = None, **fields: Any
+) -> Panel:
+    """A dot plot: values and intervals along x, one row per line, from bottom to top.
+
+    ticks: of x, by default such that all values and bands are between the outer ones. fields: others of the panel.
+    """
+    if ticks is None:
+        values = [x for line in lines for x in line.list_x() if math.isfinite(x)]
+        values += [end for band in fields.get("bands", ()) for end in band]
+        limits = compute_log_limits(values) if log_x else compute_linear_limits(values)
+        ticks = {limits[0]: "", limits[1]: "", **make_y_ticks(unit, *limits, log=log_x)}
+    rows = {"ylabel": "", "log_y": False, "bounds": (-0.6, len(lines) - 0.4), "mark_type": "points", "margin": 0.0}
+    return Panel(lines=tuple(lines), unit=unit, log_x=log_x, ticks=ticks, **fields | rows)
 
 
 @dataclass(frozen=True)

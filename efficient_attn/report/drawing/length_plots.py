@@ -13,7 +13,7 @@ from ...units import Unit
 from .. import formatting, select
 from ..gather import Frame, FrameColumn
 from .axes import choose_clipped_limits, compute_log_limits, make_y_ticks
-from .figures import Line, Panel
+from .figures import Line, Panel, make_dot_plot
 from .plot_plans import MOST_LINES, PlotContext, PlotPlan
 
 
@@ -99,7 +99,7 @@ def _plan_by_family(
                 bounds=find_limits(),
                 alt=f"{title}, by length, for {formatting.join_words(line.label for line in plot_lines)}.",
             )
-            return make_dot_plot(panel, lengths[0], find_limits()) if single_length else panel
+            return _turn_to_dots(panel, lengths[0], find_limits()) if single_length else panel
 
         name, options = formatting.make_slug(*name_parts), {"single_length": single_length, "mode": piece.mode}
         return context.plan(name, kind.name, title, count, make_panel, draw_order=kind.draw_order, **options)
@@ -120,27 +120,24 @@ def _plan_by_family(
             yield plan_plot(selected, len(batch) + 1, f"{name} {batch_text}".rstrip())
 
 
-def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
-    """Convert a panel of one length to a dot plot: values and intervals along x, one row per line, smallest below."""
+def _turn_to_dots(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
+    """The dot plot of a panel of one length, smallest value below."""
     ranked = sorted(panel.lines, key=lambda line: line.y[0])
-    dot_lines = tuple(
+    dot_lines = [
         replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
         for i, (line, x) in enumerate((line, units.format_value(line.y[0], panel.unit)) for line in ranked)
-    )
+    ]
     clipped_values = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
     marks = make_y_ticks(panel.unit, *compute_log_limits(clipped_values, panel.level))
-    return replace(
-        panel,
+    return make_dot_plot(
+        dot_lines,
+        panel.unit,
         title=f"{panel.title}, {units.short_length(length)}",
+        caption=panel.caption,
+        alt=panel.alt,
         xlabel=panel.ylabel,
-        ylabel="",
-        lines=dot_lines,
         ticks={clipped_values[0]: "", clipped_values[-1]: "", **marks},
-        log_y=False,
-        mark_type="points",
-        level=None,
         level_x=panel.level,
-        bounds=(-0.6, len(dot_lines) - 0.4),
     )
 
 

@@ -28,6 +28,10 @@ class Line:
     note: str = ""
     reference: float | None = None
 
+    def list_x(self) -> list[float]:
+        """All values along x, with the ends of intervals."""
+        return [*self.x, *(self.left or ()), *(self.right or ()), *([] if self.reference is None else [self.reference])]
+
 
 def make_point(label: str, line_style: LineStyle, x: Estimate, y: Estimate, note: str = "") -> Line:
     """A line of a single point, with the intervals of both values if they have any."""

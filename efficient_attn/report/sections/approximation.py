@@ -12,8 +12,7 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
-from ..drawing.axes import compute_log_limits, make_y_ticks
-from ..drawing.figures import Line, Panel
+from ..drawing.figures import Line, Panel, make_dot_plot
 from ..drawing.panel_data import make_point
 from ..drawing.plot_plans import PlotContext
 from ..drawing.style import NULL_STYLE, LineStyle, LineStyles
@@ -168,26 +167,19 @@ def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None
         _make_dot(float(i), mean, line_styles[label], label, by_layer)
         for i, (mean, label, by_layer) in enumerate(drawn)
     )
-    values = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
-    bands = _find_null_bands(piece.rows)
-    slice_text, limits = _describe_slice(piece), compute_log_limits([*values, *(end for band in bands for end in band)])
+    bands, slice_text = _find_null_bands(piece.rows), _describe_slice(piece)
     notes = _describe_exact(exact)
     if omitted := len(inexact) - len(drawn):
         variants = formatting.format_count(omitted, "variant")
         notes += f" Not drawn: {variants} with smaller errors; they are in the table."
-    return Panel(
+    return make_dot_plot(
+        lines,
+        "error",
         title=f"Relative error: {slice_text}" if slice_text else "Relative error",
         caption=f"Error against exact attention ({slice_text}), mean and 95% interval over layers. Bands: errors of "
         f"predicting the mean of v and zero, over layers.{notes}",
         xlabel="relative error",
-        ylabel="",
-        unit="error",
-        lines=lines,
-        ticks={limits[0]: "", limits[1]: "", **make_y_ticks("error", *limits)},
-        log_y=False,
-        mark_type="points",
         bands=bands,
-        bounds=(-0.6, len(lines) - 0.4),
         alt=f"Error against exact attention for {formatting.join_words(line.label for line in lines)}.",
     )
 

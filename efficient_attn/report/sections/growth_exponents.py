@@ -14,8 +14,7 @@ from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
-from ..drawing.axes import compute_linear_limits, make_y_ticks
-from ..drawing.figures import Panel
+from ..drawing.figures import Panel, make_dot_plot
 from ..drawing.panel_data import make_point
 from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
 from ..drawing.style import LineStyles, choose_line_styles
@@ -125,21 +124,13 @@ def _make_panel(rows: Frame, title: str, known_styles: LineStyles) -> Panel:
         estimate = Estimate(math.nan if exponent is None else exponent, low, high)
         point = make_point(name, line_styles[name], estimate, Estimate(float(y)))
         lines.append(replace(point, reference=claimed))
-    xs = [x for line in lines for x in (*line.x, *(line.left or ()), *(line.right or ()), line.reference)]
-    limits = compute_linear_limits(x for x in xs if x is not None and math.isfinite(x))
     has_claims = any(line.reference is not None for line in lines)
-    return Panel(
+    return make_dot_plot(
+        lines,
+        "number",
+        log_x=False,
         title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
         xlabel="Exponent of time" + ("; squares: claimed" if has_claims else ""),
-        ylabel="",
-        unit="number",
-        lines=tuple(lines),
-        ticks={limits[0]: "", limits[1]: "", **make_y_ticks("number", *limits, log=False)},
-        log_x=False,
-        margin=0.0,
-        log_y=False,
-        mark_type="points",
-        bounds=(-0.6, len(lines) - 0.4),
         alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(names)}.",
     )

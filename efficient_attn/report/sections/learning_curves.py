@@ -158,7 +158,7 @@ def _make_cost_panel(cost: _ScoreCost, plot: _ScorePlot) -> Panel:
         lines.append(make_point(result.label, plot.line_styles[result.label], cost_estimate, score))
     description = f"the score against {cost.description}"
     description += "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
-    ends = [end for line in lines for side in (line.x, line.left, line.right) if side for end in side]
+    ends = [end for line in lines for end in line.list_x()]
     marks = sorted({line.x[0] for line in lines} | {min(ends), max(ends)})
     ticks = {mark: cost.format_value(mark) for mark in marks}
     labels = {"xlabel": cost.xlabel, "ylabel": plot.test.metric}

@@ -79,7 +79,7 @@ def make_pareto_panel(
     lines = tuple(_make_line(point, least * EXACT_FLOOR, line_styles) for point in points)
     nulls = [decision.null_error for decision in decision_table.decisions if decision.null_error is not None]
     front = [(line.x[0], line.y[0]) for line, point in zip(lines, points, strict=True) if point.status == "front"]
-    costs = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
+    costs = [x for line in lines for x in line.list_x()]
     return Panel(
         title=title,
         caption=f"{title}.{_describe_dominated(points)}{_describe_errors(decision_table)}"
