@@ -11,7 +11,7 @@ from ..claims.verdicts import ClaimVerdict
 from . import run_pages, site_folder, site_index
 from .minify import drop_end_tags
 from .site_data import ROWS_FILE, MechanismDetails, SiteData, read_site_data
-from .site_index import Index, ListedClaim, ListedLeaderboard, ListedMechanism, ListedRun, ListedTask
+from .site_index import Index, ListedClaim, ListedLeaderboard, ListedMechanism, ListedTask
 from .site_pages import SitePages
 
 MAX_BYTES = 4_950_000  # limit of a site without its file list; plots are dropped to fit
@@ -49,20 +49,20 @@ def make_site(data: SiteData) -> dict[str, bytes]:
     pages = SitePages(data)
     files = {name: drop_end_tags(text).encode() for name, text in pages.render()}
     for run in data.runs:
-        files[run.rows] = run_pages.pack_rows(run.gathered.loaded)
+        files[run.listed.rows] = run_pages.pack_rows(run.gathered.loaded)
     files[ROWS_FILE] = run_pages.pack_rows(data.gathered.loaded)
     files[site_index.INDEX_FILE] = site_index.format_index(_make_index(data, pages)).encode()
     files[site_index.SCHEMA_FILE] = site_index.format_schema().encode()
     pages_of_runs = [run_pages.make_run_page(run) for run in data.runs]
     run_pages.drop_plots_to_fit(pages_of_runs, MAX_BYTES - sum(map(len, files.values())))
-    return files | {run_page.run.page: run_page.html.encode() for run_page in pages_of_runs}
+    return files | {run_page.run.listed.page: run_page.html.encode() for run_page in pages_of_runs}
 
 
 def _make_index(data: SiteData, pages: SitePages) -> Index:
     row_counts = data.rows["task"].value_counts()
     return Index(
         rows=ROWS_FILE,
-        runs=[ListedRun.model_validate(run) for run in data.runs],
+        runs=[run.listed for run in data.runs],
         mechanisms=[ListedMechanism.model_validate(mechanism) for mechanism in data.mechanisms.values()],
         claims=[_list_claim(claim_verdict, pages) for claim_verdict in data.verdicts.claims],
         leaderboards=[ListedLeaderboard.model_validate(board) for board in pages.leaderboards],

@@ -53,7 +53,7 @@ def _minify_plot(plot: Plot, number: int) -> Plot:
 def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
     """Drop plots until the pages fit into max_bytes; the first plots of each run are dropped last."""
     size = sum(len(run_page.html.encode()) for run_page in pages)
-    plots_by_page = ([(run_page.run.digest, plot) for plot in run_page.content.plots] for run_page in pages)
+    plots_by_page = ([(run_page.run.listed.digest, plot) for plot in run_page.content.plots] for run_page in pages)
     interleaved = [pair for pairs in zip_longest(*plots_by_page) for pair in pairs if pair]
     dropped: dict[str, set[str]] = defaultdict(set)
     for digest, plot in reversed(interleaved):
@@ -62,8 +62,8 @@ def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
         size -= len(plot.inline.encode())
         dropped[digest].add(plot.panel.name)
     for run_page in pages:
-        if run_page.run.digest in dropped:
-            _drop_plots(run_page, dropped[run_page.run.digest])
+        if run_page.run.listed.digest in dropped:
+            _drop_plots(run_page, dropped[run_page.run.listed.digest])
 
 
 def _drop_plots(run_page: RunPage, names: set[str]) -> None:

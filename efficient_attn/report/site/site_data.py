@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...registry import catalogue
@@ -24,6 +23,7 @@ from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
+from .site_index import ListedRun
 
 ROWS_FILE = "rows.csv.gz"
 PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
@@ -48,73 +48,15 @@ class MechanismDetails:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """A run. digest: of its rows, independent of where the folder is."""
+    """A run. listed: its entry in the index."""
 
-    name: str
-    digest: str
+    listed: ListedRun
     gathered: ReportData
-
-    @property
-    def page(self) -> str:
-        """The address of its page."""
-        return f"r/{self.digest}/index.html"
-
-    @property
-    def rows(self) -> str:
-        """The address of the file of its rows."""
-        return f"r/{self.digest}/{ROWS_FILE}"
-
-    def read(self, *names: str) -> str:
-        """Read an entry of the last session, by the names of its tables and its own; empty if missing."""
-        entry: Any = self.gathered.sessions[-1] if self.gathered.sessions else None
-        for name in names:
-            entry = entry.get(name) if isinstance(entry, Mapping) else None
-        return str(entry or "")
-
-    @property
-    def suite(self) -> str:
-        """The name of its suite."""
-        return self.read("suite", "name") or "unknown"
-
-    @property
-    def title(self) -> str:
-        """The title of its suite."""
-        return self.read("suite", "title")
-
-    @property
-    def commit(self) -> str:
-        """The first digits of the commit that was run; empty outside a checkout."""
-        return self.read("environment", "git", "revision")[:7]
 
     @property
     def protocol_note(self) -> str:
         """``protocol 2, older code`` for a run of an earlier protocol, else nothing."""
         return describe_older_protocol(*self.gathered.sessions)
-
-    @property
-    def started(self) -> str:
-        """When its last session started."""
-        return self.read("started")
-
-    @property
-    def torch(self) -> str:
-        """The version of torch."""
-        return self.read("environment", "torch")
-
-    @cached_property
-    def machines(self) -> tuple[str, ...]:
-        """The machines of its rows."""
-        return tuple(sorted(map(str, self.gathered.rows["machine"].dropna().unique())))
-
-    @property
-    def cases(self) -> int:
-        """The number of its cases."""
-        return len(self.gathered.rows)
-
-    @property
-    def ok(self) -> int:
-        """The number of its cases with a result."""
-        return int((self.gathered.rows["status"] == "ok").sum())
 
 
 @dataclass(frozen=True)
@@ -170,7 +112,7 @@ def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
     evidence = read_evidence(unique_paths)
     return SiteData(
-        runs=tuple(SiteRun(path.resolve().name, digest, gather([path])) for digest, path in path_by_digest.items()),
+        runs=tuple(read_run(path, digest) for digest, path in path_by_digest.items()),
         gathered=gathered,
         rows=rows,
         decision_tables=tuple(make_decision_tables(rows)),
@@ -178,6 +120,28 @@ def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails
         verdicts=evaluate_claims(load_ledger(), evidence),
         mechanisms=list_mechanisms(catalogue(), rows, details),
     )
+
+
+def read_run(path: Path, digest: str) -> SiteRun:
+    """Read a run. digest: of its rows, independent of where the folder is."""
+    gathered = gather([path])
+    session = gathered.sessions[-1] if gathered.sessions else {}
+    suite, environment = session.get("suite") or {}, session.get("environment") or {}
+    listed = ListedRun(
+        name=path.resolve().name,
+        digest=digest,
+        suite=str(suite.get("name") or "unknown"),
+        title=str(suite.get("title") or ""),
+        machines=sorted(map(str, gathered.rows["machine"].dropna().unique())),
+        started=str(session.get("started") or ""),
+        torch=str(environment.get("torch") or ""),
+        commit=str((environment.get("git") or {}).get("revision") or "")[:7],
+        ok=int((gathered.rows["status"] == "ok").sum()),
+        cases=len(gathered.rows),
+        page=f"r/{digest}/index.html",
+        rows=f"r/{digest}/{ROWS_FILE}",
+    )
+    return SiteRun(listed, gathered)
 
 
 def _digest_rows(path: Path) -> str:

@@ -182,8 +182,8 @@ class SitePages:
     def _find_runs(self, keys: set[str]) -> list[SiteRun]:
         latest = self.data.gathered.loaded[["case_key", "run_id"]].drop_duplicates("case_key", keep="last")
         runs = map(self.find_run, latest.loc[latest["case_key"].isin(keys), "run_id"].unique())
-        digests = {run.digest for run in runs if run}
-        return [run for run in self.data.runs if run.digest in digests]
+        digests = {run.listed.digest for run in runs if run}
+        return [run for run in self.data.runs if run.listed.digest in digests]
 
     def _render_task(self, task: str) -> str:
         cpus, lines = self.data.gathered.cpus, self._count_runs(task)
