@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ... import units
@@ -63,9 +63,9 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
     """A row per mechanism and a column per test, after rows of computed scores."""
     body = []
-    for name, find in COMPUTED_SCORES:
-        scores = [show_value(find(test), test.unit) for test in tests]
-        if any(cell.text != units.EMPTY for cell in scores):
+    for name in ("chance", "majority", "shortcut"):
+        if any(name in test.computed_scores for test in tests):
+            scores = (show_value(test.computed_scores.get(name), test.unit) for test in tests)
             body.append([ReportCell(name, mark="null"), *scores])
     for label in labels:
         results = [test.find(label) for test in tests]
@@ -84,28 +84,6 @@ def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCe
         return ReportCell(units.EMPTY)
     cell = result.show_score()
     return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
-
-
-def _find_chance(test: LearningTest) -> float | None:
-    return next(iter(test.list_values("train.chance")), None)
-
-
-def _find_majority(test: LearningTest) -> float | None:
-    """The majority score, if other than chance."""
-    majority = next(iter(test.list_values("train.majority")), None)
-    return None if majority == _find_chance(test) else majority
-
-
-def _find_shortcut(test: LearningTest) -> float | None:
-    shortcut = test.find_shortcut()
-    return shortcut[0] if shortcut else None
-
-
-COMPUTED_SCORES: tuple[tuple[str, Callable[[LearningTest], float | None]], ...] = (
-    ("chance", _find_chance),
-    ("majority", _find_majority),
-    ("shortcut", _find_shortcut),
-)
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:

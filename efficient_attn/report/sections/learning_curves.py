@@ -105,7 +105,7 @@ class _ScorePlot:
 
     def make_panel(self, lines: Sequence[Line], description: str, ticks: dict[float, str], **axes: Any) -> Panel:
         """A panel with the level of chance. description: text of the caption after the title. axes: other fields."""
-        chance = None if self.test.in_bits else next(iter(self.test.list_values("train.chance")), None)
+        chance = None if self.test.in_bits else self.test.computed_scores.get("chance")
         options: dict[str, Any] = {"unit": self.test.unit} | axes
         return Panel(
             title=self.title[:MAX_TITLE_LETTERS],

@@ -51,7 +51,12 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         if not lines:
             continue
         block.tables.append(_make_table(lines, setting_text, piece["swap.segment"].nunique()))
-        _add_sentences(block, lines, setting_text)
+        share = next((line["swap.attention_share"] for line in lines if line["is_baseline"]), None)
+        if share:
+            block.sentences.append(
+                f"In {setting_text}, attention takes {units.percent(share)} of a forward pass of the unmodified model: "
+                "no mechanism can save more than that."
+            )
         name = formatting.make_slug("swap", inputs, length, context.suffix)
         block.plans += plan_pareto_plots(lines, name, setting_text, context)
 
@@ -163,13 +168,3 @@ def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str,
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
     make = partial(make_layer_heatmap, means, measure, setting_text)
     block.plans.append(context.plan(name, "layers", setting_text, means.shape[1], make))
-
-
-def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], setting_text: str) -> None:
-    """State the upper bound of any saving of time."""
-    baseline = next((line for line in lines if line["is_baseline"]), None)
-    if baseline is not None and baseline["swap.attention_share"]:
-        block.sentences.append(
-            f"In {setting_text}, attention takes {units.percent(baseline['swap.attention_share'])} of a forward pass "
-            "of the unmodified model: no mechanism can save more than that."
-        )

@@ -215,6 +215,14 @@ class LearningTest:
         values = [x for result in self.scored_results for x in result.best_attempts[column].tolist()]
         return list(dict.fromkeys(x for x in values if units.is_present(x)))
 
+    @cached_property
+    def computed_scores(self) -> dict[str, float]:
+        """The known scores of a random guess, of the most frequent answer if it is another, and of a shortcut."""
+        chance, majority = (next(iter(self.list_values(f"train.{name}")), None) for name in ("chance", "majority"))
+        shortcut, _ = self.find_shortcut() or (None, "")
+        scores = {"chance": chance, "majority": None if majority == chance else majority, "shortcut": shortcut}
+        return {name: float(score) for name, score in scores.items() if score is not None}
+
     def find_shortcut(self) -> tuple[float, str] | None:
         """Score and name of the task's shortcut; None if the shortcuts are the reaches of mechanisms."""
         for result in self.scored_results:

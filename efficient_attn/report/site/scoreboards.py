@@ -17,7 +17,7 @@ from ...results.stats import Estimate, estimate_mean
 from .. import approximation_errors, page, select
 from ..formatting import format_count, format_inputs, join_words
 from ..gather import Frame
-from ..sections import ability, generic, growth_exponents, swap, trained_scores
+from ..sections import generic, growth_exponents, swap, trained_scores
 from ..sections.section_blocks import SectionData
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .site_data import SiteRun
@@ -92,12 +92,10 @@ def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
         parameters = ReportCell(units.integer(sizes.max()) if len(sizes) else "")
         cells = [show_label(result.label, is_baseline=result.is_baseline), result.show_score(), seeds, parameters]
         lines.append((sign * result.score.value if result.score else 0.0, cells))
-    for name, find_score in ability.COMPUTED_SCORES:
-        value = find_score(test)
-        if value is not None:
-            score_cell = show_value(value, test.unit)
-            cells = [ReportCell(name, mark="null"), score_cell, ReportCell("computed"), ReportCell(units.EMPTY)]
-            lines.append((sign * value, cells))
+    for name, value in test.computed_scores.items():
+        score_cell = show_value(value, test.unit)
+        cells = [ReportCell(name, mark="null"), score_cell, ReportCell("computed"), ReportCell(units.EMPTY)]
+        lines.append((sign * value, cells))
     unscored = [result.label for result in test.results if result.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""
     head = (_capitalise(test.metric) + (LOWER_IS_BETTER if test.in_bits else ""), "Mean over", "Parameters")
