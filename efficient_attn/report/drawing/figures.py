@@ -1,4 +1,6 @@
-"""Render a panel as SVG and PNG: lines with intervals, points or bars. Labels are at the line ends.
+"""Panels of lines with intervals, points or bars; their rendering as SVG and PNG, and plans of plots.
+
+Labels are at the line ends. The data of a plot are collected when it is drawn, because few of many plots are.
 
 Uses matplotlib's objects and not pyplot: no global state, no window, and the same bytes for the same rows.
 """
@@ -22,13 +24,15 @@ from ...units import Unit
 from .axes import compute_linear_limits, compute_log_limits, make_y_ticks
 from .panel_data import Line, PanelData, Picture
 from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
-from .style import FAINT, INK
+from .style import FAINT, INK, LineStyles
 
 FigureFormat = Literal["pdf", "svg", "png"]
 
 WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
 TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
 CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
+MOST_LINES = 14  # of a panel
+MAX_TITLE_LETTERS = 60  # of a picture
 MAX_LETTERS = 26  # approximate length of a line of a label
 PAGE_DPI = 150
 NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
@@ -117,6 +121,56 @@ def save_figure(
     out = io.BytesIO()
     figure.savefig(out, format=form, metadata=metadata[form] | ({"Title": title} if title else {}), **options)
     return out.getvalue()
+
+
+@dataclass(frozen=True)
+class PlotPlan:
+    """A plot that can be drawn. collect: makes the picture, without what the plan has: name, kind and configuration.
+
+    draw_order: of its kind. single_length: whether it is a dot plot. mode: if all rows share one.
+    """
+
+    name: str
+    kind: str
+    title: str
+    line_count: int
+    collect: Callable[[], Picture]
+    draw_order: int = 0
+    single_length: bool = False
+    mode: str | None = None
+    config_text: str = ""
+
+    @property
+    def rank(self) -> int:
+        """Drawn first if low: the order of its kind; plots of one length last, as tables show it too."""
+        return self.draw_order + 3 * self.single_length
+
+    def make_picture(self) -> Picture:
+        """The picture to draw."""
+        return replace(self.collect(), name=self.name, kind=self.kind, config_text=self.config_text)
+
+    def render(self, *, raster: bool = True) -> Plot:
+        """The plot as SVG and, unless ``raster`` is false, as PNG."""
+        return replace(render_plot(self.make_picture(), raster=raster), mode=self.mode)
+
+
+@dataclass(frozen=True)
+class PlotContext:
+    """What all plots of a setting share: line styles by label, the suffix of file names, and the configuration."""
+
+    line_styles: LineStyles
+    suffix: str = ""
+    config_text: str = ""
+
+    def plan(
+        self, name: str, kind: str, title: str, line_count: int, collect: Callable[[], Picture], **options: Any
+    ) -> PlotPlan:
+        """The plan of a plot of this setting. options: other fields of `PlotPlan`."""
+        return PlotPlan(name, kind, title, line_count, collect, config_text=self.config_text, **options)
+
+    def plan_panel(self, name: str, kind: str, panel: Panel, **options: Any) -> PlotPlan:
+        """The plan of a panel whose data are collected already."""
+        return self.plan(name, kind, panel.title, len(panel.lines), lambda: panel, **options)
 
 
 def _compute_bounds(panel: Panel) -> tuple[float, float]:

@@ -13,8 +13,7 @@ from ...units import Unit
 from .. import formatting, select
 from ..gather import Frame, FrameColumn
 from .axes import choose_clipped_limits, compute_log_limits, make_y_ticks
-from .figures import Line, Panel, make_dot_plot
-from .plot_plans import MOST_LINES, PlotContext, PlotPlan
+from .figures import MOST_LINES, Line, Panel, PlotContext, PlotPlan, make_dot_plot
 
 
 class LengthPlot(NamedTuple):

@@ -14,9 +14,8 @@ from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import Decision, choose_lengths
 from ..answers.pareto import classify_points, list_points
 from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR, compute_error_interval
-from ..drawing.figures import Panel
+from ..drawing.figures import Panel, PlotContext
 from ..drawing.length_plots import SPEEDUP, LengthPlot, plan_length_plots
-from ..drawing.plot_plans import PlotContext
 from ..drawing.style import LineStyles
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName

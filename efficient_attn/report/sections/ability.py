@@ -9,7 +9,7 @@ from ... import units
 from ...results.section import Section
 from ...units import Unit
 from .. import select
-from ..drawing.plot_plans import PlotContext
+from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks

@@ -12,9 +12,8 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
-from ..drawing.figures import Line, Panel, make_dot_plot
+from ..drawing.figures import Line, Panel, PlotContext, make_dot_plot
 from ..drawing.panel_data import make_point
-from ..drawing.plot_plans import PlotContext
 from ..drawing.style import NULL_STYLE, LineStyle, LineStyles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
@@ -40,12 +39,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in tables if table]
         name_parts = (piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix)
-        panels = {
-            "loss": make_dot_panel(piece, context.line_styles),
-            "error": _make_layer_panel(piece, context.line_styles),
-        }
-        for kind, panel in panels.items():
-            if panel:
+        for kind, make in (("loss", make_dot_panel), ("error", _make_layer_panel)):
+            if panel := make(piece, context.line_styles):
                 name = formatting.make_slug(kind, *name_parts)
                 block.plans.append(context.plan_panel(name, kind, panel))
 
@@ -98,8 +93,8 @@ def _make_weight_table(piece: select.Slice) -> ReportTable | None:
 
 def _average_by_variant(rows: Frame, columns: Mapping[str, str]) -> list[list[ReportCell]]:
     """A row per variant with its budget and means; by budget, smallest error first."""
-    selected = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older runs lack some columns
-    selected = selected.loc[:, ~selected.columns.duplicated()]
+    names = dict.fromkeys(["label", "relative_error", *columns.values()])
+    selected = rows.reindex(columns=list(names))  # older runs lack some columns
     means = selected.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
     budgets = select.find_budgets(rows)
     lines = []

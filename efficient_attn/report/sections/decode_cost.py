@@ -8,8 +8,8 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from .. import formatting, select, tables
+from ..drawing.figures import PlotContext
 from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
-from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable
 from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
@@ -121,8 +121,7 @@ def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str,
     """Yield a title and a table of tokens per second by batch size, for each setting with several."""
     setting = [name for name in select.SETTING_COLUMNS if name != "batch"]
     for values, part in rows.groupby([*setting, "causal"], dropna=False, sort=False):
-        table = _make_batch_table(part[part["tokens_per_s"].notna()])
-        if table:
+        if table := _make_batch_table(part[part["tokens_per_s"].notna()]):
             yield formatting.format_setting(dict(zip(setting, values, strict=False)), cpus), table
 
 

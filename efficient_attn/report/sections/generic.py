@@ -15,8 +15,7 @@ from ...results.section import Column, Section
 from ...units import Unit
 from .. import formatting, select
 from ..drawing.axes import strip_zeros
-from ..drawing.figures import Line, Panel
-from ..drawing.plot_plans import MAX_TITLE_LETTERS, MOST_LINES, PlotContext, PlotPlan
+from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
 from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value

@@ -14,9 +14,8 @@ from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
-from ..drawing.figures import Panel, make_dot_plot
+from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, make_dot_plot
 from ..drawing.panel_data import make_point
-from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
 from ..drawing.style import LineStyles, choose_line_styles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
@@ -104,8 +103,8 @@ def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
 
 def _describe_sources(rows: Frame) -> str:
     """Sources of the claims by variant."""
-    source_by_variant = {row["variant"]: row["complexity.source"] for row in rows.to_dict("records")}
-    texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.is_present(source)]
+    sources = dict(zip(rows["variant"], rows["complexity.source"], strict=True))
+    texts = [f"{variant}: {source}" for variant, source in sources.items() if units.is_present(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""
 
 

@@ -14,10 +14,9 @@ from ... import units
 from ...results.stats import Estimate
 from ...units import Unit
 from .. import formatting
-from ..drawing.figures import Line, Panel
+from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
 from ..drawing.heatmap import MAX_COLUMNS, Heatmap, HeatmapGrid
 from ..drawing.panel_data import Picture, make_point
-from ..drawing.plot_plans import MAX_TITLE_LETTERS, MOST_LINES, PlotContext, PlotPlan
 from ..drawing.style import LineStyles
 from .trained_scores import LearningTest, MechanismResult
 

@@ -12,8 +12,7 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import format_label
 from .. import select
-from ..drawing.figures import Line, Panel
-from ..drawing.plot_plans import PlotContext
+from ..drawing.figures import Line, Panel, PlotContext
 from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
@@ -107,8 +106,8 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on main effects of a screening design."""
     rows = section_data.rows[select_design_rows(section, section_data.rows)]
     designs = list(_split_designs(section, select.filter_timed(rows)))
-    numbers = map(str, range(1, len(designs) + 1)) if len(designs) > 1 else [""] * len(designs)
-    blocks = [_make_block(section, *pair, section_data) for pair in zip(designs, numbers, strict=True)]
+    several = len(designs) > 1
+    blocks = [_make_block(section, d, number if several else None, section_data) for number, d in enumerate(designs, 1)]
     return Chapter(section.title, INTRO, [block for block in blocks if block])
 
 
@@ -132,7 +131,9 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
 # -- a block -------------------------------------------------------------------------------------------------------
 
 
-def _make_block(section: Section, design: _Design, suffix: str, section_data: SectionData) -> SectionBlock | None:
+def _make_block(
+    section: Section, design: _Design, number: int | None, section_data: SectionData
+) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
@@ -147,7 +148,7 @@ def _make_block(section: Section, design: _Design, suffix: str, section_data: Se
         _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
-    name = make_slug("section", section.name, design.key.get("mode"), suffix)
+    name = make_slug("section", section.name, design.key.get("mode"), number)
     panel = _make_panel(design, speedups, section_data.line_styles)
     block.plans = [PlotContext(section_data.line_styles).plan_panel(name, section.name, panel)]
     return block

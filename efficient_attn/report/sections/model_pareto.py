@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from ... import units
 from ...results.stats import Estimate
-from ..drawing.figures import Panel
+from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, PlotPlan
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..drawing.panel_data import make_point
-from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext, PlotPlan
 from ..formatting import join_words, make_slug
 from ..gather import Frame
 

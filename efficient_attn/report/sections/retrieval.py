@@ -10,8 +10,8 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from .. import formatting, select
+from ..drawing.figures import MAX_TITLE_LETTERS, PlotContext
 from ..drawing.heatmap import Heatmap, HeatmapGrid
-from ..drawing.plot_plans import MAX_TITLE_LETTERS, PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, show_label, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks

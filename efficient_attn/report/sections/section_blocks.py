@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 from ... import units
 from .. import approximation_errors, formatting, select, tables
-from ..drawing.figures import Plot
-from ..drawing.plot_plans import PlotContext, PlotPlan
+from ..drawing.figures import Plot, PlotContext, PlotPlan
 from ..drawing.style import LineStyles
 from ..gather import Frame, join_notes
 

@@ -8,8 +8,8 @@ from functools import partial
 from ...results.section import Section
 from .. import formatting, select, tables
 from ..answers.decision_table import DecisionTable
+from ..drawing.figures import PlotContext
 from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
-from ..drawing.plot_plans import PlotContext
 from ..gather import Frame
 from ..tables import ReportTable
 from .decisions import make_speedup_heatmap

@@ -15,7 +15,7 @@ from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
 from ...units import Unit
 from .. import formatting, select
-from ..drawing.plot_plans import PlotContext
+from ..drawing.figures import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .model_pareto import make_layer_heatmap, plan_pareto_plots

@@ -13,9 +13,8 @@ from ..answers.decision_table import DecisionTable
 from ..answers.pareto import RankedPoint, classify_points, list_points
 from ..approximation_errors import ROUNDING_ERROR
 from ..drawing.axes import compute_log_limits, make_y_ticks
-from ..drawing.figures import Line, Panel
+from ..drawing.figures import Line, Panel, PlotContext, PlotPlan
 from ..drawing.panel_data import make_point
-from ..drawing.plot_plans import PlotContext, PlotPlan
 from ..drawing.style import FAINT, LineStyle, LineStyles
 from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData, list_varying_columns

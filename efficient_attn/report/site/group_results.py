@@ -206,9 +206,8 @@ def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
     groups_by_board: dict[tuple[str, str], dict[tuple[Any, ...], GroupResult]] = defaultdict(dict)
     for group in groups:
         board_groups = groups_by_board[str(group.row.suite), str(group.row.machine)]
-        best = board_groups.get(group.key)
-        if best is None or (group.length, len(group.cases)) > (best.length, len(best.cases)):
-            board_groups[group.key] = group
+        best = board_groups.get(group.key, group)
+        board_groups[group.key] = max(best, group, key=lambda group: (group.length, len(group.cases)))
 
     def sort_key(group: GroupResult) -> tuple[int, str, str]:
         return -len(group.cases), group.config_text, group.describe()

@@ -18,7 +18,6 @@ from .site_data import ROWS_FILE, SiteRun
 MAX_PLOTS = 6  # per run
 OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
 STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site
-SITE_ROOT = "../.."
 
 
 @dataclass
@@ -75,7 +74,7 @@ def _drop_plots(run_page: RunPage, names: set[str]) -> None:
 
 
 def _render(content: page.Content) -> str:
-    site_links = page.SiteLinks(f"{SITE_ROOT}/index.html", ROWS_FILE, f"{SITE_ROOT}/{STYLE_SHEET}")
+    site_links = page.SiteLinks("../../index.html", ROWS_FILE, f"../../{STYLE_SHEET}")
     return drop_end_tags(page.as_html(content, site_links=site_links))
 
 

@@ -251,6 +251,6 @@ def _order_by_growth(table: ReportTable) -> ReportTable:
 
     def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
         value = row[column].sort
-        return row[1].text, float(value) if isinstance(value, int | float) else math.inf
+        return row[1].text, math.inf if value is None else value
 
     return replace(table, rows=sorted(table.rows, key=sort_key))

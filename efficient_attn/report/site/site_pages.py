@@ -53,13 +53,10 @@ class SitePages:
             undefined=jinja2.StrictUndefined,
             finalize=_finalize,
         )
-        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size, "short": units.short_length}
+        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size}
         self.env.globals |= {"mark": MARK, "site": self, "data": data, "rows_file": ROWS_FILE}
-        self.env.globals |= {
-            "draw_pattern": pattern_svg.draw_pattern,
-            "family_of": families.CARD_BY_NAME,
-            "count": formatting.format_count,
-        }
+        self.env.globals |= {"draw_pattern": pattern_svg.draw_pattern, "family_of": families.CARD_BY_NAME}
+        self.env.globals |= {"count": formatting.format_count}
 
     def render(self) -> Iterator[tuple[str, str]]:
         """Yield the address within the site and the text of every page."""

@@ -18,7 +18,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 
 from efficient_attn.report import approximation_errors, gather, page, select
-from efficient_attn.report.drawing import axes, figures, length_plots, plot_plans, primitives, style
+from efficient_attn.report.drawing import axes, figures, length_plots, primitives, style
 from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.report.sections import decode_cost, section_blocks, speed
 
@@ -250,8 +250,8 @@ def test_spread_labels_do_not_overlap_and_stay_inside() -> None:
 
 
 def test_plots_of_a_single_length_are_drawn_last() -> None:
-    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> plot_plans.PlotPlan:
-        return plot_plans.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
+    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> figures.PlotPlan:
+        return figures.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
 
     plans = [
         planned(kind, flat=flat)

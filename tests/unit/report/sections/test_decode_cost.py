@@ -13,7 +13,7 @@ import report_runs as runs
 from efficient_attn import units
 from efficient_attn.report import select, write_report
 from efficient_attn.report.drawing import length_plots
-from efficient_attn.report.drawing.plot_plans import PlotContext
+from efficient_attn.report.drawing.figures import PlotContext
 from efficient_attn.report.gather import gather
 from efficient_attn.report.sections.decode_cost import STATE_PLOT, STEP_PLOT
 from efficient_attn.results.rows import Record, Row
