@@ -38,15 +38,14 @@ class _ScoreCost(NamedTuple):
 
 
 STEP_DESCRIPTION = "the mean time of a step, measured during training and not interleaved"
-STATE_DESCRIPTION, STATE_LABEL = (
-    "the decode state in bytes of one sequence of the training length",
-    "state of all layers",
-)
+STATE_DESCRIPTION = "the decode state in bytes of one sequence of the training length"
 SCORE_COSTS = (
     _ScoreCost(
         "train.step_ms", "worth", "Score by training time", STEP_DESCRIPTION, "time of a training step", units.duration
     ),
-    _ScoreCost("state_bytes", "state", "Score by decode state", STATE_DESCRIPTION, STATE_LABEL, units.size, 2),
+    _ScoreCost(
+        "state_bytes", "state", "Score by decode state", STATE_DESCRIPTION, "state of all layers", units.size, 2
+    ),
 )
 
 

@@ -131,14 +131,12 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
 # -- a block -------------------------------------------------------------------------------------------------------
 
 
-def _make_block(
-    section: Section, design: _Design, number: int | None, section_data: SectionData
-) -> SectionBlock | None:
+def _make_block(section: Section, design: _Design, number: int | None, data: SectionData) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
-    block = SectionBlock(format_setting(design.key, section_data.cpus))
-    summary = _describe_design(design, section_data.cpus)
+    block = SectionBlock(format_setting(design.key, data.cpus))
+    summary = _describe_design(design, data.cpus)
     effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
     effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
     block.sentences = [summary, *(text for _, text in effect_sentences)]
@@ -149,8 +147,8 @@ def _make_block(
         _list_points(design),
     ]
     name = make_slug("section", section.name, design.key.get("mode"), number)
-    panel = _make_panel(design, speedups, section_data.line_styles)
-    block.plans = [PlotContext(section_data.line_styles).plan_panel(name, section.name, panel)]
+    panel = _make_panel(design, speedups, data.line_styles)
+    block.plans = [PlotContext(data.line_styles).plan_panel(name, section.name, panel)]
     return block
 
 

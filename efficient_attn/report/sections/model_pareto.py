@@ -55,17 +55,17 @@ def plan_pareto_plots(
 ) -> Iterator[PlotPlan]:
     """Plan a plot of divergence against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        drawn = [line for line in lines if line["divergence"] is not None and cost.find_estimate(line) is not None]
-        if len(drawn) > 1 and any(line["divergence"].value > EXACT_DIVERGENCE for line in drawn):
+        pairs = ((line, cost.find_estimate(line)) for line in lines if line["divergence"] is not None)
+        drawn = [(line, estimate) for line, estimate in pairs if estimate is not None]
+        if len(drawn) > 1 and any(line["divergence"].value > EXACT_DIVERGENCE for line, _ in drawn):
             make = partial(_make_pareto_panel, drawn, cost, setting_text, context)
             yield context.plan(make_slug(name, cost.name), "swap", setting_text, len(drawn), make)
 
 
 def _make_pareto_panel(
-    lines: Sequence[Mapping[str, Any]], cost: SwapCost, setting_text: str, context: PlotContext
+    estimates: Sequence[tuple[Mapping[str, Any], Estimate]], cost: SwapCost, setting_text: str, context: PlotContext
 ) -> Panel:
     """A point per variant with both intervals, and the Pareto front."""
-    estimates = [(line, cost.find_estimate(line) or Estimate(math.nan)) for line in lines]
     drawn = [(line, estimate) for line, estimate in estimates if line["divergence"].value > EXACT_DIVERGENCE]
     exact = [(line, estimate) for line, estimate in estimates if line["divergence"].value <= EXACT_DIVERGENCE]
     exact_names = join_words(f"{line['label']} ({cost.format_value(estimate.value)})" for line, estimate in exact)
@@ -76,7 +76,7 @@ def _make_pareto_panel(
     marks = sorted({estimate.value for _, estimate in drawn})
     interval_reach = max(abs(end - estimate.value) for _, estimate in drawn for end in estimate if end)
     values = [(estimate.value, line["divergence"].value) for line, estimate in drawn]
-    decoder = any(line["swap.divergence"] is not None for line in lines)
+    decoder = any(line["swap.divergence"] is not None for line, _ in estimates)
     return Panel(
         title=f"Quality against {cost.title}: {setting_text}"[:MAX_TITLE_LETTERS],
         caption=f"Quality against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The line "
