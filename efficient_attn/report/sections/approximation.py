@@ -14,7 +14,7 @@ from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
 from ..drawing.figures import Line, Panel, PlotContext, make_dot_plot
 from ..drawing.panel_data import make_point
-from ..drawing.style import NULL_STYLE, LineStyle, LineStyles
+from ..drawing.style import NULL_STYLE, LineStyles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -158,10 +158,11 @@ def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None
     drawn = inexact[-MAX_DOTS:]
     if not drawn:
         return None
-    lines = tuple(
-        _make_dot(float(i), mean, line_styles[label], label, by_layer)
-        for i, (mean, label, by_layer) in enumerate(drawn)
-    )
+    lines = []
+    for y, (mean, label, by_layer) in enumerate(drawn):
+        low, high = compute_error_interval(by_layer)
+        error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
+        lines.append(make_point(label, line_styles[label], error, Estimate(float(y)), units.number(mean)))
     bands, slice_text = _find_null_bands(piece.rows), _describe_slice(piece)
     notes = _describe_exact(exact)
     if omitted := len(inexact) - len(drawn):
@@ -181,12 +182,6 @@ def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None
 
 def _describe_exact(labels: Sequence[str]) -> str:
     return f" Exact up to rounding, so not drawn: {formatting.join_words(labels)}." if labels else ""
-
-
-def _make_dot(y: float, mean: float, line_style: LineStyle, label: str, errors: Sequence[float]) -> Line:
-    low, high = compute_error_interval(errors)
-    error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
-    return make_point(label, line_style, error, Estimate(y), units.number(mean))
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:

@@ -39,13 +39,10 @@ class _ScoreCost(NamedTuple):
 
 STEP_DESCRIPTION = "the mean time of a step, measured during training and not interleaved"
 STATE_DESCRIPTION = "the decode state in bytes of one sequence of the training length"
+STEP_LABEL, STATE_LABEL = "time of a training step", "state of all layers"
 SCORE_COSTS = (
-    _ScoreCost(
-        "train.step_ms", "worth", "Score by training time", STEP_DESCRIPTION, "time of a training step", units.duration
-    ),
-    _ScoreCost(
-        "state_bytes", "state", "Score by decode state", STATE_DESCRIPTION, "state of all layers", units.size, 2
-    ),
+    _ScoreCost("train.step_ms", "worth", "Score by training time", STEP_DESCRIPTION, STEP_LABEL, units.duration),
+    _ScoreCost("state_bytes", "state", "Score by decode state", STATE_DESCRIPTION, STATE_LABEL, units.size, 2),
 )
 
 
