@@ -74,8 +74,8 @@ def make_dot_plot(
         values += [end for band in fields.get("bands", ()) for end in band]
         limits = compute_log_limits(values) if log_x else compute_linear_limits(values)
         ticks = {limits[0]: "", limits[1]: "", **make_y_ticks(unit, *limits, log=log_x)}
-    rows = {"ylabel": "", "log_y": False, "bounds": (-0.6, len(lines) - 0.4), "mark_type": "points", "margin": 0.0}
-    return Panel(lines=tuple(lines), unit=unit, log_x=log_x, ticks=ticks, **fields | rows)
+    fields |= {"ylabel": "", "log_y": False, "bounds": (-0.6, len(lines) - 0.4), "mark_type": "points", "margin": 0.0}
+    return Panel(lines=tuple(lines), unit=unit, log_x=log_x, ticks=ticks, **fields)
 
 
 @dataclass(frozen=True)
