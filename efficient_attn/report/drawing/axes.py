@@ -85,14 +85,9 @@ def make_y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> di
     positions = (_make_binary_ticks if unit == "bytes" else _make_decimal_ticks)(low, high) if log else []
     if len(positions) < MIN_TICKS:  # powers are too far apart: use even steps
         scale = 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
-        positions = _make_even_ticks(low, high, scale)
+        multiples = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
+        positions = [float(value * scale) for value in multiples if low <= value * scale <= high]
     return {value: strip_zeros(units.format_value(value, unit)) for value in positions}
-
-
-def _make_even_ticks(low: float, high: float, scale: float) -> list[float]:
-    """Evenly spaced round multiples of the scale."""
-    positions = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
-    return [float(value * scale) for value in positions if low <= value * scale <= high]
 
 
 def _make_binary_ticks(low: float, high: float) -> list[float]:

@@ -58,14 +58,12 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
     """A row per variant, most accurate first, and a column per kind of needles and length."""
     columns = list(dict.fromkeys(zip(rows["retrieval.needles"], rows["seq_len"].astype(int), strict=True)))
     means = rows.groupby("label", sort=False)["accuracy"].mean().sort_values(ascending=False, kind="stable")
+    latest = {(row["label"], row["retrieval.needles"], row["seq_len"]): row for row in rows.to_dict("records")}
     body = []
     for label in means.index:
         variant_rows = rows[rows["label"] == label]
         is_baseline = bool(variant_rows["is_baseline"].any())
-        cells = [
-            _show_accuracy(variant_rows[(variant_rows["retrieval.needles"] == kind) & (variant_rows["seq_len"] == n)])
-            for kind, n in columns
-        ]
+        cells = [_show_accuracy(latest.get((label, kind, n))) for kind, n in columns]
         longest = variant_rows[variant_rows["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
         state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
         body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
@@ -73,15 +71,13 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
     return ReportTable(f"Accuracy, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 
 
-def _show_accuracy(rows: Frame) -> ReportCell:
-    """Accuracy of the latest row."""
-    if rows.empty:
+def _show_accuracy(row: dict[str, Any] | None) -> ReportCell:
+    if row is None:
         return ReportCell(units.EMPTY)
-    last: Any = rows.iloc[-1]
-    if last["status"] != "ok":
-        return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(last["reason"])) else "skipped")
-    low, high = (units.number(100 * last[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
-    return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(last["accuracy"]))
+    if row["status"] != "ok":
+        return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(row["reason"])) else "skipped")
+    low, high = (units.number(100 * row[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
+    return ReportCell(f"{units.percent(row['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(row["accuracy"]))
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:
