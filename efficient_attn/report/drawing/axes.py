@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from ... import units
 from ...units import Unit
 
 MIN_TICKS = 2  # a single tick gives no scale
+MIN_LINES = 4  # with fewer lines, none is an outlier
+MAX_SQUEEZE = 1.8  # log height of all lines, relative to the log height without the outlier
 
 
 def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> tuple[float, float]:
@@ -20,6 +23,24 @@ def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> 
     low, high = min(values, default=1.0), max(values, default=1.0)
     padding = max((high / low) ** 0.06, 1.12)
     return low / padding, high * padding
+
+
+def choose_clipped_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
+    """Limits of a logarithmic axis for all lines, except for one line that would take most of the height."""
+    ends = [(min(line_values), max(line_values)) for line_values in values.values() if line_values]
+    full_limits = compute_log_limits(itertools.chain(*ends), level)
+    if len(ends) < MIN_LINES:
+        return full_limits
+    lows, highs = sorted(low for low, _ in ends), sorted(high for _, high in ends)
+    limits_without_one = (  # lowest and highest values without one of the lines
+        compute_log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
+    )
+    smallest = min(limits_without_one, key=_log_height)
+    return smallest if _log_height(full_limits) > MAX_SQUEEZE * _log_height(smallest) else full_limits
+
+
+def _log_height(limits: tuple[float, float]) -> float:
+    return math.log(limits[1] / limits[0])
 
 
 def compute_linear_limits(numbers: Iterable[float]) -> tuple[float, float]:
@@ -64,14 +85,9 @@ def make_y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> di
     positions = (_make_binary_ticks if unit == "bytes" else _make_decimal_ticks)(low, high) if log else []
     if len(positions) < MIN_TICKS:  # powers are too far apart: use even steps
         scale = 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
-        positions = _make_even_ticks(low, high, scale)
+        multiples = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
+        positions = [float(value * scale) for value in multiples if low <= value * scale <= high]
     return {value: strip_zeros(units.format_value(value, unit)) for value in positions}
-
-
-def _make_even_ticks(low: float, high: float, scale: float) -> list[float]:
-    """Evenly spaced round multiples of the scale."""
-    positions = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
-    return [float(value * scale) for value in positions if low <= value * scale <= high]
 
 
 def _make_binary_ticks(low: float, high: float) -> list[float]:

@@ -1,4 +1,6 @@
-"""Render a panel as SVG and PNG: lines with intervals, points or bars. Labels are at the line ends.
+"""Panels of lines with intervals, points or bars; their rendering as SVG and PNG, and plans of plots.
+
+Labels are at the line ends. The data of a plot are collected when it is drawn, because few of many plots are.
 
 Uses matplotlib's objects and not pyplot: no global state, no window, and the same bytes for the same rows.
 """
@@ -6,26 +8,33 @@ Uses matplotlib's objects and not pyplot: no global state, no window, and the sa
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from ...results.file_marks import MARK
-from .axes import compute_linear_limits, compute_log_limits
+from ...units import Unit
+from .axes import compute_linear_limits, compute_log_limits, make_y_ticks
 from .panel_data import Line, PanelData, Picture
 from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
-from .style import FAINT, INK
+from .style import FAINT, INK, LineStyles
+
+FigureFormat = Literal["pdf", "svg", "png"]
 
 WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
 TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
 CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
+MOST_LINES = 14  # of a panel
+MAX_TITLE_LETTERS = 60  # of a picture
 MAX_LETTERS = 26  # approximate length of a line of a label
+PAGE_DPI = 150
 NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
 # svg.hashsalt makes ids deterministic; text stays text, so that it is searchable and accessible
 SETTINGS: Any = {
@@ -50,7 +59,23 @@ class Panel(PanelData):
 
     def make_figure(self) -> Figure:
         """The panel as a matplotlib figure."""
-        return _make_figure(self)
+        return _make_figure(self.resolve())
+
+
+def make_dot_plot(
+    lines: Sequence[Line], unit: Unit, *, log_x: bool = True, ticks: dict[float, str] | None = None, **fields: Any
+) -> Panel:
+    """A dot plot: values and intervals along x, one row per line, from bottom to top.
+
+    ticks: of x, by default such that all values and bands are between the outer ones. fields: others of the panel.
+    """
+    if ticks is None:
+        values = [x for line in lines for x in line.list_x() if math.isfinite(x)]
+        values += [end for band in fields.get("bands", ()) for end in band]
+        limits = compute_log_limits(values) if log_x else compute_linear_limits(values)
+        ticks = {limits[0]: "", limits[1]: "", **make_y_ticks(unit, *limits, log=log_x)}
+    fields |= {"ylabel": "", "log_y": False, "bounds": (-0.6, len(lines) - 0.4), "mark_type": "points", "margin": 0.0}
+    return Panel(lines=tuple(lines), unit=unit, log_x=log_x, ticks=ticks, **fields)
 
 
 @dataclass(frozen=True)
@@ -77,15 +102,75 @@ class Plot:
 
 def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
     """Render the picture as SVG and PNG. Without ``raster`` the PNG is omitted, which halves the time."""
-    resolved = picture.resolve()
     with matplotlib.rc_context(SETTINGS):
-        figure = resolved.make_figure()
-        svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": MARK})
-        if raster:
-            metadata = {"Software": MARK}
-            figure.savefig(png, format="png", dpi=150, metadata=metadata, pil_kwargs={"compress_level": 2})
-    return Plot(resolved, svg.getvalue(), png.getvalue())
+        figure = picture.make_figure()
+        svg = save_figure(figure, "svg", dpi=PAGE_DPI)
+        png = save_figure(figure, "png", dpi=PAGE_DPI, pil_kwargs={"compress_level": 2}) if raster else b""
+    return Plot(picture, svg.decode(), png)
+
+
+def save_figure(
+    figure: Figure, form: FigureFormat, *, title: str = "", subject: str | None = None, **options: Any
+) -> bytes:
+    """The content of a file of this format, without a date: the same bytes for the same figure."""
+    metadata: dict[FigureFormat, dict[str, str | None]] = {
+        "pdf": {"Creator": MARK, "Subject": subject, "CreationDate": None},
+        "svg": {"Creator": MARK, "Date": None},
+        "png": {"Software": MARK, "Description": subject},
+    }
+    out = io.BytesIO()
+    figure.savefig(out, format=form, metadata=metadata[form] | ({"Title": title} if title else {}), **options)
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class PlotPlan:
+    """A plot that can be drawn. collect: makes the picture, without what the plan has: name, kind and configuration.
+
+    draw_order: of its kind. single_length: whether it is a dot plot. mode: if all rows share one.
+    """
+
+    name: str
+    kind: str
+    title: str
+    line_count: int
+    collect: Callable[[], Picture]
+    draw_order: int = 0
+    single_length: bool = False
+    mode: str | None = None
+    config_text: str = ""
+
+    @property
+    def rank(self) -> int:
+        """Drawn first if low: the order of its kind; plots of one length last, as tables show it too."""
+        return self.draw_order + 3 * self.single_length
+
+    def make_picture(self) -> Picture:
+        """The picture to draw."""
+        return replace(self.collect(), name=self.name, kind=self.kind, config_text=self.config_text)
+
+    def render(self, *, raster: bool = True) -> Plot:
+        """The plot as SVG and, unless ``raster`` is false, as PNG."""
+        return replace(render_plot(self.make_picture(), raster=raster), mode=self.mode)
+
+
+@dataclass(frozen=True)
+class PlotContext:
+    """What all plots of a setting share: line styles by label, the suffix of file names, and the configuration."""
+
+    line_styles: LineStyles
+    suffix: str = ""
+    config_text: str = ""
+
+    def plan(
+        self, name: str, kind: str, title: str, line_count: int, collect: Callable[[], Picture], **options: Any
+    ) -> PlotPlan:
+        """The plan of a plot of this setting. options: other fields of `PlotPlan`."""
+        return PlotPlan(name, kind, title, line_count, collect, config_text=self.config_text, **options)
+
+    def plan_panel(self, name: str, kind: str, panel: Panel, **options: Any) -> PlotPlan:
+        """The plan of a panel whose data are collected already."""
+        return self.plan(name, kind, panel.title, len(panel.lines), lambda: panel, **options)
 
 
 def _compute_bounds(panel: Panel) -> tuple[float, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -11,12 +12,8 @@ from ... import units
 from ...units import Unit
 from .. import formatting, select
 from ..gather import Frame, FrameColumn
-from .axes import compute_log_limits, make_y_ticks
-from .clipping import choose_clipped_limits, describe_clipped
-from .figures import Line, Panel, Picture
-from .style import LineStyle
-
-MOST_LINES = 14  # of a panel; with more, each family gets its own panel, with the baseline
+from .axes import choose_clipped_limits, compute_log_limits, make_y_ticks
+from .figures import MOST_LINES, Line, Panel, PlotContext, PlotPlan, make_dot_plot
 
 
 class LengthPlot(NamedTuple):
@@ -39,32 +36,6 @@ _SPEEDUP_CAPTION = "Time of {baseline} over each variant's, paired by round, wit
 SPEEDUP = LengthPlot(
     "speedup", "speedup", "ratio", "Speedup", "speedup over {baseline}", _SPEEDUP_CAPTION, level=1.0, max_lines=6
 )
-
-
-@dataclass(frozen=True)
-class PlotContext:
-    """What all plots of a setting share: line styles by label, the suffix of file names, and the configuration."""
-
-    line_styles: Mapping[str, LineStyle]
-    suffix: str = ""
-    config_text: str = ""
-
-
-@dataclass(frozen=True)
-class PlotPlan:
-    """A plot that can be drawn. Its data are collected by ``make_picture``, because few of many plots are drawn.
-
-    mode: if all rows share one.
-    """
-
-    name: str
-    kind: str
-    title: str
-    line_count: int
-    make_picture: Callable[[], Picture]
-    draw_order: int = 0  # of its kind
-    single_length: bool = False  # a dot plot
-    mode: str | None = None
 
 
 def plan_length_plots(
@@ -109,30 +80,28 @@ def _plan_by_family(
     def plan_plot(chosen: FrameColumn, count: int, family: str = "") -> PlotPlan:
         slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
         title = ", ".join(filter(None, (f"{kind.title}: {slice_text}", family)))
-        name = formatting.make_slug(
-            kind.name, piece.mode, formatting.format_direction(piece.causal), family, context.suffix
-        )
+        name_parts = (kind.name, piece.mode, formatting.format_direction(piece.causal), family, context.suffix)
 
-        def make_picture() -> Panel:
+        def make_panel() -> Panel:
             lines = select.split_variants(rows[chosen]).items()
             plot_lines = tuple(_make_line(label, arrays, kind, context) for label, arrays in lines)
-            xlabel = "context length" if piece.mode == "decode" else "sequence length"
-            panel = _make_panel(
-                name=name,
+            panel = Panel(
                 title=title,
-                config_text=context.config_text,
-                setting=setting,
-                kind=kind,
+                caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}."
+                + describe_clipped(plot_lines, find_limits(), kind.unit),
+                xlabel="context length" if piece.mode == "decode" else "sequence length",
+                ylabel=kind.ylabel.format(baseline=setting.baseline),
+                unit=kind.unit,
                 lines=plot_lines,
+                ticks={x: units.short_length(x) for x in lengths},
+                level=kind.level,
                 bounds=find_limits(),
-                xlabel=xlabel,
-                lengths=lengths,
+                alt=f"{title}, by length, for {formatting.join_words(line.label for line in plot_lines)}.",
             )
-            return make_dot_plot(panel, lengths[0], find_limits()) if single_length else panel
+            return _turn_to_dots(panel, lengths[0], find_limits()) if single_length else panel
 
-        return PlotPlan(
-            name, kind.name, title, count, make_picture, kind.draw_order, single_length=single_length, mode=piece.mode
-        )
+        name, options = formatting.make_slug(*name_parts), {"single_length": single_length, "mode": piece.mode}
+        return context.plan(name, kind.name, title, count, make_panel, draw_order=kind.draw_order, **options)
 
     rows = piece.rows
     lengths = sorted(set(rows["seq_len"].tolist()))
@@ -150,57 +119,24 @@ def _plan_by_family(
             yield plan_plot(selected, len(batch) + 1, f"{name} {batch_text}".rstrip())
 
 
-def _make_panel(
-    *,
-    name: str,
-    title: str,
-    config_text: str,
-    setting: select.SettingRows,
-    kind: LengthPlot,
-    lines: tuple[Line, ...],
-    bounds: tuple[float, float],
-    xlabel: str,
-    lengths: Sequence[float],
-) -> Panel:
-    return Panel(
-        name=name,
-        kind=kind.name,
-        title=title,
-        config_text=config_text,
-        caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}."
-        + describe_clipped(lines, bounds, kind.unit),
-        xlabel=xlabel,
-        ylabel=kind.ylabel.format(baseline=setting.baseline),
-        unit=kind.unit,
-        lines=lines,
-        ticks={x: units.short_length(x) for x in lengths},
-        level=kind.level,
-        bounds=bounds,
-        alt=f"{title}, by length, for {formatting.join_words(line.label for line in lines)}.",
-    )
-
-
-def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
-    """Convert a panel of one length to a dot plot: values and intervals along x, one row per line, smallest below."""
+def _turn_to_dots(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
+    """The dot plot of a panel of one length, smallest value below."""
     ranked = sorted(panel.lines, key=lambda line: line.y[0])
-    dot_lines = tuple(
+    dot_lines = [
         replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
         for i, (line, x) in enumerate((line, units.format_value(line.y[0], panel.unit)) for line in ranked)
-    )
+    ]
     clipped_values = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
     marks = make_y_ticks(panel.unit, *compute_log_limits(clipped_values, panel.level))
-    return replace(
-        panel,
+    return make_dot_plot(
+        dot_lines,
+        panel.unit,
         title=f"{panel.title}, {units.short_length(length)}",
+        caption=panel.caption,
+        alt=panel.alt,
         xlabel=panel.ylabel,
-        ylabel="",
-        lines=dot_lines,
         ticks={clipped_values[0]: "", clipped_values[-1]: "", **marks},
-        log_y=False,
-        mark_type="points",
-        level=None,
         level_x=panel.level,
-        bounds=(-0.6, len(dot_lines) - 0.4),
     )
 
 
@@ -214,16 +150,18 @@ def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, contex
     return replace(line, low=interval[0], high=interval[1]) if has_interval else line
 
 
+def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: Unit) -> str:
+    """Sentence that names clipped lines and their farthest values; empty if there are none."""
+    low, high = bounds
+    texts = []
+    for line in lines:
+        clipped = [y for y in line.y if not low <= y <= high]
+        if clipped:
+            farthest = max(clipped, key=lambda y: abs(math.log(y)))
+            texts.append(f"{line.label} ({units.format_value(farthest, unit)})")
+    return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
+
+
 def _list_interval_columns(kind: LengthPlot) -> list[str]:
     """Columns of the confidence interval; none for memory."""
     return [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in select.CURVE_COLUMNS]
-
-
-def plan_panel(panel: Panel) -> PlotPlan:
-    """Plan of a panel that exists already."""
-    return PlotPlan(panel.name, panel.kind, panel.title, len(panel.lines), lambda: panel)
-
-
-def rank_plan(plan: PlotPlan) -> int:
-    """Rank of a plan, drawn first if low: the order of its kind; plots of one length last, as tables show it too."""
-    return plan.draw_order + 3 * plan.single_length

@@ -15,7 +15,7 @@ from .style import LineStyle
 @dataclass(frozen=True)
 class Line:
     """Values of one variant, with intervals of y (low, high) and of x (left, right). note: text after the name in the
-    label, such as the fitted exponent."""
+    label, such as the fitted exponent. reference: x of a hollow square beside a point, such as a claimed value."""
 
     label: str
     line_style: LineStyle
@@ -26,6 +26,11 @@ class Line:
     left: Sequence[float] | None = None
     right: Sequence[float] | None = None
     note: str = ""
+    reference: float | None = None
+
+    def list_x(self) -> list[float]:
+        """All values along x, with the ends of intervals."""
+        return [*self.x, *(self.left or ()), *(self.right or ()), *([] if self.reference is None else [self.reference])]
 
 
 def make_point(label: str, line_style: LineStyle, x: Estimate, y: Estimate, note: str = "") -> Line:
@@ -42,21 +47,18 @@ def _list_ends(estimate: Estimate) -> tuple[list[float] | None, list[float] | No
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A plot or heatmap. kind: plots of the same kind are grouped. alt: text alternative.
+    """A plot or heatmap. alt: text alternative.
 
-    config_text: the measured configuration. It is drawn as well, because a picture may be shown without its page.
+    The plan of the picture sets the rest. kind: plots of the same kind are grouped. config_text: the measured
+    configuration. It is drawn as well, because a picture may be shown without its page.
     """
 
-    name: str
-    kind: str
     title: str
     caption: str
     alt: str = ""
+    name: str = ""
+    kind: str = ""
     config_text: str = ""
-
-    def resolve(self) -> Picture:
-        """A copy with all fields that are computed for drawing."""
-        return self
 
     def make_figure(self) -> Figure:
         """The picture as a matplotlib figure."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,14 +14,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from ... import units
-from ...results.file_marks import MARK
-from .figures import SETTINGS
+from .figures import SETTINGS, FigureFormat, save_figure
 from .style import FAINT, GRID, INK
 
-ImageFormat = Literal["png", "svg", "pdf"]
 MAX_CELLS_WITH_LINES = 48  # per side; larger grids are drawn without lines
 SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches: a square and its margins
 CAPTION_LINE_HEIGHT, HEAD_HEIGHT, TITLE_LINE_HEIGHT = 0.135, 0.16, 0.2  # inches; HEAD_HEIGHT: above the title
+DPI = 200
 MARGIN = 0.008  # of a side: padding inside the frame, which would hide a column at the edge
 MIN_DEPTH = 0.45  # color saturation of a cell with few pairs, so that a diagonal stays visible
 
@@ -41,7 +39,7 @@ class PatternImage:
     causal: bool = False
 
 
-def render_patterns(squares: Sequence[PatternImage], title: str, form: ImageFormat, *, columns: int = 3) -> bytes:
+def render_patterns(squares: Sequence[PatternImage], title: str, form: FigureFormat, *, columns: int = 3) -> bytes:
     """Render the squares in this many columns, as the content of a file: the same bytes for the same input."""
     across = min(columns, len(squares))
     down = -(-len(squares) // across)
@@ -60,14 +58,7 @@ def render_patterns(squares: Sequence[PatternImage], title: str, form: ImageForm
             left, low = column * square_width + LEFT, height - head_height - (row + 1) * square_height + BOTTOM
             axes = figure.add_axes((left / width, low / height, SIDE / width, SIDE / height))
             _draw_square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
-        out = io.BytesIO()
-        metadata: dict[ImageFormat, dict[str, str | None]] = {
-            "png": {"Software": MARK},
-            "svg": {"Creator": MARK, "Date": None},
-            "pdf": {"Creator": MARK, "CreationDate": None, "Producer": None},
-        }
-        figure.savefig(out, format=form, dpi=200, metadata=metadata[form])
-    return out.getvalue()
+        return save_figure(figure, form, dpi=DPI)
 
 
 def colour_cells(coverage: Any, colour: str, *, causal: bool) -> Any:

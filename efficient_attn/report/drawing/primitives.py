@@ -13,7 +13,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from ...results.section import PlotKind
-from . import clipping
 from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_labels, thin_ticks
 from .panel_data import Line, PanelData
 from .style import FAINT, GRID, INK, LineStyle
@@ -40,7 +39,10 @@ def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> Non
             }
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
             axes.add_line(Line2D(line.x, line.y, **stroke))
-    clipping.draw_clipped(axes, panel, {line.label: make_artist_style(line.line_style) for line in panel.lines})
+        if line.reference is not None:
+            hollow = make_artist_style(line.line_style._replace(marker="s", hollow=True), "points")
+            axes.add_line(Line2D([line.reference], line.y, zorder=2.8, **hollow))
+    _draw_clipped(axes, panel)
 
 
 def draw_frame(axes: Axes, panel: PanelData) -> None:
@@ -59,6 +61,11 @@ def draw_frame(axes: Axes, panel: PanelData) -> None:
     for axis, axis_ticks in ((axes.xaxis, thin_ticks(panel.ticks, x_range, log=panel.log_x)), (axes.yaxis, ticks)):
         axis.set_ticks(list(axis_ticks), list(axis_ticks.values()))
         axis.set_minor_locator(NullLocator())
+    style_frame(axes)
+
+
+def style_frame(axes: Axes) -> None:
+    """Draw a light grid below the values, and axes on the left and at the bottom only."""
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(colors=FAINT, labelcolor=INK, length=3)
@@ -95,6 +102,20 @@ def _draw_bars(axes: Axes, line: Line, width: float) -> None:
     for x, y in zip(line.x, line.y, strict=True):
         line_style = {"facecolor": face, "edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
         axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **line_style))
+
+
+def _draw_clipped(axes: Axes, panel: PanelData) -> None:
+    """Draw a triangle at the edge for each point beyond it."""
+    assert panel.bounds is not None
+    low, high = panel.bounds
+    for line in panel.lines:
+        for marker, edge, x in (
+            ("^", high, [x for x, y in zip(line.x, line.y, strict=True) if y > high]),
+            ("v", low, [x for x, y in zip(line.x, line.y, strict=True) if y < low]),
+        ):
+            style = {**make_artist_style(line.line_style), "marker": marker, "markersize": 6.5, "linestyle": "none"}
+            if x:
+                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, zorder=4, **style))
 
 
 def make_artist_style(line_style: LineStyle, mark_type: PlotKind = "line") -> dict[str, Any]:

@@ -5,12 +5,11 @@ Labels are at the line ends if there is room, else in a legend below; in dot plo
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,13 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 
-from ...results.file_marks import MARK
 from .axes import compute_x_limits, thin_ticks
-from .figures import SETTINGS, Panel, wrap_label
+from .figures import SETTINGS, FigureFormat, Panel, save_figure, wrap_label
 from .primitives import draw_frame, draw_values, label_line_ends, make_artist_style
 from .style import FAINT, INK
 
-FigureFormat = Literal["pdf", "svg", "png"]
 MIN_WIDTH, MAX_WIDTH = 1.5, 20.0  # inches
 LARGE_TEXT_WIDTH = 4.5  # inches; wider figures have larger text
 TEXT_SIZES, CONFIG_TEXT_SIZE = (7.0, 8.0), 5.4  # points: text of narrow and wide figures; the configuration
@@ -47,14 +44,7 @@ def render_print_figure(
     resolved = replace(resolved, lines=tuple(sorted(resolved.lines, key=lambda line: -line.y[-1])))
     with matplotlib.rc_context(PRINT_SETTINGS | {"font.size": TEXT_SIZES[width >= LARGE_TEXT_WIDTH]}):
         figure = _make_figure(resolved if with_config else replace(resolved, config_text=""), width, bold)
-        out = io.BytesIO()
-        metadata: dict[FigureFormat, dict[str, str | None]] = {
-            "pdf": {"Creator": MARK, "Title": panel.title, "Subject": panel.config_text, "CreationDate": None},
-            "svg": {"Creator": MARK, "Title": panel.title, "Date": None},
-            "png": {"Software": MARK, "Title": panel.title, "Description": panel.config_text},
-        }
-        figure.savefig(out, format=form, dpi=DPI, metadata=metadata[form])
-    return out.getvalue()
+        return save_figure(figure, form, dpi=DPI, title=panel.title, subject=panel.config_text)
 
 
 def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
@@ -99,16 +89,11 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
 
 
 def _make_names(panel: Panel, size: float, most: float) -> list[str]:
-    """Label of each line; in dot plots wrapped at this many inches."""
+    """Label of each line, at most this many inches wide; in dot plots wrapped before options."""
     if panel.ylabel:
         return [f"{_truncate(line.label, size, most)}  {line.note}".rstrip() for line in panel.lines]
-    return [_wrap_name(line.label, size, most) for line in panel.lines]
-
-
-def _wrap_name(label: str, size: float, most: float) -> str:
-    """Wrap a label that is too wide, before options."""
-    lines = wrap_label(label, lambda text: _measure_width(text, size) <= most)
-    return "\n".join(_truncate(line, size, most) for line in lines)
+    wrapped = [wrap_label(line.label, lambda text: _measure_width(text, size) <= most) for line in panel.lines]
+    return ["\n".join(_truncate(part, size, most) for part in parts) for parts in wrapped]
 
 
 def _truncate(text: str, size: float, most: float) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from ...spec import list_names
 
@@ -45,6 +45,7 @@ class LineStyle(NamedTuple):
     hollow: bool
 
 
+LineStyles: TypeAlias = Mapping[str, LineStyle]  # by label
 NULL_STYLE = LineStyle(FAINT, "", (0, (4, 3)), False)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ... import units
 from .. import formatting
 from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import Decision
-from ..drawing.figures import Line, Panel
-from ..drawing.style import LineStyle
+from ..drawing.figures import Line, Panel, make_dot_plot
+from ..drawing.style import LineStyle, LineStyles
 from .selection import PlotRows
 
 CAPTION = (
@@ -19,33 +19,25 @@ CAPTION = (
 )
 
 
-def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_styles: Mapping[str, LineStyle]) -> Panel:
+def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], line_styles: LineStyles) -> Panel:
     """Draw crossovers sorted by length, shortest at the top; those without one are drawn at the longest length."""
-    crossovers = [(decision.label, decision.crossover) for decision in decisions if decision.crossover is not None]
+    crossovers = {decision.label: decision.crossover for decision in decisions if decision.crossover is not None}
     lengths = sorted({n for decision in decisions for n in decision.speedups})
-    ranked = sorted(crossovers, key=lambda pair: (-_rank_crossover(pair[1], lengths), pair[0]))
-    lines = tuple(
-        _make_line(label, crossover, float(y), lengths, line_styles[label])
-        for y, (label, crossover) in enumerate(ranked)
-    )
-    labels = formatting.join_words(label for label, _ in crossovers)
+    ranked = sorted(crossovers, key=lambda label: (-_rank_crossover(crossovers[label], lengths), label))
+    lines = [
+        _make_line(label, crossovers[label], float(y), lengths, line_styles[label]) for y, label in enumerate(ranked)
+    ]
+    labels = formatting.join_words(crossovers)
     baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
     mode, mode_text = plot_rows.config["mode"], plot_rows.format_mode()
-    return Panel(
-        name=formatting.make_slug("crossover", mode),
-        kind="crossover",
+    return make_dot_plot(
+        lines,
+        "count",
         title=f"Faster from: {mode_text}",
         caption=f"{CAPTION.format(baseline=baseline)} ({mode_text}).",
-        config_text=plot_rows.format_config(),
         alt=f"Shortest length from which {labels} are faster than {baseline}.",
         xlabel="context length" if mode == "decode" else "sequence length",
-        ylabel="",
-        unit="count",
-        lines=lines,
         ticks={float(n): units.short_length(n) for n in lengths},
-        log_y=False,
-        mark_type="points",
-        bounds=(-0.6, len(lines) - 0.4),
     )
 
 

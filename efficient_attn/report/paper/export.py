@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ...errors import UsageError
 from ...results.file_marks import MARK
 from .. import approximation_errors, select
-from ..drawing import print_figure, style
+from ..drawing import style
 from ..drawing.figures import Panel
+from ..drawing.print_figure import MAX_WIDTH, MIN_WIDTH, render_print_figure
 from ..gather import gather, join_notes
 from ..sections.tradeoffs import CostName
 from . import latex, selection
 from .paper_figures import PaperFigure, choose_figure
-from .selection import FigureSelection, PlotRows
+from .selection import PlotRows
 
 FigureName = Literal["speed", "memory", "front", "crossover", "loss"]
 FileFormat = Literal["pdf", "svg", "png", "tex"]
-FIGURE_NAMES: tuple[FigureName, ...] = get_args(FigureName)
-FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 COLUMN_INCHES = 3.3  # column width of most papers
 
 
 @dataclass(frozen=True, kw_only=True)
-class FigureRequest(FigureSelection):
+class FigureRequest:
     """A figure to export. width: of pictures, in inches. against: the cost axis of a Pareto front. show_config: whether
-    the picture shows the configuration. Raises `UsageError` for invalid values."""
+    the picture shows the configuration. only: specs or names of mechanisms, by default as many as fit. highlight: specs
+    or names to emphasize. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its
+    name. Raises `UsageError` for invalid values."""
 
     figure: FigureName
     file_format: FileFormat = "pdf"
     width: float = COLUMN_INCHES
     against: CostName = "time"
     show_config: bool = True
+    only: tuple[str, ...] = ()
+    highlight: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    filters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not print_figure.MIN_WIDTH <= self.width <= print_figure.MAX_WIDTH:
-            allowed = f"{print_figure.MIN_WIDTH:g} to {print_figure.MAX_WIDTH:g} inches"
+        if not MIN_WIDTH <= self.width <= MAX_WIDTH:
+            allowed = f"{MIN_WIDTH:g} to {MAX_WIDTH:g} inches"
             raise UsageError(f"plot: --width {self.width:.3g}in: the width must be {allowed}")
         if self.against != "time" and self.figure != "front":
             raise UsageError(f"plot: --against applies to --figure front only, not to --figure {self.figure}")
@@ -72,10 +77,13 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     list_rows = selection.list_compared_rows if figure.compares_outputs else selection.list_timed_rows
     plot_rows, alternatives = selection.choose_plot_rows(list_rows(filtered), figure.count, request.figure)
     baseline_labels = plot_rows.baseline_labels
-    labels, left_out = selection.choose_labels(figure.rank(plot_rows), request, figure.max_lines, baseline_labels)
+    ranked, only, highlight = figure.rank(plot_rows), request.only, request.highlight
+    labels, left_out = selection.choose_labels(
+        ranked, figure.max_lines, only=only, highlight=highlight, baseline_labels=baseline_labels
+    )
     paper_figure = figure.make(plot_rows, labels, line_styles)
-    shown_labels = [cells[0].text for cells in paper_figure.body] + [line.label for line in paper_figure.panel.lines]
-    shown_labels = list(dict.fromkeys(shown_labels))
+    lines = paper_figure.panel.lines
+    shown_labels = list(dict.fromkeys([cells[0].text for cells in paper_figure.body] + [line.label for line in lines]))
     valid_labels = [*shown_labels, *baseline_labels]
     highlighted = {label for text in request.highlight for label in selection.find_labels(text, valid_labels)}
     bold = frozenset(highlighted.intersection(shown_labels))
@@ -85,26 +93,21 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     note = join_notes(gathered.run_notes, plot_rows.rows["run_id"])
     config_text = ", ".join(filter(None, (note, plot_rows.format_config())))
     caption = _replace_labels(f"{paper_figure.caption} Measured: {config_text}.", names)
-    data = _render(paper_figure, request, names, bold, caption, config_text)
+    named = replace(paper_figure, panel=_apply_names(paper_figure.panel, names, bold, config_text), caption=caption)
+    data = _render(named, request, names, bold)
     options = tuple(dict.fromkeys(_format_options(plot_rows, alternative) for alternative in alternatives))
     return FigureFile(data, caption, config_text, tuple(labels), tuple(left_out), options)
 
 
-def _render(
-    figure: PaperFigure,
-    request: FigureRequest,
-    names: Mapping[str, str],
-    bold: frozenset[str],
-    caption: str,
-    config_text: str,
-) -> bytes:
+def _render(figure: PaperFigure, request: FigureRequest, names: Mapping[str, str], bold: frozenset[str]) -> bytes:
     if request.file_format == "tex":
-        label = f"tab:{request.figure}"
-        head = (f"{MARK}. Needs \\usepackage{{booktabs}} and \\usepackage{{textcomp}}.", config_text)
-        return latex.format_table(figure, names=names, caption=caption, label=label, bold=bold, head=head).encode()
-    panel, bold_names = _apply_names(figure.panel, names, bold, config_text), {names[label] for label in bold}
-    return print_figure.render_print_figure(
-        panel, request.file_format, width=request.width, bold=bold_names, with_config=request.show_config
+        packages = r"Needs \usepackage{booktabs} and \usepackage{textcomp}."
+        return latex.format_table(
+            figure, names, f"tab:{request.figure}", bold, head=(f"{MARK}. {packages}", figure.panel.config_text)
+        ).encode()
+    bold_names, show_config = {names[label] for label in bold}, request.show_config
+    return render_print_figure(
+        figure.panel, request.file_format, width=request.width, bold=bold_names, with_config=show_config
     )
 
 

@@ -47,18 +47,12 @@ def _escape_letter(letter: str) -> str:
 
 
 def format_table(
-    figure: PaperFigure,
-    *,
-    names: Mapping[str, str],
-    caption: str,
-    label: str,
-    bold: Collection[str],
-    head: Sequence[str],
+    figure: PaperFigure, names: Mapping[str, str], label: str, bold: Collection[str], head: Sequence[str]
 ) -> str:
     """Format the whole table. head: comment lines above it. label: for ``\\ref``."""
     columns = f"l{'r' * (len(figure.head) - 1)}"
     lines = [f"% {_format_comment(line)}" for line in head]
-    lines += [r"\begin{table}", r"  \centering", r"  \small", f"  \\caption{{{escape(caption)}}}"]
+    lines += [r"\begin{table}", r"  \centering", r"  \small", f"  \\caption{{{escape(figure.caption)}}}"]
     lines += [f"  \\label{{{label}}}", f"  \\begin{{tabular}}{{{columns}}}", r"    \toprule"]
     lines += [f"    {' & '.join(map(escape, figure.head))} \\\\", r"    \midrule"]
     for first, *rest in figure.body:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from ... import units
 from ...results.stats import Estimate
 from .. import formatting, select
-from ..answers.crossovers import format_crossover
+from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import Decision, choose_lengths
 from ..answers.pareto import classify_points, list_points
 from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR, compute_error_interval
-from ..drawing.figures import Panel
-from ..drawing.length_plots import SPEEDUP, LengthPlot, PlotContext, plan_length_plots
-from ..drawing.style import LineStyle
+from ..drawing.figures import Panel, PlotContext
+from ..drawing.length_plots import SPEEDUP, LengthPlot, plan_length_plots
+from ..drawing.style import LineStyles
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName
 from .crossover_figure import draw_crossovers
@@ -48,7 +48,7 @@ class FigureKind:
     mechanisms that decides between configurations. compares_outputs: whether it shows rows of fidelity, not times."""
 
     rank: Callable[[PlotRows], list[str]]
-    make: Callable[[PlotRows, Sequence[str], Mapping[str, LineStyle]], PaperFigure]
+    make: Callable[[PlotRows, Sequence[str], LineStyles], PaperFigure]
     max_lines: int = MAX_LINES
     compares_outputs: bool = False
     count_points: Callable[[PlotRows], int] | None = None
@@ -64,6 +64,16 @@ def choose_figure(name: str, against: CostName = "time") -> FigureKind:
         make, count_points = partial(_make_front_figure, against), partial(_count_inexact_points, against)
         return FigureKind(_rank_by_speedup, make, MAX_POINTS, count_points=count_points)
     return FIGURES[name]
+
+
+def _make_estimate_cell(
+    estimate: Estimate | None, format_value: Callable[[float], str] = units.number, suffix: str = ""
+) -> TableCell:
+    if estimate is None:
+        return TableCell(units.EMPTY)
+    has_interval = estimate.low is not None and estimate.high is not None
+    interval = f"{units.number(estimate.low)}{units.INTERVAL_DASH}{units.number(estimate.high)}" if has_interval else ""
+    return TableCell(format_value(estimate.value) + suffix, interval)
 
 
 # -- decision tables ------------------------------------------------------------------------------------------------
@@ -84,62 +94,55 @@ def _make_error_cell(decision: Decision) -> TableCell:
         return TableCell(NOT_MEASURED_TEXT)
     if decision.error < ROUNDING_ERROR:
         return TableCell(EXACT_TEXT)
-    return TableCell(units.number(decision.error), _format_interval(decision.error_interval))
+    return _make_estimate_cell(Estimate(decision.error, *(decision.error_interval or ())))
+
+
+def _make_decision_figure(
+    panel: Panel, head: Sequence[str], cells: Mapping[str, Sequence[TableCell]], decisions: Sequence[Decision]
+) -> PaperFigure:
+    """A figure of times or memory, with the approximation errors in its caption and in the last column.
+
+    head, cells: of the columns between the label and the error, cells by label. Of labels without a decision, the
+    baseline's, only full attention has a known error.
+    """
+    errors = {"full": TableCell(EXACT_TEXT)} | {decision.label: _make_error_cell(decision) for decision in decisions}
+    body = tuple(
+        (TableCell(label), *row, errors.get(label, TableCell(NOT_MEASURED_TEXT))) for label, row in cells.items()
+    )
+    caption = panel.caption + _describe_errors(decisions)
+    return PaperFigure(panel, caption, ("Mechanism", *head, "Error"), body)
 
 
 def _describe_errors(decisions: Sequence[Decision]) -> str:
     """Describe the approximation errors of mechanisms in a figure of times or memory."""
-    error_cells = [(decision.label, _make_error_cell(decision)) for decision in decisions]
-    measured = [f"{label} {cell.text}" for label, cell in error_cells if cell.text != NOT_MEASURED_TEXT]
-    unmeasured = [label for label, cell in error_cells if cell.text == NOT_MEASURED_TEXT]
+    error_texts = {decision.label: _make_error_cell(decision).text for decision in decisions}
+    measured = [f"{label} {text}" for label, text in error_texts.items() if text != NOT_MEASURED_TEXT]
+    unmeasured = [label for label, text in error_texts.items() if text == NOT_MEASURED_TEXT]
     inputs = formatting.join_words(dict.fromkeys(decision.error_on for decision in decisions if decision.error_on))
     text = f" Error against exact attention{f' ({inputs})' if inputs else ''}: {formatting.join_words(measured)}."
     unmeasured_text = f" Error not measured: {formatting.join_words(unmeasured)}."
     return (text if measured else "") + (unmeasured_text if unmeasured else "")
 
 
-def _format_interval(ends: tuple[float, float] | None) -> str:
-    return f"{units.number(ends[0])}{units.INTERVAL_DASH}{units.number(ends[1])}" if ends else ""
-
-
-def _make_estimate_cell(
-    estimate: Estimate | None, format_value: Callable[[float], str] = units.number, suffix: str = ""
-) -> TableCell:
-    if estimate is None:
-        return TableCell(units.EMPTY)
-    ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
-    return TableCell(format_value(estimate.value) + suffix, _format_interval(ends))
-
-
 # -- speed and memory -----------------------------------------------------------------------------------------------
 
 
-def _draw_over_length(
-    kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> Panel:
+def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> Panel:
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
-    (planned,) = plan_length_plots(setting, (kind,), PlotContext(line_styles, config_text=plot_rows.format_config()))
-    panel = planned.make_picture()
+    (plan,) = plan_length_plots(setting, (kind,), PlotContext(line_styles))
+    panel = plan.make_picture()
     assert isinstance(panel, Panel)
     return panel
 
 
-def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
-    decisions = _list_decisions(plot_rows, labels)
-    panel = _draw_over_length(SPEEDUP, plot_rows, labels, line_styles)
-    body = [
-        (
-            TableCell(decision.label),
-            *(_make_estimate_cell(decision.speedups.get(n), units.ratio) for n in plot_rows.lengths),
-            _make_error_cell(decision),
-        )
-        for decision in decisions
-    ]
+def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
+    decisions, lengths = _list_decisions(plot_rows, labels), plot_rows.lengths
     preposition = "After" if plot_rows.config["mode"] == "decode" else "At"
-    head = ("Mechanism", *(f"{preposition} {units.short_length(n)}" for n in plot_rows.lengths), "Error")
-    return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
+    head = [f"{preposition} {units.short_length(n)}" for n in lengths]
+    cells = {d.label: [_make_estimate_cell(d.speedups.get(n), units.ratio) for n in lengths] for d in decisions}
+    return _make_decision_figure(_draw_over_length(SPEEDUP, plot_rows, labels, line_styles), head, cells, decisions)
 
 
 def _choose_memory_kind(plot_rows: PlotRows) -> LengthPlot:
@@ -155,26 +158,20 @@ def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
     return last.sort_values(["seq_len", column, "label"], ascending=[False, True, True])["label"].tolist()
 
 
-def _make_memory_figure(
-    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> PaperFigure:
+def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     kind = _choose_memory_kind(plot_rows)
-    panel = _draw_over_length(kind, plot_rows, labels, line_styles)
-    groups = select.split_variants(plot_rows.rows)
-    baseline_labels = plot_rows.baseline_labels
+    arrays_by_label = select.split_variants(plot_rows.rows)
+    sizes = {
+        label: dict(zip(*select.sort_series(arrays, kind.column), strict=True))
+        for label, arrays in arrays_by_label.items()
+    }
+    lengths = choose_lengths({int(n) for label in labels for n in sizes[label]})
+    shown = [*sorted(label for label in plot_rows.baseline_labels if sizes[label]), *labels]
+    cells = {label: [TableCell(units.size(sizes[label].get(float(n)))) for n in lengths] for label in shown}
     decisions = {decision.label: decision for decision in plot_rows.decisions}
-    groups = {label: dict(zip(*select.sort_series(a, kind.column), strict=True)) for label, a in groups.items()}
-    lengths = choose_lengths({int(n) for label in labels for n in groups[label]})
-    body = []
-    for label in [*sorted(label for label in baseline_labels if groups[label]), *labels]:
-        is_exact = label == "full" and label in baseline_labels
-        error_cell = TableCell(EXACT_TEXT if is_exact else NOT_MEASURED_TEXT)
-        error_cell = _make_error_cell(decisions[label]) if label in decisions else error_cell
-        sizes = (TableCell(units.size(groups[label].get(float(n)))) for n in lengths)
-        body.append((TableCell(label), *sizes, error_cell))
-    head = ("Mechanism", *map(units.short_length, lengths), "Error")
-    caption = panel.caption + _describe_errors([decisions[label] for label in labels if label in decisions])
-    return PaperFigure(panel, caption, head, tuple(body))
+    panel = _draw_over_length(kind, plot_rows, labels, line_styles)
+    listed = [decisions[label] for label in labels if label in decisions]
+    return _make_decision_figure(panel, [units.short_length(n) for n in lengths], cells, listed)
 
 
 # -- fronts, crossovers, errors -------------------------------------------------------------------------------------
@@ -190,53 +187,42 @@ def _count_inexact_points(against: CostName, plot_rows: PlotRows) -> int:
 
 
 def _make_front_figure(
-    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
+    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles
 ) -> PaperFigure:
     assert plot_rows.decision_table is not None
     table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
-    length = table.lengths[-1]
-    ranked = classify_points(list_points(table, length, against))
-    panel = tradeoffs.make_pareto_panel(
-        table, against, ranked, PlotContext(line_styles, config_text=plot_rows.format_config())
-    )
-    exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
+    ranked = classify_points(list_points(table, table.lengths[-1], against))
+    panel = tradeoffs.make_pareto_panel(table, against, ranked, line_styles)
     status_texts = {"front": "on the front", "dominated": "dominated by ", "unclear": "not distinguishable from "}
-    body = tuple(
-        (
-            TableCell(p.point.label),
-            _make_estimate_cell(p.point.cost, units.ratio),
-            TableCell(EXACT_TEXT) if p.point.label in exact else _make_estimate_cell(p.point.error),
-            TableCell(status_texts[p.status] + (p.beaten_by[0] if p.beaten_by else "")),
-        )
-        for p in sorted(ranked, key=lambda p: p.point.cost.value)
-    )
-    head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Pareto front")
-    return PaperFigure(panel, panel.caption, head, body)
-
-
-def _make_crossover_figure(
-    plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]
-) -> PaperFigure:
-    decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
-    panel = draw_crossovers(plot_rows, decisions, line_styles)
     body = []
+    for p in sorted(ranked, key=lambda p: p.point.cost.value):
+        is_exact = p.point.error.value < ROUNDING_ERROR
+        error_cell = TableCell(EXACT_TEXT) if is_exact else _make_estimate_cell(p.point.error)
+        status_cell = TableCell(status_texts[p.status] + (p.beaten_by[0] if p.beaten_by else ""))
+        body.append((TableCell(p.point.label), _make_estimate_cell(p.point.cost, units.ratio), error_cell, status_cell))
+    head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Pareto front")
+    return PaperFigure(panel, panel.caption, head, tuple(body))
+
+
+def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
+    decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
+    cells = {}
     for decision in decisions:
-        assert decision.crossover is not None
-        estimate, low, high = decision.crossover.estimate, decision.crossover.low, decision.crossover.high
-        estimate_cell = TableCell(units.EMPTY)
-        if decision.crossover.kind == "from" and estimate is not None:
-            has_interval = low is not None and high is not None
-            estimate_cell = TableCell(
-                f"{estimate:.0f}", f"{low:.0f}{units.INTERVAL_DASH}{high:.0f}" if has_interval else ""
-            )
         length, longest = decision.longest_speedup or (0, None)
         longest_cell = _make_estimate_cell(longest, units.ratio, f" at {units.short_length(length)}")
-        crossover_cell = TableCell(format_crossover(decision.crossover))
-        body.append(
-            (TableCell(decision.label), crossover_cell, estimate_cell, longest_cell, _make_error_cell(decision))
-        )
-    head = ("Mechanism", "Faster from", "Interpolated", "Speedup at the longest", "Error")
-    return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
+        crossover = decision.crossover
+        assert crossover is not None
+        cells[decision.label] = (TableCell(format_crossover(crossover)), _show_interpolated(crossover), longest_cell)
+    head = ("Faster from", "Interpolated", "Speedup at the longest")
+    return _make_decision_figure(draw_crossovers(plot_rows, decisions, line_styles), head, cells, decisions)
+
+
+def _show_interpolated(crossover: Crossover) -> TableCell:
+    if crossover.kind != "from" or crossover.estimate is None:
+        return TableCell(units.EMPTY)
+    has_interval = crossover.low is not None and crossover.high is not None
+    interval = f"{crossover.low:.0f}{units.INTERVAL_DASH}{crossover.high:.0f}" if has_interval else ""
+    return TableCell(f"{crossover.estimate:.0f}", interval)
 
 
 def _rank_by_error(plot_rows: PlotRows) -> list[str]:
@@ -245,13 +231,13 @@ def _rank_by_error(plot_rows: PlotRows) -> list[str]:
     return [str(label) for label, mean in means.items() if mean >= ROUNDING_ERROR]
 
 
-def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: Mapping[str, LineStyle]) -> PaperFigure:
+def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
     # mechanisms that are exact up to rounding are named in the caption, not drawn
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
-    panel = approximation.make_dot_panel(piece, PlotContext(line_styles, config_text=plot_rows.format_config()))
+    panel = approximation.make_dot_panel(piece, line_styles)
     assert panel is not None
     errors = rows.groupby("label")["relative_error"].apply(list)
     body = []

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ... import units
 from ...errors import UsageError, make_unknown_error
 from ...spec import parse
 from .. import formatting, select
+from ..answers.crossovers import split_curves
 from ..answers.decision_table import Decision, DecisionTable, make_decision_tables
 from ..answers.requirements import MODES
 from ..gather import Frame
 
 FILTERS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline")
 FILTERS += ("mode", "causal", "inputs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureSelection:
-    """Mechanisms and rows of a figure. only: specs or names, by default as many as fit. highlight: specs or names to
-    emphasize. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its name.
-    """
-
-    only: tuple[str, ...] = ()
-    highlight: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    filters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,12 +78,10 @@ def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
 def list_timed_rows(rows: Frame) -> list[PlotRows]:
     """Return all timed configurations. rows: with labels and errors."""
     tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
-    plot_rows = []
-    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
-        for piece in setting.slices:
-            config = setting.key | {"mode": piece.mode, "causal": piece.causal}
-            plot_rows.append(PlotRows(config, piece.rows, setting.baseline, tables.get(select.make_config_key(config))))
-    return plot_rows
+    return [
+        PlotRows(config, curve_rows, baseline, tables.get(select.make_config_key(config)))
+        for config, baseline, curve_rows in split_curves(rows)
+    ]
 
 
 def list_compared_rows(rows: Frame) -> list[PlotRows]:
@@ -159,23 +146,28 @@ def _matches_name(label: str, text: str) -> bool:
 
 
 def choose_labels(
-    ranked: Sequence[str], selection: FigureSelection, max_lines: int, baseline_labels: Collection[str] = ()
+    ranked: Sequence[str],
+    max_lines: int,
+    *,
+    only: Sequence[str] = (),
+    highlight: Sequence[str] = (),
+    baseline_labels: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Return the labels to show and those left out, both as ranked.
+    """Return the labels to show and those left out, both as ranked. only, highlight: specs or names.
 
     Without ``only``, the highlighted ones are shown, and the first others up to max_lines. baseline_labels are always
     shown, so that naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
     """
     valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
-    requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
-    if selection.only and not requested.intersection(ranked):
+    requested = {label for text in only for label in find_labels(text, valid_labels)}
+    if only and not requested.intersection(ranked):
         raise UsageError(
             f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
     highlightable = requested.union(baseline_labels) if requested else valid_labels
-    highlighted = {label for text in selection.highlight for label in find_labels(text, highlightable)}
+    highlighted = {label for text in highlight for label in find_labels(text, highlightable)}
     chosen = highlighted.intersection(ranked)
     others = [label for label in ranked if label not in chosen]
     selected = requested or chosen.union(others[: max(0, max_lines - len(chosen))])

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ... import units
 from ...results.section import Section
-from ...spec import format_label
 from ...units import Unit
-from .. import formatting, select
-from ..drawing import length_plots
-from ..gather import Frame
+from .. import select
+from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .alignments import plan_alignments
-from .learning_curves import DISTANCE_PREFIX, LENGTH_PREFIX, list_column_numbers, plan_curves
+from .learning_curves import list_distance_columns, list_length_columns, plan_curves
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .trained_scores import (
     BITS_METRIC,
@@ -45,27 +41,20 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     rows = filter_trained(section_data.rows)
     # the setting's batch is that of timed calls; the batch of training is listed by task
     rows = rows.assign(batch=None)
-    fill = partial(_fill_block, swap_errors=_find_swap_errors(section_data.rows))
     intro = INTRO + (LOWER_IS_BETTER_NOTE if (rows["metric"] == BITS_METRIC).any() else "")
-    return Chapter(section.title, intro, make_blocks(rows, section_data, fill))
+    return Chapter(section.title, intro, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(
-    block: SectionBlock,
-    setting: select.SettingRows,
-    context: length_plots.PlotContext,
-    swap_errors: dict[str, dict[str, float]],
-) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     tests = [test for test in list_tests(setting.rows) if test.scored_results]
     if not tests:
         return
     labels = order_labels(tests)
     block.tables += [_make_table(tests, labels), _make_training_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
-    block.tables += _compare_with_swapping(tests, labels, swap_errors)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.plans += [*plan_curves(test, context), *plan_alignments(test, context)]
+        block.plans += plan_curves(test, context)
 
 
 # -- scores --------------------------------------------------------------------------------------------------------
@@ -73,17 +62,19 @@ def _fill_block(
 
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
     """A row per mechanism and a column per test, after rows of computed scores."""
-    body = [_show_computed(name, tests, find) for name, find in COMPUTED_SCORES]
-    body = [row for row in body if any(cell.text != units.EMPTY for cell in row[1:])]
+    body = []
+    for name in ("chance", "majority", "shortcut"):
+        if any(name in test.computed_scores for test in tests):
+            scores = (show_value(test.computed_scores.get(name), test.unit) for test in tests)
+            body.append([ReportCell(name, mark="null"), *scores])
     for label in labels:
-        results = [next((result for result in test.results if result.label == label), None) for test in tests]
+        results = [test.find(label) for test in tests]
         is_baseline = any(result is not None and result.is_baseline for result in results)
         body.append([show_label(label, is_baseline=is_baseline), *map(_show_result, tests, results)])
     seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
     seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
-    note = [test.describe_ranking() for test in tests] + [
-        _describe_reach(test, result) for test in tests for result in test.scored_results
-    ]
+    note = [test.describe_ranking() for test in tests]
+    note += [_describe_reach(test, result) for test in tests for result in test.scored_results]
     caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
 
@@ -93,34 +84,6 @@ def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCe
         return ReportCell(units.EMPTY)
     cell = result.show_score()
     return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
-
-
-def _make_first_value(column: str) -> Callable[[LearningTest], float | None]:
-    return lambda test: next((float(x) for x in test.list_values(column)), None)
-
-
-def _find_majority(test: LearningTest) -> float | None:
-    """The majority score, if other than chance."""
-    majority = _make_first_value("train.majority")(test)
-    return None if majority is None or majority == _make_first_value("train.chance")(test) else majority
-
-
-def _find_shortcut(test: LearningTest) -> float | None:
-    shortcut = test.find_shortcut()
-    return shortcut[0] if shortcut else None
-
-
-COMPUTED_SCORES: tuple[tuple[str, Callable[[LearningTest], float | None]], ...] = (
-    ("chance", _make_first_value("train.chance")),
-    ("majority", _find_majority),
-    ("shortcut", _find_shortcut),
-)
-
-
-def _show_computed(
-    name: str, tests: Sequence[LearningTest], find: Callable[[LearningTest], float | None]
-) -> list[ReportCell]:
-    return [ReportCell(name, mark="null"), *(show_value(find(test), test.unit) for test in tests)]
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
@@ -139,20 +102,15 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
     """Training settings, one row per test."""
     body = []
     for test in tests:
-        shortcut = (test.find_shortcut() or (0.0, ""))[1] or (
-            REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
-        )
-        rates = sorted(
-            {x for result in test.scored_results for x in result.scored_attempts["train.learning_rate"].tolist()}
-        )
+        _, shortcut = test.find_shortcut() or (0.0, "")
+        if not shortcut:
+            shortcut = REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
+        attempts = [result.scored_attempts for result in test.scored_results]
+        rates = sorted({rate for rows in attempts for rate in rows["train.learning_rate"].tolist()})
         texts = (test.name, test.metric, shortcut, ", ".join(f"{rate:g}" for rate in rates))
-        counts = ("parameters", "train.budget", "train.batch", "train.examples")
-        seeds = [len(result.best_attempts) for result in test.scored_results]
-        cells = [
-            ReportCell(_format_span(values), float(max(values)))
-            for values in (*map(test.list_values, counts), seeds)
-            if values
-        ]
+        counts = [test.list_values(name) for name in ("parameters", "train.budget", "train.batch", "train.examples")]
+        counts.append([len(result.best_attempts) for result in test.scored_results])
+        cells = [ReportCell(_format_span(values), float(max(values))) for values in counts if values]
         body.append([*map(ReportCell, texts), *cells])
     head = ("Task", "Scored by", "Shortcut", "Learning rates tried")
     head += ("Parameters", "Steps", "Examples a step", "Examples of the test", "Seeds")
@@ -168,26 +126,24 @@ def _format_span(values: Iterable[Any]) -> str:
 def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     """All trained models, including the selected ones."""
     body = []
-    for test in tests:
-        for result in test.scored_results:
-            for row in result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable").to_dict(
-                "records"
-            ):
-                rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
-                texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
-                cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
-                cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
-                counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
-                body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
+    pairs = [(test, result) for test in tests for result in test.scored_results]
+    for test, result in pairs:
+        attempts = result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable")
+        for row in attempts.to_dict("records"):
+            rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
+            texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
+            cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
+            cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
+            counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
+            body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
     head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
     head += ("In attention", "In all else", "In embeddings")
     note = (
         "'grid': learning rates of all mechanisms; 'beyond' and 'longer': a rate outside the grid and twice the steps, "
         "if nothing was learned; 'best': further seeds with the best settings. The last three columns count parameters."
     )
-    return drop_empty_columns(
-        ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
-    )
+    table = ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
+    return drop_empty_columns(table)
 
 
 # -- by length and distance ----------------------------------------------------------------------------------------
@@ -196,15 +152,12 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
 def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:
     """Scores at other lengths than in training, and by distance of the answer, if there are several."""
     for test in tests:
-        lengths = list_column_numbers(test, LENGTH_PREFIX)
-        if lengths:
-            columns = {n: f"{LENGTH_PREFIX}{n}" for n in lengths} | {test.length: "train.score"}
+        if columns := list_length_columns(test):
             heads = {f"length {n}": columns[n] for n in sorted(columns)}
             caption = f"{test.heading}: by the length of the tests, trained at {test.length}"
             yield _make_spread_table(caption, test, labels, heads, test.unit)
-        edges = list_column_numbers(test, DISTANCE_PREFIX)
-        if len(edges) > 1:
-            heads = {f"{format_distance_range(edge)} back": f"{DISTANCE_PREFIX}{edge}" for edge in edges}
+        if columns := list_distance_columns(test):
+            heads = {f"{format_distance_range(edge)} back": name for edge, name in columns.items()}
             yield _make_spread_table(f"{test.name}: accuracy by distance of the answer", test, labels, heads, "share")
 
 
@@ -223,47 +176,3 @@ def format_distance_range(edge: int) -> str:
     """Range of distances of a column: at most ``edge``, and more than half of it."""
     low = edge // 2 + 1
     return str(edge) if low >= edge else f"{low}{units.INTERVAL_DASH}{edge}"
-
-
-# -- swapped and trained -----------------------------------------------------------------------------------------------
-
-
-def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
-    """Mean divergence from the unmodified model after swapping attention, by measure and inputs, and by spec."""
-    errors_by_measure: dict[str, dict[str, float]] = {}
-    swap_rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna() & rows["budget"].isna()]
-    for column, measure in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
-        measured = swap_rows[swap_rows[column].notna()] if column in swap_rows else swap_rows[:0]
-        for (inputs, length), group in measured.groupby(["inputs", "seq_len"], sort=True):
-            specs = [format_label(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
-            means = group[column].groupby(specs).mean()
-            errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = {
-                str(k): float(v) for k, v in means.items()
-            }
-    return errors_by_measure
-
-
-def _compare_with_swapping(
-    tests: Sequence[LearningTest], labels: Sequence[str], swap_errors: dict[str, dict[str, float]]
-) -> Iterator[ReportTable]:
-    """Scores after swapping and after training, for mechanisms with both."""
-    specs = {}
-    for result in (result for test in tests for result in test.results):
-        first = result.rows.iloc[0]
-        specs[result.label] = format_label(first["variant"], first["backend"])
-    common_labels = [label for label in labels if any(specs[label] in means for means in swap_errors.values())]
-    if not common_labels:
-        return
-    body = []
-    for label in common_labels:
-        error_cells = [show_value(means.get(specs[label])) for means in swap_errors.values()]
-        results = [next((result for result in test.results if result.label == label), None) for test in tests]
-        body.append([ReportCell(label), *error_cells, *map(_show_result, tests, results)])
-    note = "Swapped: a trained model without further training. Learned: a model trained from scratch."
-    head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
-    yield ReportTable(
-        f"Swapped and learned: {formatting.format_count(len(common_labels), 'mechanism')} with both results",
-        head,
-        body,
-        note=note,
-    )

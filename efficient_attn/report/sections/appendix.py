@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,27 +25,24 @@ def list_missing(rows: Frame, cpus: dict[str, str]) -> ReportTable | None:
     varying_columns = [
         name for name in select.SETTING_COLUMNS if name == "device" or rows[name].nunique(dropna=False) > 1
     ]
-    common_setting = formatting.format_setting(
-        {n: rows[n].iloc[0] for n in select.SETTING_COLUMNS if n not in varying_columns}, cpus
-    )
+    common = {name: rows[name].iloc[0] for name in select.SETTING_COLUMNS if name not in varying_columns}
+    common_setting = formatting.format_setting(common, cpus)
     body = []
     for shared, lengths, names in _group_missing(missing):
         setting_text = formatting.format_setting({name: shared[name] for name in varying_columns}, cpus)
         body.append(_format_missing(shared, lengths, names, setting_text))
     caption = f"{formatting.format_count(len(missing), 'case')} of {len(rows)} did not give a result"
     head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
-    return ReportTable(
-        caption, head, body, text_columns=7, note=f"All of them: {common_setting}." if common_setting else ""
-    )
+    note = f"All of them: {common_setting}." if common_setting else ""
+    return ReportTable(caption, head, body, text_columns=7, note=note)
 
 
 def _group_missing(missing: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
     """Group failed rows: yield their common values, lengths, and number of cases per variant."""
     shared_columns = [*select.SETTING_COLUMNS, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
     lengths_by_case: dict[tuple[Any, ...], list[Any]] = {}
-    for *values, length in zip(
-        *(missing[name].tolist() for name in [*shared_columns, "label", "seq_len"]), strict=True
-    ):
+    columns = (missing[name].tolist() for name in (*shared_columns, "label", "seq_len"))
+    for *values, length in zip(*columns, strict=True):
         values_key = tuple(value if units.is_present(value) else None for value in values)
         lengths_by_case.setdefault(values_key, []).append(length)
     groups: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -61,15 +58,9 @@ def _format_missing(
 ) -> list[ReportCell]:
     task = shared["task"] if shared["mode"] in (None, "train") else None
     layer = None if shared["layer"] is None else f"layer {int(shared['layer'])}"
-    description = ", ".join(
-        filter(None, (task, formatting.format_slice(shared["mode"], shared["causal"]), shared["inputs"], layer))
-    )
-    texts = [
-        shared["status"],
-        ", ".join(names),
-        description or units.EMPTY,
-        ", ".join(map(str, lengths)) or units.EMPTY,
-    ]
+    parts = (task, formatting.format_slice(shared["mode"], shared["causal"]), shared["inputs"], layer)
+    description, lengths_text = ", ".join(filter(None, parts)), ", ".join(map(str, lengths))
+    texts = [shared["status"], ", ".join(names), description or units.EMPTY, lengths_text or units.EMPTY]
     cases, reason = sum(names.values()), shared["reason"] or "no reason was given"
     return [*map(ReportCell, texts), ReportCell(str(cases), cases), ReportCell(setting_text), ReportCell(reason)]
 
@@ -104,19 +95,16 @@ def list_rows(rows: Frame) -> RowListing:
     count = len(rows)
     if count > MOST_ROWS:
         rows = aggregate_rows(rows)
-    constant, varying = [], []
-    for name in rows.columns:
-        values = rows[name]
-        if name in ALWAYS_LISTED and values.notna().any():
-            varying.append(name)
-        elif name != "case_key" and values.notna().any():
-            is_constant = values.nunique(dropna=False) == 1 and len(rows) > 1
-            (constant if is_constant else varying).append(name)
-    columns = [_format_values(rows[name]) for name in varying]
-    cells = [list(row) for row in zip(*columns, strict=True)]
-    return RowListing(
-        varying, cells, [(name, _format_values(rows[name].head(1))[0]) for name in constant], count, count > MOST_ROWS
-    )
+    listed = [name for name in rows.columns if name != "case_key" and rows[name].notna().any()]
+    constant = [name for name in listed if name not in ALWAYS_LISTED and len(rows) > 1 and _is_constant(rows[name])]
+    varying = [name for name in listed if name not in constant]
+    cells = [list(row) for row in zip(*(_format_values(rows[name]) for name in varying), strict=True)]
+    constants = [(name, _format_values(rows[name].head(1))[0]) for name in constant]
+    return RowListing(varying, cells, constants, count, count > MOST_ROWS)
+
+
+def _is_constant(values: FrameColumn) -> bool:
+    return bool(values.nunique(dropna=False) == 1)
 
 
 # columns by which rows are aggregated: the first with few enough groups, else the last
@@ -128,13 +116,12 @@ AGGREGATION_KEYS = (
 )
 
 
-def _group_by(rows: Frame, names: Sequence[str]) -> Any:
-    return rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
-
-
 def aggregate_rows(rows: Frame) -> Frame:
     """Aggregate rows: number of rows, range of lengths, and medians."""
-    groupings = [_group_by(rows, names) for names in AGGREGATION_KEYS]
+    groupings = [
+        rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
+        for names in AGGREGATION_KEYS
+    ]
     groups = next((table for table in groupings if table.ngroups <= MOST_ROWS), groupings[-1])
     medians = groups[list(MEDIAN_COLUMNS)].median()
     lengths = groups["seq_len"].agg(["min", "max"])
@@ -161,9 +148,8 @@ def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> Rep
         return None
     facts_by_environment = [dict(flat) for flat in runs_by_environment]
     body = [[ReportCell(key), *(ReportCell(d.get(key, units.EMPTY)) for d in facts_by_environment)] for key in keys]
-    return ReportTable(
-        "Environment", ("What", *(", ".join(names) for names in runs_by_environment.values())), body, text_columns=99
-    )
+    head = ("What", *map(", ".join, runs_by_environment.values()))
+    return ReportTable("Environment", head, body, text_columns=99)
 
 
 def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
@@ -179,11 +165,6 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
 
 def describe_session(session: dict[str, Any]) -> dict[str, Any]:
     """How to reproduce a session: command, suite, version and times."""
-    return {
-        "run": session["run"],
-        "command": format_command(session.get("command")),
-        "suite_text": str(session.get("suite_text") or "").strip("\n"),
-        "version": session.get("version"),
-        "started": session.get("started"),
-        "finished": session.get("finished"),
-    }
+    known = {name: session.get(name) for name in ("run", "version", "started", "finished")}
+    suite_text = str(session.get("suite_text") or "").strip("\n")
+    return known | {"command": format_command(session.get("command")), "suite_text": suite_text}

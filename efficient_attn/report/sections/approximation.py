@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pandas as pd
 
@@ -13,12 +12,10 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
-from ..drawing import length_plots
-from ..drawing.axes import compute_log_limits, make_y_ticks
-from ..drawing.figures import Line, Panel
+from ..drawing.figures import Line, Panel, PlotContext, make_dot_plot
 from ..drawing.panel_data import make_point
-from ..drawing.style import NULL_STYLE
-from ..gather import Frame, FrameColumn
+from ..drawing.style import NULL_STYLE, LineStyles
+from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
@@ -37,12 +34,15 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for piece in select.slice_fidelity(setting.rows):
         tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in tables if table]
-        panels = (make_dot_panel(piece, context), _make_layer_panel(piece, context))
-        block.plans += [length_plots.plan_panel(panel) for panel in panels if panel]
+        name_parts = (piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix)
+        for kind, make in (("loss", make_dot_panel), ("error", _make_layer_panel)):
+            if panel := make(piece, context.line_styles):
+                name = formatting.make_slug(kind, *name_parts)
+                block.plans.append(context.plan_panel(name, kind, panel))
 
 
 def _describe_slice(piece: select.Slice) -> str:
@@ -79,31 +79,22 @@ def _make_table(piece: select.Slice) -> ReportTable:
         line += [show_value(clamped[line[0].text]), show_value(worst[line[0].text])]
     note = "An approximation is useful only if its error is well below those of both trivial predictors (null)."
     head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against its reference (worst)")
-    return drop_empty_columns(
-        ReportTable(
-            f"Distance from exact attention{_format_suffix(piece)}{_describe_averaging(rows)}", head, body, note=note
-        )
-    )
+    caption = f"Distance from exact attention{_format_suffix(piece)}{_describe_averaging(rows)}"
+    return drop_empty_columns(ReportTable(caption, head, body, note=note))
 
 
 def _make_weight_table(piece: select.Slice) -> ReportTable | None:
     """Comparison of attention weights with those of exact attention; None if not measured."""
-    table = drop_empty_columns(
-        ReportTable(
-            "",
-            ("Variant", "Budget", *WEIGHT_COLUMN_HEADINGS),
-            _average_by_variant(piece.rows, WEIGHT_COLUMN_HEADINGS),
-            note=_describe_weight_rows(piece),
-        )
-    )
     caption = f"Weights{_format_suffix(piece)}{_describe_averaging(piece.rows)}"
-    return replace(table, caption=caption) if set(table.head) & set(WEIGHT_COLUMN_HEADINGS) else None
+    head, body = ("Variant", "Budget", *WEIGHT_COLUMN_HEADINGS), _average_by_variant(piece.rows, WEIGHT_COLUMN_HEADINGS)
+    table = drop_empty_columns(ReportTable(caption, head, body, note=_describe_weight_rows(piece)))
+    return table if set(table.head) & set(WEIGHT_COLUMN_HEADINGS) else None
 
 
 def _average_by_variant(rows: Frame, columns: Mapping[str, str]) -> list[list[ReportCell]]:
     """A row per variant with its budget and means; by budget, smallest error first."""
-    selected = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older runs lack some columns
-    selected = selected.loc[:, ~selected.columns.duplicated()]
+    names = dict.fromkeys(["label", "relative_error", *columns.values()])
+    selected = rows.reindex(columns=list(names))  # older runs lack some columns
     means = selected.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
     budgets = select.find_budgets(rows)
     lines = []
@@ -158,54 +149,39 @@ def _format_suffix(piece: select.Slice) -> str:
 MAX_DOTS = 30  # rows of a plot with readable names
 
 
-def make_dot_panel(piece: select.Slice, context: length_plots.PlotContext) -> Panel | None:
+def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
     """Dot plot of mean errors with intervals over layers, smallest below; trivial predictors as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
-    means = sorted(
-        ((sum(layer_errors) / len(layer_errors), str(label), layer_errors) for label, layer_errors in errors.items()),
-        reverse=True,
-    )
-    exact = [label for mean, label, _ in means if mean < ROUNDING_ERROR]
-    drawn = list(reversed([variant for variant in means if variant[0] >= ROUNDING_ERROR][:MAX_DOTS]))
+    means = sorted(((sum(by_layer) / len(by_layer), str(label), by_layer) for label, by_layer in errors.items()))
+    exact = [label for mean, label, _ in reversed(means) if mean < ROUNDING_ERROR]
+    inexact = means[len(exact) :]
+    drawn = inexact[-MAX_DOTS:]
     if not drawn:
         return None
-    lines = tuple(_make_dot(float(i), *variant, context) for i, variant in enumerate(drawn))
-    values = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
-    bands = _find_null_bands(piece.rows)
-    slice_text, limits = _describe_slice(piece), compute_log_limits([*values, *(end for band in bands for end in band)])
-    omitted = len(means) - len(exact) - len(drawn)
-    notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
-    notes += (
-        f" Not drawn: {formatting.format_count(omitted, 'variant')} with smaller errors; they are in the table."
-        if omitted
-        else ""
-    )
-    return Panel(
-        name=formatting.make_slug(
-            "loss", piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix
-        ),
-        kind="loss",
+    lines = []
+    for y, (mean, label, by_layer) in enumerate(drawn):
+        low, high = compute_error_interval(by_layer)
+        error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
+        lines.append(make_point(label, line_styles[label], error, Estimate(float(y)), units.number(mean)))
+    bands, slice_text = _find_null_bands(piece.rows), _describe_slice(piece)
+    notes = _describe_exact(exact)
+    if omitted := len(inexact) - len(drawn):
+        variants = formatting.format_count(omitted, "variant")
+        notes += f" Not drawn: {variants} with smaller errors; they are in the table."
+    return make_dot_plot(
+        lines,
+        "error",
         title=f"Relative error: {slice_text}" if slice_text else "Relative error",
-        config_text=context.config_text,
         caption=f"Error against exact attention ({slice_text}), mean and 95% interval over layers. Bands: errors of "
         f"predicting the mean of v and zero, over layers.{notes}",
         xlabel="relative error",
-        ylabel="",
-        unit="error",
-        lines=lines,
-        ticks={limits[0]: "", limits[1]: "", **make_y_ticks("error", *limits)},
-        log_y=False,
-        mark_type="points",
         bands=bands,
-        bounds=(-0.6, len(lines) - 0.4),
         alt=f"Error against exact attention for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
-def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], context: length_plots.PlotContext) -> Line:
-    low, high = compute_error_interval(errors)
-    error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
-    return make_point(label, context.line_styles[label], error, Estimate(y), units.number(mean))
+def _describe_exact(labels: Sequence[str]) -> str:
+    return f" Exact up to rounding, so not drawn: {formatting.join_words(labels)}." if labels else ""
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
@@ -214,7 +190,7 @@ def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
-def _make_layer_panel(piece: select.Slice, context: length_plots.PlotContext) -> Panel | None:
+def _make_layer_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
     """Plot of relative error by layer, with trivial predictors; None if all variants are exact."""
     rows = piece.rows
     top = rows.groupby("label")["relative_error"].transform("max")
@@ -224,46 +200,35 @@ def _make_layer_panel(piece: select.Slice, context: length_plots.PlotContext) ->
         return None
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
-    lines = tuple(_make_line(part, context) for _, part in drawn.groupby("label", sort=False)) + _make_null_lines(drawn)
+    lines = [_make_line(part, line_styles) for _, part in drawn.groupby("label", sort=False)]
+    lines += _make_null_lines(drawn)
     slice_text = _describe_slice(piece)
-    notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
     return Panel(
-        name=formatting.make_slug(
-            "error", piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix
-        ),
-        kind="error",
         title=f"Error: {slice_text}" if slice_text else "Error",
-        config_text=context.config_text,
-        caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors.{notes}",
+        caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors."
+        + _describe_exact(exact),
         xlabel="layer",
         ylabel="relative error",
         unit="error",
-        lines=lines,
+        lines=tuple(lines),
         ticks={float(i): "all" if layer < 0 else str(int(layer)) for layer, i in places.items()},
         log_x=False,
         alt=f"Relative error by layer for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
-def _make_line(rows: Frame, context: length_plots.PlotContext) -> Line:
-    label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
-    x, y = _as_floats(rows["place"]), _as_floats(rows["relative_error"])
-    return Line(label, context.line_styles[label], x, y, note=units.number(mean))
+def _make_line(rows: Frame, line_styles: LineStyles) -> Line:
+    label, errors = rows["label"].iloc[0], rows["relative_error"]
+    return Line(label, line_styles[label], rows["place"].tolist(), errors.tolist(), note=units.number(errors.mean()))
 
 
-def _make_null_lines(rows: Frame) -> tuple[Line, ...]:
+def _make_null_lines(rows: Frame) -> list[Line]:
     """The dashed lines: predicting zero, and the mean of v where it was measured."""
     places = sorted(rows["place"].unique())
-    span = (places[0] - 0.3, places[-1] + 0.3)
-    lines = [Line("null: zero", NULL_STYLE, span, (1.0, 1.0), note="1")]
+    lines = [Line("null: zero", NULL_STYLE, (places[0] - 0.3, places[-1] + 0.3), (1.0, 1.0), note="1")]
     mean = rows[rows["mean_value_error"] > 0].groupby("place")["mean_value_error"].median()
     if len(mean):
-        note = units.number(mean.mean())
-        x = _as_floats(mean.index) if len(mean) > 1 else (mean.index[0] - 0.3, mean.index[0] + 0.3)
-        value = _as_floats(mean) if len(mean) > 1 else (mean.iloc[0],) * 2
-        lines.append(Line("null: mean of v", NULL_STYLE, x, value, note=note))
-    return tuple(lines)
-
-
-def _as_floats(values: FrameColumn) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+        x, y = mean.index.tolist(), mean.tolist()
+        x, y = (x, y) if len(x) > 1 else ([x[0] - 0.3, x[0] + 0.3], y * 2)
+        lines.append(Line("null: mean of v", NULL_STYLE, x, y, note=units.number(mean.mean())))
+    return lines

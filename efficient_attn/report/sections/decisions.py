@@ -10,12 +10,12 @@ from ... import units
 from .. import approximation_errors, formatting, tables
 from ..answers import crossovers
 from ..answers.decision_table import Decision, DecisionTable
+from ..answers.requirements import MODES
 from ..tables import ReportCell, ReportTable
-from .section_blocks import Chapter, SectionBlock, SectionData
+from .section_blocks import Chapter, SectionBlock, SectionData, get_device
 
 TITLE, ANCHOR = "What to use", "decide"
 MAX_OPEN_TABLES, MAX_TABLES, MOST_LINES = 5, 24, 50
-MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")
 INTRO = (
     "A speedup is the paired ratio of the baseline's time over the mechanism's, with its 95% interval in brackets: "
     "\u25b2 the interval lies above 1, \u25bc below 1, \u2248 it contains 1. 'Faster from' is the length from which on "
@@ -36,11 +36,10 @@ def make_chapter(decision_tables: Sequence[DecisionTable], section_data: Section
     blocks: dict[str, SectionBlock] = {}
     open_kinds: set[tuple[str, bool]] = set()
     for decision_table in ordered[:MAX_TABLES]:
-        title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
-        block, kind = (
-            blocks.setdefault(title, _make_block(title, decision_table)),
-            (decision_table.config["mode"], decision_table.config["causal"]),
-        )
+        config = decision_table.config
+        title = formatting.format_setting(dict(config), section_data.cpus)
+        block = blocks.setdefault(title, SectionBlock(title, device=get_device(config)))
+        kind = config["mode"], config["causal"]
         table = _make_table(decision_table, f"against {decision_table.baseline}" if several else "")
         block.tables.append(replace(table, folded=kind in open_kinds or len(open_kinds) >= MAX_OPEN_TABLES))
         open_kinds.add(kind)
@@ -51,14 +50,9 @@ def make_chapter(decision_tables: Sequence[DecisionTable], section_data: Section
     return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
-def _make_block(title: str, decision_table: DecisionTable) -> SectionBlock:
-    device = decision_table.config["device"]
-    return SectionBlock(title, device=str(device) if units.is_present(device) else None)
-
-
 def _make_sort_key(decision_table: DecisionTable) -> tuple[int, ...]:
     mode = decision_table.config["mode"]
-    mode_rank = MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER)
+    mode_rank = MODES.index(mode) if mode in MODES else len(MODES)
     return mode_rank, -len(decision_table.decisions), -len(decision_table.lengths), -decision_table.lengths[-1]
 
 
@@ -69,27 +63,19 @@ def _make_table(decision_table: DecisionTable, setting_text: str) -> ReportTable
     speedups = [f"{'After' if mode == 'decode' else 'At'} {units.short_length(n)}" for n in decision_table.lengths]
     head = ("Mechanism", "Faster from", *speedups, "Relative error", "Memory", "State")
     body = [_make_row(decision, decision_table) for decision in decision_table.decisions[:MOST_LINES]]
-    return tables.drop_empty_columns(
-        ReportTable(
-            caption, head, body, note=_make_note(decision_table), wrapped=("Faster from", "Relative error"), mode=mode
-        )
-    )
+    wrapped, note = ("Faster from", "Relative error"), _make_note(decision_table)
+    return tables.drop_empty_columns(ReportTable(caption, head, body, note=note, wrapped=wrapped, mode=mode))
 
 
 def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportCell]:
     cells = [ReportCell(decision.label), _show_crossover(decision)]
     cells += [_show_speedup(decision, length) for length in decision_table.lengths]
-    cells.append(
-        ReportCell(
-            decision.error_text if decision.error is not None else approximation_errors.NOT_MEASURED_TEXT,
-            decision.error,
-        )
-    )
-    at_other_length = decision.memory_length is not None and decision.memory_length != decision_table.lengths[-1]
-    memory = units.ratio(decision.memory_ratio) + (
-        f" at {units.short_length(decision.memory_length)}" if at_other_length else ""
-    )
-    return [*cells, ReportCell(memory, decision.memory_ratio), _show_state(decision)]
+    error_text = approximation_errors.NOT_MEASURED_TEXT if decision.error is None else decision.error_text
+    memory, memory_length = units.ratio(decision.memory_ratio), decision.memory_length
+    if memory_length not in (None, decision_table.lengths[-1]):
+        memory += f" at {units.short_length(memory_length)}"
+    cells += [ReportCell(error_text, decision.error), ReportCell(memory, decision.memory_ratio)]
+    return [*cells, _show_state(decision)]
 
 
 def _show_crossover(decision: Decision) -> ReportCell:
@@ -114,12 +100,10 @@ def _show_state(decision: Decision) -> ReportCell:
     """State size if measured at this shape, and its share of the baseline's."""
     if decision.state_length is None:
         return ReportCell(units.EMPTY)
-    share = f"{units.percent(decision.state_share)} of the baseline's" if decision.state_share is not None else ""
     size = units.size(decision.state_bytes) if decision.state_bytes is not None else ""
-    text, length_text = (size, share) if size else (share, ""), f"at {units.short_length(decision.state_length)}"
-    return ReportCell(
-        text[0], decision.state_bytes or decision.state_share, subtext=", ".join(filter(None, (text[1], length_text)))
-    )
+    share = f"{units.percent(decision.state_share)} of the baseline's" if decision.state_share is not None else ""
+    text, *others = [*filter(None, (size, share)), f"at {units.short_length(decision.state_length)}"]
+    return ReportCell(text, decision.state_bytes or decision.state_share, subtext=", ".join(others))
 
 
 def _make_note(decision_table: DecisionTable) -> str:
@@ -128,10 +112,9 @@ def _make_note(decision_table: DecisionTable) -> str:
     conditions = "; ".join(dict.fromkeys(d.error_on for d in decision_table.decisions if d.error_on))
     sentences.append(f"Relative errors: {conditions}." if conditions else "Relative errors were not measured.")
     omitted = len(decision_table.decisions) - MOST_LINES
-    sentences += (
-        [f"{omitted} more with smaller speedups are in the tables of all lengths below."] if omitted > 0 else []
-    )
-    return tables.join_sentences(*sentences)
+    if omitted > 0:
+        sentences.append(f"{omitted} more with smaller speedups are in the tables of all lengths below.")
+    return " ".join(sentences)
 
 
 # -- all lengths ----------------------------------------------------------------------------------------------------
@@ -144,11 +127,9 @@ def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportT
         return None
     decisions, omitted = decision_table.decisions[:MAX_HEATMAP_ROWS], len(decision_table.decisions) - MAX_HEATMAP_ROWS
     body = [[ReportCell(d.label), *(_show_shaded(d.speedups, n) for n in lengths)] for d in decisions]
-    more = f"{omitted} more with smaller speedups are in rows.csv." if omitted > 0 else ""
+    note = SHADES_NOTE + (f" {omitted} more with smaller speedups are in rows.csv." if omitted > 0 else "")
     head = ("Mechanism", *map(units.short_length, lengths))
-    return ReportTable(
-        caption, head, body, note=tables.join_sentences(SHADES_NOTE, more), mode=decision_table.config["mode"]
-    )
+    return ReportTable(caption, head, body, note=note, mode=decision_table.config["mode"])
 
 
 SHADES_NOTE = "Shaded: the interval lies above or below 1, in steps of 1.5, 4 and 16 times. Not shaded: it contains 1."

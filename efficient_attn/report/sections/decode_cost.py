@@ -8,7 +8,8 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from .. import formatting, select, tables
-from ..drawing import length_plots
+from ..drawing.figures import PlotContext
+from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable
 from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
@@ -27,11 +28,9 @@ TRAFFIC_EXPLANATION = (
 CAPACITY_HEADING = "Longest context"
 
 
-STEP_PLOT = length_plots.LengthPlot(
-    "decode", "latency_ms", "time", "Time a step", "time a step", length_plots.MEDIAN_CAPTION
-)
-_STATE_CAPTION = f"State between steps{length_plots.GROWTH_NOTE}"
-STATE_PLOT = length_plots.LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
+STEP_PLOT = LengthPlot("decode", "latency_ms", "time", "Time a step", "time a step", MEDIAN_CAPTION)
+_STATE_CAPTION = f"State between steps{GROWTH_NOTE}"
+STATE_PLOT = LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
 
 
 def make_chapter(section: Section, section_data: SectionData) -> Chapter:
@@ -44,12 +43,12 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, intro, blocks)
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for piece, top in find_headline_slices(setting):
         block.add_speedup_sentences(setting, piece, top)
-        by_heads = _make_heads_table(setting, top)
-        block.tables += [_make_step_table(setting, piece, top), *([by_heads] if by_heads else [])]
-    block.plans += length_plots.plan_length_plots(setting, (STEP_PLOT, length_plots.SPEEDUP, STATE_PLOT), context)
+        tables_of_slice = (_make_step_table(setting, piece, top), _make_heads_table(setting, top))
+        block.tables += [table for table in tables_of_slice if table]
+    block.plans += plan_length_plots(setting, (STEP_PLOT, SPEEDUP, STATE_PLOT), context)
 
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
@@ -106,13 +105,11 @@ def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | 
             heads = int(row["kv_heads"])
             name = row["label"].replace(f" (kv_heads={heads})", "")
             cells_by_name.setdefault(name, {})[heads] = _show_time_and_speedup(row)
-    several = {name: cells for name, cells in cells_by_name.items() if len(cells) > 1}
-    if not several:
-        return None
-    counts = sorted({heads for cells in several.values() for heads in cells}, reverse=True)
+    counts = {heads for cells in cells_by_name.values() if len(cells) > 1 for heads in cells}
     caption = f"A step by key-value heads, after a context of {tables.format_table_length(top)}"
     caption += f", with its speedup over {setting.baseline}" if top["speedup"].notna().any() else ""
-    return _make_grid(caption, several, {heads: formatting.format_count(heads, "key-value head") for heads in counts})
+    columns = {heads: formatting.format_count(heads, "key-value head") for heads in sorted(counts, reverse=True)}
+    return _make_grid(caption, cells_by_name, columns)
 
 
 def _show_time_and_speedup(row: dict[str, Any]) -> ReportCell:
@@ -124,8 +121,7 @@ def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str,
     """Yield a title and a table of tokens per second by batch size, for each setting with several."""
     setting = [name for name in select.SETTING_COLUMNS if name != "batch"]
     for values, part in rows.groupby([*setting, "causal"], dropna=False, sort=False):
-        table = _make_batch_table(part[part["tokens_per_s"].notna()])
-        if table:
+        if table := _make_batch_table(part[part["tokens_per_s"].notna()]):
             yield formatting.format_setting(dict(zip(setting, values, strict=False)), cpus), table
 
 
@@ -139,17 +135,18 @@ def _make_batch_table(rows: Frame) -> ReportTable | None:
     cells_by_label: dict[str, dict[int, ReportCell]] = {}
     for row in tables.list_row_values(top):
         cells_by_label.setdefault(row["label"], {})[int(row["batch"])] = tables.show_rate(row["tokens_per_s"])
-    several = {name: cells for name, cells in cells_by_label.items() if len(cells) > 1}
-    if not several:
-        return None
     caption = f"Tokens a second by batch size, after a context of {tables.format_table_length(top)}"
-    return _make_grid(caption, several, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
+    columns = {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())}
+    return _make_grid(caption, cells_by_label, columns)
 
 
-def _make_grid(caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]) -> ReportTable:
-    """A table with a row per name and a column per number."""
+def _make_grid(
+    caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]
+) -> ReportTable | None:
+    """A table with a row per name that has several numbers, and a column per number; None without such names."""
     body = [
         [ReportCell(name), *(cells.get(column, ReportCell(units.EMPTY)) for column in columns)]
         for name, cells in cells_by_name.items()
+        if len(cells) > 1
     ]
-    return ReportTable(caption, ("Variant", *columns.values()), body)
+    return ReportTable(caption, ("Variant", *columns.values()), body) if body else None

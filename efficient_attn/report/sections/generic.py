@@ -8,16 +8,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import units
 from ...results.section import Column, Section
 from ...units import Unit
 from .. import formatting, select
-from ..drawing import length_plots
 from ..drawing.axes import strip_zeros
-from ..drawing.figures import Line, Panel
-from ..drawing.style import choose_line_styles, make_natural_sort_key
+from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -26,21 +25,17 @@ from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 DEFAULT_HEADINGS = {"seq_len": "Length", "kv_len": "Keys", "layer": "Layer", "batch": "Batch"}
 LOG_AXIS_SPREAD = 4.0  # ratio of the largest to the smallest x from which on the axis is logarithmic
 GROWING_UNITS: tuple[Unit, ...] = ("time", "seconds", "bytes", "ratio", "error")  # units with logarithmic axes
-MAX_TITLE_LETTERS = 60  # of a plot; titles of tables are not shortened
 
 
 def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter of a task without a chapter of its own."""
     rows = section_data.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
-    return Chapter(
-        section.title, " ".join(section.sentences), make_blocks(rows, section_data, partial(_fill_block, section))
-    )
+    blocks = make_blocks(rows, section_data, partial(_fill_block, section))
+    return Chapter(section.title, " ".join(section.sentences), blocks)
 
 
-def _fill_block(
-    section: Section, block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext
-) -> None:
+def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for piece in setting.slices:
         slice_text = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
         rows = _sort_rows(piece.rows, section.x)
@@ -50,11 +45,8 @@ def _fill_block(
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
     """Sort by x, numbers before text and missing values last; then by variant."""
-    x_values = rows[x].tolist() if x in rows else [None] * len(rows)
-    keys = [
-        (_make_sort_key(value), make_natural_sort_key(label))
-        for value, label in zip(x_values, rows["label"].tolist(), strict=True)
-    ]
+    x_keys = map(_make_sort_key, rows[x].tolist() if x in rows else [None] * len(rows))
+    keys = list(zip(x_keys, map(make_natural_sort_key, rows["label"].tolist()), strict=True))
     return rows.iloc[sorted(range(len(rows)), key=keys.__getitem__)]
 
 
@@ -67,9 +59,8 @@ def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
 
 def _find_column(section: Section, name: str) -> Column:
     """A section's description of a column, or a default."""
-    default = Column(
-        name=name, heading=DEFAULT_HEADINGS.get(name, name.rpartition(".")[2].replace("_", " ")), unit="count"
-    )
+    heading = DEFAULT_HEADINGS.get(name, name.rpartition(".")[2].replace("_", " "))
+    default = Column(name=name, heading=heading, unit="count")
     return next((column for column in section.columns if column.name == name), default)
 
 
@@ -91,18 +82,7 @@ def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
 # -- the plot ------------------------------------------------------------------------------------------------------
 
 
-class _XAxis(NamedTuple):
-    """The x axis: position of each row, and ticks."""
-
-    positions: Sequence[float]
-    ticks: dict[float, str]
-    log: bool = False
-    margin: float = 0.5
-
-
-def _plan_groups(
-    section: Section, rows: Frame, slice_text: str, context: length_plots.PlotContext
-) -> Iterator[length_plots.PlotPlan]:
+def _plan_groups(section: Section, rows: Frame, slice_text: str, context: PlotContext) -> Iterator[PlotPlan]:
     """Plan the plot, or several if there are too many lines."""
     if section.y is None or section.y not in rows:
         return
@@ -110,13 +90,13 @@ def _plan_groups(
     drawn = drawn[drawn["y"].notna() & (drawn[section.x].notna() if section.x in drawn else True)]
     drawn = drawn.assign(name=_name_lines(section, drawn))
     names = list(dict.fromkeys(drawn["name"]))
-    for batch_text, batch in formatting.split_batches(names, length_plots.MOST_LINES):
+    for batch_text, batch in formatting.split_batches(names, MOST_LINES):
         y = _find_column(section, section.y)
         title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (slice_text, batch_text))))))
         name = formatting.make_slug("section", section.name, slice_text, batch_text, context.suffix)
-        make_picture = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], name, title, context)
+        make = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], title, context.line_styles)
         single_length = section.x not in drawn or drawn[section.x].nunique() == 1
-        yield length_plots.PlotPlan(name, section.name, title, len(batch), make_picture, single_length=single_length)
+        yield context.plan(name, section.name, title, len(batch), make, single_length=single_length)
 
 
 def _as_number(value: Any) -> float:
@@ -134,43 +114,38 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
     return names
 
 
-def _make_panel(section: Section, rows: Frame, name: str, title: str, context: length_plots.PlotContext) -> Panel:
+def _make_panel(section: Section, rows: Frame, title: str, line_styles: LineStyles) -> Panel:
     x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
-    x_axis = _make_x_axis(section, rows, x.unit)
+    positions, x_axis = _make_x_axis(section, rows, x.unit)
     over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
-    lines = _make_lines(rows.assign(x=x_axis.positions), y.unit, context)
+    lines = _make_lines(rows.assign(x=positions), y.unit, line_styles)
     return Panel(
-        name=name,
-        kind=section.name,
         title=textwrap.shorten(title, MAX_TITLE_LETTERS, placeholder=" ..."),
-        config_text=context.config_text,
         caption=f"{section.title}. {title}{over_text}.",
         xlabel=textwrap.shorten(x.heading if over_text else "", MAX_TITLE_LETTERS, placeholder=" ..."),
         ylabel=textwrap.shorten(y.heading, MAX_TITLE_LETTERS // 2, placeholder=" ..."),
         unit=y.unit,
         lines=lines,
-        ticks=x_axis.ticks,
-        log_x=x_axis.log,
-        margin=x_axis.margin,
         log_y=_is_logarithmic(section, y.unit, rows["y"].tolist()),
         mark_type=section.kind,
         alt=f"{section.title}: {title}{over_text}, for {formatting.join_words(line.label for line in lines)}.",
+        **x_axis,
     )
 
 
-def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> _XAxis:
-    """Numbers as they are; for bars and other types, one position per distinct value."""
+def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> tuple[list[float], dict[str, Any]]:
+    """The position of each row, and the fields of the panel's x axis.
+
+    Numbers are positions; for bars and other types, there is one position per distinct value.
+    """
     x_values = rows[section.x].tolist() if section.x in rows else [""] * len(rows)
     distinct = sorted(set(x_values), key=_make_sort_key)
-    if section.kind == "bars" or any(isinstance(value, str | bool) for value in distinct):
-        positions = {value: float(i) for i, value in enumerate(distinct)}
-        ticks = {position: _format_tick(value, section.x, unit) for value, position in positions.items()}
-        return _XAxis([positions[value] for value in x_values], ticks)
-    ticks = {float(value): _format_tick(value, section.x, unit) for value in distinct}
-    low, high = min(ticks), max(ticks)
-    if low > 0 and high >= LOG_AXIS_SPREAD * low:
-        return _XAxis([float(value) for value in x_values], ticks, log=True)
-    return _XAxis([float(value) for value in x_values], ticks, margin=0.04 * (high - low) or 0.5)
+    by_position = section.kind == "bars" or any(isinstance(value, str | bool) for value in distinct)
+    positions = {value: float(i if by_position else value) for i, value in enumerate(distinct)}
+    ticks = {position: _format_tick(value, section.x, unit) for value, position in positions.items()}
+    x, low, high = [positions[value] for value in x_values], min(ticks), max(ticks)
+    is_log = not by_position and low > 0 and high >= LOG_AXIS_SPREAD * low
+    return x, {"ticks": ticks, "log_x": is_log, "margin": 0.5 if by_position else 0.04 * (high - low) or 0.5}
 
 
 def _format_tick(value: Any, x: str | None, unit: Unit) -> str:
@@ -184,9 +159,9 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
     return unit in GROWING_UNITS or max(values) >= 10 * min(values)
 
 
-def _make_lines(rows: Frame, unit: Unit, context: length_plots.PlotContext) -> tuple[Line, ...]:
+def _make_lines(rows: Frame, unit: Unit, known_styles: LineStyles) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
-    line_styles = {**choose_line_styles(rows["name"]), **context.line_styles}
+    line_styles = {**choose_line_styles(rows["name"]), **known_styles}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +12,11 @@ import pandas as pd
 
 from ... import units
 from ...results.section import Section
+from ...results.stats import Estimate
 from .. import formatting, select
-from ..drawing import length_plots
-from ..drawing.interval_chart import IntervalChart, IntervalRow
+from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, make_dot_plot
+from ..drawing.panel_data import make_point
+from ..drawing.style import LineStyles, choose_line_styles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -37,15 +41,15 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for (part, subject), rows in setting.rows.groupby(["part", "complexity.of"], sort=False):
         block.tables.append(_make_table(rows, f"{part}: {subject}s"))
         for along, sweep in rows.groupby("complexity.along", sort=False):
             if along in ("length", "width") and len(sweep) > 1:
                 name = formatting.make_slug("growth", part, subject, along, context.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                make = partial(_make_chart, sweep, name, title, context)
-                block.plans.append(length_plots.PlotPlan(name, "growth", title, 2, make))
+                make = partial(_make_panel, sweep, title, context.line_styles)
+                block.plans.append(context.plan(name, "growth", title, 2, make))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -66,25 +70,22 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
     yield ReportCell(units.EMPTY if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
     for quantity in ("time", "memory"):
         value, low, high = (get(f"{quantity}_{end}") for end in ("exponent", "low", "high"))
-        interval = (
-            f" ({_format_exponent(low)} to {_format_exponent(high)})"
-            if units.is_present(low) and units.is_present(high)
-            else ""
-        )
-        yield ReportCell(
-            f"{_format_exponent(value)}{interval}" if units.is_present(value) else units.EMPTY, make_sort_value(value)
-        )
+        has_interval = units.is_present(low) and units.is_present(high)
+        interval = f" ({_format_exponent(low)} to {_format_exponent(high)})" if has_interval else ""
+        yield _show_exponent(value, interval)
         claim, claimed, verdict = (get(f"{quantity}_{end}") for end in ("claim", "claimed", "verdict"))
-        yield ReportCell(
-            f"{_format_exponent(claimed)}: {claim}" if units.is_present(claimed) else units.EMPTY,
-            make_sort_value(claimed),
-        )
-        verdict_text = str(verdict) if units.is_present(verdict) else units.EMPTY
-        yield ReportCell(verdict_text, mark=VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
+        yield _show_exponent(claimed, f": {claim}")
+        yield show_value(verdict)._replace(mark=VERDICT_MARKS.get(str(verdict).partition(":")[0], ""))
     yield _show_with_claim(get("sequential"), get("sequential_claimed"))
     yield _show_with_claim(get("weights"), get("weights_claimed"))
     yield show_value(row["latency_ms"], "time")
-    yield ReportCell(str(get("stopped")) if units.is_present(get("stopped")) else units.EMPTY)
+    yield show_value(get("stopped"))
+
+
+def _show_exponent(exponent: Any, suffix: str) -> ReportCell:
+    if not units.is_present(exponent):
+        return ReportCell(units.EMPTY)
+    return ReportCell(f"{_format_exponent(exponent)}{suffix}", make_sort_value(exponent))
 
 
 def _format_exponent(exponent: Any) -> str:
@@ -102,30 +103,33 @@ def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
 
 def _describe_sources(rows: Frame) -> str:
     """Sources of the claims by variant."""
-    source_by_variant = {row["variant"]: row["complexity.source"] for row in rows.to_dict("records")}
-    texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.is_present(source)]
+    sources = dict(zip(rows["variant"], rows["complexity.source"], strict=True))
+    texts = [f"{variant}: {source}" for variant, source in sources.items() if units.is_present(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""
 
 
 # -- the plot --------------------------------------------------------------------------------------------------------
 
 
-def _make_chart(rows: Frame, name: str, title: str, context: length_plots.PlotContext) -> IntervalChart:
-    """Interval chart with the measured and the claimed exponent of each variant."""
+def _make_panel(rows: Frame, title: str, known_styles: LineStyles) -> Panel:
+    """Dot plot with the measured exponent of each variant, its interval, and the claimed exponent."""
+    names = rows["variant"].astype(str).tolist()
+    line_styles = {**choose_line_styles(names), **known_styles}
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
-    columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
-    values_by_column = [[value if units.is_present(value) else None for value in values] for values in columns]
-    chart_rows = tuple(
-        IntervalRow(str(v), *variant_values)
-        for v, *variant_values in zip(rows["variant"], *values_by_column, strict=True)
-    )
-    return IntervalChart(
-        name=name,
-        kind="growth",
-        title=f"Exponent of time: {title}"[:60],
-        config_text=context.config_text,
+    values = rows.reindex(columns=parts).astype(float).itertuples(index=False)
+    lines = []
+    for y, (name, row) in enumerate(zip(reversed(names), reversed(list(values)), strict=True)):  # the first on top
+        exponent, low, high, claimed = (x if units.is_present(x) else None for x in row)
+        estimate = Estimate(math.nan if exponent is None else exponent, low, high)
+        point = make_point(name, line_styles[name], estimate, Estimate(float(y)))
+        lines.append(replace(point, reference=claimed))
+    has_claims = any(line.reference is not None for line in lines)
+    return make_dot_plot(
+        lines,
+        "number",
+        log_x=False,
+        title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
-        rows=chart_rows,
-        xlabel="Exponent of time",
-        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(r.label for r in chart_rows)}.",
+        xlabel="Exponent of time" + ("; squares: claimed" if has_claims else ""),
+        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(names)}.",
     )

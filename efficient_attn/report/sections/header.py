@@ -19,40 +19,41 @@ def make_title(data: ReportData) -> str:
     """The title of a report, from those of its suites."""
     titles = dict.fromkeys(str((s.get("suite") or {}).get("title") or "") for s in data.sessions)
     titles_or_suites = [title for title in titles if title] or [str(s) for s in data.rows["suite"].dropna().unique()]
-    return (
-        "; ".join(titles_or_suites[:3]) + (" and more" if len(titles_or_suites) > 3 else "")
-        or "Attention mechanisms compared"
-    )
+    more = " and more" if len(titles_or_suites) > 3 else ""
+    return f"{'; '.join(titles_or_suites[:3])}{more}" or "Attention mechanisms compared"
 
 
 def describe_overrides(data: ReportData) -> str:
     """Runs whose suites were overridden, and how; empty for none."""
-    texts = []
-    for run in dict.fromkeys(session["run"] for session in data.sessions):
-        overrides = gather_overrides(session for session in data.sessions if session["run"] == run)
-        texts += [f"{run} ran with {' '.join(overrides)}"] if overrides else []
+    overrides_by_run = {run: gather_overrides(sessions) for run, sessions in _group_by_run(data).items()}
+    texts = [f"{run} ran with {' '.join(overrides)}" for run, overrides in overrides_by_run.items() if overrides]
     return f"Not a result of the suite as written: {'; '.join(texts)}." if texts else ""
 
 
 def describe_older_runs(data: ReportData) -> str:
     """Runs of an earlier protocol; empty for none."""
-    sessions_by_run: dict[str, list[Mapping[str, Any]]] = {}
+    note_by_run = {run: describe_older_protocol(*sessions) for run, sessions in _group_by_run(data).items()}
+    texts = [f"{run} ({note})" for run, note in note_by_run.items() if note]
+    return f"Not comparable with present results: {', '.join(texts)}." if texts else ""
+
+
+def _group_by_run(data: ReportData) -> dict[str, list[dict[str, Any]]]:
+    sessions_by_run: dict[str, list[dict[str, Any]]] = {}
     for session in data.sessions:
         sessions_by_run.setdefault(str(session["run"]), []).append(session)
-    texts = [
-        f"{run} ({note})" for run, sessions in sessions_by_run.items() if (note := describe_older_protocol(*sessions))
-    ]
-    return f"Not comparable with present results: {', '.join(texts)}." if texts else ""
+    return sessions_by_run
 
 
 def describe_environment(rows: Frame, data: ReportData) -> str:
     """Dates, processors, GPUs, torch versions and noise, in one line."""
     days = sorted({str(session.get("started") or "")[:10] for session in data.sessions} - {""})
-    parts = [days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"] if days else []
     environments = [(s.get("environment") or {}) for s in data.sessions]
-    parts += [_join_few(dict.fromkeys(str(e["cpu"]) for e in environments if e.get("cpu")))]
-    gpus = dict.fromkeys(str(g) for e in environments for g in e.get("gpus") or () if isinstance(g, str))
-    parts += [_join_few(gpus), _join_few(dict.fromkeys(f"torch {e['torch']}" for e in environments if e.get("torch")))]
+    parts = [
+        " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
+        _join_few(str(e["cpu"]) for e in environments if e.get("cpu")),
+        _join_few(str(gpu) for e in environments for gpu in e.get("gpus") or () if isinstance(gpu, str)),
+        _join_few(f"torch {e['torch']}" for e in environments if e.get("torch")),
+    ]
     share = compute_disturbed_share(rows)
     if share is not None:
         parts.append(f"disturbed in {share:.0%} of the rounds" if share > NOISY_SHARE else "an idle machine")
@@ -60,8 +61,8 @@ def describe_environment(rows: Frame, data: ReportData) -> str:
 
 
 def _join_few(names: Iterable[str]) -> str:
-    """Join names; if there are many, the first ones and the number of others."""
-    all_names = list(names)
+    """Join distinct names; if there are many, the first ones and the number of others."""
+    all_names = list(dict.fromkeys(names))
     most = MAX_JOINED_NAMES if len(all_names) <= MAX_JOINED_NAMES else MAX_JOINED_NAMES - 1
     return formatting.join_words(formatting.shorten_list(all_names, most))
 
@@ -80,31 +81,24 @@ def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
     text += f": {len(ok)} gave a result"
     status_counts = [f"{count[s]} {s}" for s in failed["status"].unique()]
     text += f", {len(failed)} did not ({', '.join(status_counts)}); see the reasons below." if status_counts else "."
-    return text + _describe_configs(ok, cpus) + _describe_disturbance(ok)
+    share = compute_disturbed_share(ok)
+    noise = f" Other processes disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
+    return text + _describe_configs(ok, cpus) + noise
 
 
 def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
     """Dtypes, batches, heads and machines of the rows; empty if unknown."""
-    values_by_column = {name: rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")}
-    parts = [formatting.join_words(map(str, values_by_column["dtype"]))]
-    parts += (
-        [f"batch {formatting.join_words(map(str, sorted(values_by_column['batch'])))}"]
-        if values_by_column["batch"]
-        else []
+    dtypes, batches, heads, machines = (
+        rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")
     )
-    heads = sorted(values_by_column["heads"])
-    parts += [f"{formatting.join_words(map(str, heads))} head{'' if heads == [1] else 's'}"] if heads else []
-    parts += [
-        formatting.join_words(formatting.format_machine(machine, cpus) for machine in values_by_column["machine"])
+    parts = [
+        formatting.join_words(map(str, dtypes)),
+        f"batch {formatting.join_words(map(str, sorted(batches)))}" if batches else "",
+        f"{formatting.join_words(map(str, sorted(heads)))} head{'' if heads == [1] else 's'}" if heads else "",
+        formatting.join_words(formatting.format_machine(machine, cpus) for machine in machines),
     ]
     conditions = ", ".join(filter(None, parts))
     return f" The numbers hold for {conditions}." if conditions else ""
-
-
-def _describe_disturbance(rows: Frame) -> str:
-    """Share of rounds disturbed by other processes; empty if unknown or zero."""
-    share = compute_disturbed_share(rows)
-    return f" Other processes disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
 
 
 def compute_disturbed_share(rows: Frame) -> float | None:

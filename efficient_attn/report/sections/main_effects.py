@@ -12,9 +12,8 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import format_label
 from .. import select
-from ..drawing import length_plots
-from ..drawing.figures import Line, Panel
-from ..drawing.style import choose_line_styles, make_natural_sort_key
+from ..drawing.figures import Line, Panel, PlotContext
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
@@ -57,6 +56,7 @@ LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are not numbers; the others ar
 # part of the summary if they do not vary
 FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
 PADDED, PACKED = "drawn", "packed"  # the same lengths in two layouts
+PACKING = EffectStep("fill", PADDED, PACKED)
 EffectsByVariant: TypeAlias = dict[str, dict[EffectStep, Estimate]]
 
 
@@ -72,20 +72,28 @@ class _Design:
     def baseline(self) -> str:
         return str(self.key["baseline"])
 
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """The measured combinations of levels, in the order of the rows."""
-        rows = self.rows.to_dict("records")
-        distinct_points = dict.fromkeys(tuple(_as_python_value(row[f]) for f in self.levels) for row in rows)
-        return [dict(zip(self.levels, values, strict=True)) for values in distinct_points]
+    def list_points(self, rows: Frame) -> list[dict[str, Any]]:
+        """The level of each factor in each row."""
+        return [{factor: _as_python_value(row[factor]) for factor in self.levels} for row in rows.to_dict("records")]
 
     def fit_column(self, column: str) -> EffectsByVariant:
         """Effects of each step on the values of each variant, without variants to which no effects can be fitted."""
-        rows_by_label = {name: rows[rows[column] > 0] for name, rows in self.rows.groupby("label", sort=False)}
-        if column == "speedup":
-            rows_by_label = {name: rows[~rows["is_baseline"].astype(bool)] for name, rows in rows_by_label.items()}
-        effects_by_label = {str(name): _fit_rows(rows, self.levels, column) for name, rows in rows_by_label.items()}
+        rows = self.rows[~self.rows["is_baseline"].astype(bool)] if column == "speedup" else self.rows
+        parts = rows.groupby("label", sort=False)
+        effects_by_label = {str(name): self._fit_rows(part[part[column] > 0], column) for name, part in parts}
         return {name: effects for name, effects in effects_by_label.items() if effects}
+
+    def _fit_rows(self, rows: Frame, column: str) -> dict[EffectStep, Estimate] | None:
+        """Effects of all steps, and of the step from padded to packed rows, by a second fit with padded rows first."""
+        points, values = self.list_points(rows), rows[column].tolist()
+        effects = fit_effects(points, values, list_steps(self.levels))
+        fills = self.levels.get("fill", ())
+        if effects and {PADDED, PACKED} < set(fills):
+            padded_first = {**self.levels, "fill": [PADDED, *(fill for fill in fills if fill != PADDED)]}
+            padded_effects = fit_effects(points, values, list_steps(padded_first))
+            assert padded_effects is not None
+            effects[PACKING] = padded_effects[PACKING]
+        return effects
 
 
 def select_design_rows(section: Section, rows: Frame) -> Any:
@@ -98,10 +106,8 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     """The chapter on main effects of a screening design."""
     rows = section_data.rows[select_design_rows(section, section_data.rows)]
     designs = list(_split_designs(section, select.filter_timed(rows)))
-    blocks = [
-        _make_block(section, design, section_data, str(number) if len(designs) > 1 else "")
-        for number, design in enumerate(designs, 1)
-    ]
+    several = len(designs) > 1
+    blocks = [_make_block(section, d, number if several else None, section_data) for number, d in enumerate(designs, 1)]
     return Chapter(section.title, INTRO, [block for block in blocks if block])
 
 
@@ -112,41 +118,25 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
     factors = [column.name for column in section.columns if column.name in rows]
     group_columns = [name for name in (*select.SETTING_COLUMNS, "causal", "mode") if name not in factors]
     for values, part in rows.groupby(group_columns, dropna=False, sort=False):
-        values_by_factor = {
-            factor: sorted(map(_as_python_value, part[factor].dropna().unique()), key=_make_level_sort_key)
-            for factor in factors
+        values_by_factor = {factor: part[factor].dropna().unique() for factor in factors}
+        levels = {
+            factor: sorted(map(_as_python_value, distinct), key=_make_level_sort_key)
+            for factor, distinct in values_by_factor.items()
+            if len(distinct) > 1
         }
-        levels = {factor: values for factor, values in values_by_factor.items() if len(values) > 1}
         if levels and part["speedup"].notna().any():
             yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
-
-
-def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[EffectStep, Estimate] | None:
-    """Effects of all steps, and of the step from padded to packed rows, by a second fit with padded rows first."""
-    points = [{factor: _as_python_value(row[factor]) for factor in levels} for row in rows.to_dict("records")]
-    values = rows[column].tolist()
-    effects = fit_effects(points, values, list_steps(levels)) if points else None
-    fills = levels.get("fill", ())
-    if effects and {PADDED, PACKED} < set(fills):
-        padded_levels = {**levels, "fill": [PADDED, *(fill for fill in fills if fill != PADDED)]}
-        step, padded_effects = (
-            EffectStep("fill", PADDED, PACKED),
-            fit_effects(points, values, list_steps(padded_levels)),
-        )
-        assert padded_effects is not None
-        effects[step] = padded_effects[step]
-    return effects
 
 
 # -- a block -------------------------------------------------------------------------------------------------------
 
 
-def _make_block(section: Section, design: _Design, section_data: SectionData, suffix: str) -> SectionBlock | None:
+def _make_block(section: Section, design: _Design, number: int | None, data: SectionData) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
-    block = SectionBlock(format_setting(design.key, section_data.cpus))
-    summary = _describe_design(design, section_data.cpus)
+    block = SectionBlock(format_setting(design.key, data.cpus))
+    summary = _describe_design(design, data.cpus)
     effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
     effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
     block.sentences = [summary, *(text for _, text in effect_sentences)]
@@ -156,7 +146,9 @@ def _make_block(section: Section, design: _Design, section_data: SectionData, su
         _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
-    block.plans = [length_plots.plan_panel(_make_panel(section, design, speedups, section_data, suffix))]
+    name = make_slug("section", section.name, design.key.get("mode"), number)
+    panel = _make_panel(design, speedups, data.line_styles)
+    block.plans = [PlotContext(data.line_styles).plan_panel(name, section.name, panel)]
     return block
 
 
@@ -169,7 +161,7 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
         spans.append(join_words(_format_factor_level(factor, text) for text in texts))
     fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.is_present(key.get(name))]
     fixed += [format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
-    count = len(design.points)
+    count = len({tuple(point.values()) for point in design.list_points(design.rows)})
     return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions are not estimated."
 
 
@@ -229,13 +221,12 @@ def _list_points(design: _Design) -> ReportTable:
     """Every point with the speedups that were measured at it."""
     labels = list(dict.fromkeys(design.rows["label"]))
     cells: dict[tuple[Any, ...], dict[str, ReportCell]] = {}
-    for row_values, row in zip(list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
-        point = tuple(_as_python_value(row[factor]) for factor in design.levels)
-        time = show_time(row_values) if row["is_baseline"] else show_speedup(row_values)
-        cells.setdefault(point, {})[row["label"]] = time
+    for row, point in zip(list_row_values(design.rows), design.list_points(design.rows), strict=True):
+        cell = show_time(row) if row["is_baseline"] else show_speedup(row)
+        cells.setdefault(tuple(point.values()), {})[row["label"]] = cell
     head = tuple(factor.replace("_", " ") for factor in design.levels)
     body = [
-        [_show_level(level) for level in point]
+        [ReportCell(_format_level(level), level if is_number(level) else None) for level in point]
         + [cells_by_label.get(label, ReportCell(units.EMPTY)) for label in labels]
         for point, cells_by_label in cells.items()
     ]
@@ -243,15 +234,9 @@ def _list_points(design: _Design) -> ReportTable:
     return ReportTable("Measured points", (*head, *labels), body, note=note)
 
 
-def _show_level(level: Any) -> ReportCell:
-    return ReportCell(_format_level(level), level if is_number(level) else None)
-
-
-def _make_panel(
-    section: Section, design: _Design, fitted: EffectsByVariant, section_data: SectionData, suffix: str
-) -> Panel:
+def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineStyles) -> Panel:
     steps, labels = _list_fitted_steps(fitted), list(fitted)
-    line_styles = {**choose_line_styles(labels), **section_data.line_styles}
+    line_styles = {**choose_line_styles(labels), **known_styles}
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]
@@ -261,8 +246,6 @@ def _make_panel(
     legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
     title = f"Effects: {format_slice(design.key.get('mode'), design.key.get('causal'))}"
     return Panel(
-        name=make_slug("section", section.name, design.key.get("mode"), suffix),
-        kind=section.name,
         title=title,
         caption=f"{title}. Factor by which each speedup over {design.baseline} changes, with 95% intervals; {legend}.",
         xlabel="change of level",
@@ -280,7 +263,7 @@ def _make_panel(
 
 def _format_tick(step: EffectStep) -> str:
     """Tick label of a step."""
-    if step == EffectStep("fill", PADDED, PACKED):
+    if step == PACKING:
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
     return factor_mark or LEVEL_NAMES.get(step.high, (str(step.high)[:2], ""))[0]

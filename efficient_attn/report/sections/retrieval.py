@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ... import units
 from ...results.section import Section
 from .. import formatting, select
-from ..drawing import length_plots
+from ..drawing.figures import MAX_TITLE_LETTERS, PlotContext
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, show_label, show_value
@@ -36,7 +37,7 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     model = setting.rows["inputs"].str.rpartition(":")[0]
     for inputs, piece in setting.rows.groupby(model, sort=True):
         ok_rows = piece[piece["status"] == "ok"]
@@ -44,8 +45,10 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: lengt
             continue
         block.tables.append(_make_table(piece, str(inputs)))
         for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
-            name = formatting.make_slug("found", inputs, needles, context.suffix)
-            block.plans.append(_plan_heatmap(part, name, f"{needles} needles, {inputs}", context))
+            name, title = formatting.make_slug("found", inputs, needles, context.suffix), f"{needles} needles, {inputs}"
+            labels = list(dict.fromkeys(part["label"]))
+            make = partial(_make_heatmap, part, labels, title)
+            block.plans.append(context.plan(name, "found", title, len(labels), make))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -55,14 +58,12 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
     """A row per variant, most accurate first, and a column per kind of needles and length."""
     columns = list(dict.fromkeys(zip(rows["retrieval.needles"], rows["seq_len"].astype(int), strict=True)))
     means = rows.groupby("label", sort=False)["accuracy"].mean().sort_values(ascending=False, kind="stable")
+    latest = {(row["label"], row["retrieval.needles"], row["seq_len"]): row for row in rows.to_dict("records")}
     body = []
     for label in means.index:
         variant_rows = rows[rows["label"] == label]
         is_baseline = bool(variant_rows["is_baseline"].any())
-        cells = [
-            _show_accuracy(variant_rows[(variant_rows["retrieval.needles"] == kind) & (variant_rows["seq_len"] == n)])
-            for kind, n in columns
-        ]
+        cells = [_show_accuracy(latest.get((label, kind, n))) for kind, n in columns]
         longest = variant_rows[variant_rows["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
         state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
         body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
@@ -70,15 +71,13 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
     return ReportTable(f"Accuracy, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 
 
-def _show_accuracy(rows: Frame) -> ReportCell:
-    """Accuracy of the latest row."""
-    if rows.empty:
+def _show_accuracy(row: dict[str, Any] | None) -> ReportCell:
+    if row is None:
         return ReportCell(units.EMPTY)
-    last: Any = rows.iloc[-1]
-    if last["status"] != "ok":
-        return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(last["reason"])) else "skipped")
-    low, high = (units.number(100 * last[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
-    return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(last["accuracy"]))
+    if row["status"] != "ok":
+        return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(row["reason"])) else "skipped")
+    low, high = (units.number(100 * row[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
+    return ReportCell(f"{units.percent(row['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(row["accuracy"]))
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:
@@ -91,33 +90,19 @@ def _describe_too_weak(rows: Frame) -> Iterator[str]:
 # -- the heatmaps ------------------------------------------------------------------------------------------------------
 
 
-def _plan_heatmap(
-    rows: Frame, name: str, setting_text: str, context: length_plots.PlotContext
-) -> length_plots.PlotPlan:
-    labels = list(dict.fromkeys(rows["label"]))
-    return length_plots.PlotPlan(
-        name, "found", setting_text, len(labels), lambda: _make_heatmap(rows, labels, name, setting_text, context)
-    )
-
-
-def _make_heatmap(
-    rows: Frame, labels: Sequence[str], name: str, setting_text: str, context: length_plots.PlotContext
-) -> Heatmap:
+def _make_heatmap(rows: Frame, labels: Sequence[str], setting_text: str) -> Heatmap:
     lengths = sorted(rows["seq_len"].astype(int).unique())
-    depths = sorted(
-        int(column.removeprefix(DEPTH_PREFIX)) for column in rows.columns if column.startswith(DEPTH_PREFIX)
-    )
+    columns = [column for column in rows.columns if column.startswith(DEPTH_PREFIX)]
+    depths = sorted(int(column.removeprefix(DEPTH_PREFIX)) for column in columns)
+    latest = rows.drop_duplicates(["label", "seq_len"], keep="last").set_index("seq_len")
     grids = []
     for label in labels:
-        variant_rows = rows[rows["label"] == label].drop_duplicates("seq_len", keep="last").set_index("seq_len")
-        shares = [[_find_share(variant_rows, n, depth) for n in lengths] for depth in depths]
-        grids.append(HeatmapGrid(label, shares))
+        by_length = latest[latest["label"] == label].reindex(lengths)
+        values = [by_length[f"{DEPTH_PREFIX}{depth}"].tolist() for depth in depths]
+        grids.append(HeatmapGrid(label, [[x if units.is_present(x) else None for x in row] for row in values]))
     return Heatmap(
-        name=name,
-        kind="found",
-        title=f"Accuracy by depth: {setting_text}"[:60],
+        title=f"Accuracy by depth: {setting_text}"[:MAX_TITLE_LETTERS],
         caption=f"Accuracy in percent by the needle's depth and the text's length: {setting_text}.",
-        config_text=context.config_text,
         alt=f"Accuracy by depth and length, {setting_text}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),
@@ -125,8 +110,3 @@ def _make_heatmap(
         xlabel="tokens",
         ylabel="depth",
     )
-
-
-def _find_share(rows: Frame, length: int, depth: int) -> float | None:
-    value: Any = rows.loc[length, f"{DEPTH_PREFIX}{depth}"] if length in rows.index else None
-    return float(value) if units.is_present(value) else None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
-
-import pandas as pd
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from ... import units
 from .. import approximation_errors, formatting, select, tables
-from ..drawing import figures, length_plots
-from ..drawing.style import LineStyle
+from ..drawing.figures import Plot, PlotContext, PlotPlan
+from ..drawing.style import LineStyles
 from ..gather import Frame, join_notes
 
 # a plot takes a tenth of a second, half of it for lines and labels
@@ -30,13 +28,13 @@ class SectionData:
 
     rows: Frame
     cpus: dict[str, str]
-    line_styles: Mapping[str, LineStyle]
+    line_styles: LineStyles
     run_notes: Mapping[str, str] = field(default_factory=dict)
 
-    def describe_config(self, setting: select.SettingRows) -> str:
-        """Configuration of a setting, with notes on its runs."""
-        note = join_notes(self.run_notes, setting.rows["run_id"])
-        return ", ".join(filter(None, (note, formatting.format_config(setting.key, self.cpus))))
+    def describe_config(self, config: Mapping[str, Any], run_ids: Iterable[str]) -> str:
+        """Configuration of a setting, with notes on these runs."""
+        note = join_notes(self.run_notes, run_ids)
+        return ", ".join(filter(None, (note, formatting.format_config(dict(config), self.cpus))))
 
 
 @dataclass
@@ -52,8 +50,8 @@ class SectionBlock:
     config_text: str = ""
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.ReportTable] = field(default_factory=list)
-    plans: list[length_plots.PlotPlan] = field(default_factory=list)
-    plots: list[figures.Plot] = field(default_factory=list)
+    plans: list[PlotPlan] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
     note: str = ""
     highlights: list[str] = field(default_factory=list)
     device: str | None = None
@@ -71,28 +69,13 @@ class SectionBlock:
         decode = piece.mode == "decode"
         conditions = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.distinction]
         conditions.append(formatting.format_slice(piece.mode, None if decode else piece.causal))
-        start, errors = (
-            f"At {', '.join(filter(None, conditions))}: ",
-            approximation_errors.describe_error_inputs(row_values),
-        )
+        start = f"At {', '.join(filter(None, conditions))}: "
+        errors = approximation_errors.describe_error_inputs(row_values)
         end = "; ".join(filter(None, (self.config_text, f"relative errors: {errors}" if errors else "")))
         compared = [row | {"error_text": approximation_errors.describe_error(row)} for row in row_values]
         for texts, most in ((self.sentences, None), (self.highlights, MOST_NAMED)):
             claim = formatting.describe_speedups(compared, setting.baseline, most=most)
             texts.append(f"{start}{claim} ({end})." if end else f"{start}{claim}.")
-
-    def draw_plots(self, chosen: set[str], limit: str) -> None:
-        """Render the chosen plots; note the omitted ones and the limit."""
-        self.plots = [
-            replace(figures.render_plot(plan.make_picture()), mode=plan.mode)
-            for plan in self.plans
-            if plan.name in chosen
-        ]
-        omitted = [plan.title for plan in self.plans if plan.name not in chosen]
-        if omitted:
-            listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
-            self.note = f"Not drawn, because a report has at most {limit}: {listed}. "
-            self.note += "To draw them, report fewer runs at once."
 
 
 @dataclass
@@ -106,7 +89,7 @@ class Chapter:
     task: str | None = None
 
 
-FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, length_plots.PlotContext], object]
+FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, PlotContext], object]
 
 
 def make_blocks(
@@ -117,28 +100,27 @@ def make_blocks(
     blocks = []
     settings = list(itertools.islice(select.split_settings(rows), most))
     titles = [formatting.format_setting(setting.key, section_data.cpus) for setting in settings]
-    varying_columns = [
-        name for name in select.SETTING_COLUMNS if len({str(setting.key[name]) for setting in settings}) > 1
-    ]
+    varying_columns = list_varying_columns([setting.key for setting in settings])
     for number, (setting, title) in enumerate(zip(settings, titles, strict=True), 1):
-        device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
-        title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
-        config_text = section_data.describe_config(setting)
-        block = SectionBlock(
-            title,
-            formatting.format_setting({name: setting.key[name] for name in varying_columns}, section_data.cpus),
-            config_text,
-        )
-        block.device = str(setting.key["device"]) if units.is_present(setting.key["device"]) else None
-        fill(
-            block,
-            setting,
-            length_plots.PlotContext(
-                section_data.line_styles, f"{number}{device}" if len(settings) > 1 else "", config_text
-            ),
-        )
+        block = SectionBlock(title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}")
+        varying = {name: setting.key[name] for name in varying_columns}
+        block.distinction = formatting.format_setting(varying, section_data.cpus)
+        block.config_text = section_data.describe_config(setting.key, setting.rows["run_id"])
+        block.device = get_device(setting.key)
+        suffix = formatting.make_slug(number, block.device) if len(settings) > 1 else ""
+        fill(block, setting, PlotContext(section_data.line_styles, suffix, block.config_text))
         blocks += [block] if block.tables or block.plans else []
     return blocks
+
+
+def list_varying_columns(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns of a setting in which these configurations differ."""
+    return [name for name in select.SETTING_COLUMNS if len({str(config[name]) for config in configs}) > 1]
+
+
+def get_device(config: Mapping[str, Any]) -> str | None:
+    """The device of a configuration; None if unknown."""
+    return str(config["device"]) if units.is_present(config["device"]) else None
 
 
 def explain_columns(blocks: Iterable[SectionBlock], explanations: Sequence[tuple[Sequence[str], str]]) -> str:
@@ -157,15 +139,25 @@ def find_headline_slices(setting: select.SettingRows) -> Iterator[tuple[select.S
                 break
 
 
+def rank_plans(blocks: Iterable[SectionBlock]) -> list[PlotPlan]:
+    """The plans of all blocks, those that are drawn first at the start."""
+    return sorted((plan for block in blocks for plan in block.plans), key=lambda plan: plan.rank)
+
+
 def draw_planned_plots(blocks: Sequence[SectionBlock]) -> None:
     """Render the planned plots; above the limits, by rank."""
     chosen: set[str] = set()
     lines, limit = 0, ""
-    for plan in sorted((plan for block in blocks for plan in block.plans), key=length_plots.rank_plan):
+    for plan in rank_plans(blocks):
         lines += plan.line_count
         limit = f"{MOST_PLOTS} plots" if len(chosen) == MOST_PLOTS else f"{MOST_LINES} lines"
         if len(chosen) == MOST_PLOTS or lines > MOST_LINES:
             break
         chosen.add(plan.name)
     for block in blocks:
-        block.draw_plots(chosen, limit)
+        block.plots = [plan.render() for plan in block.plans if plan.name in chosen]
+        omitted = [plan.title for plan in block.plans if plan.name not in chosen]
+        if omitted:
+            listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
+            block.note = f"Not drawn, because a report has at most {limit}: {listed}. "
+            block.note += "To draw them, report fewer runs at once."

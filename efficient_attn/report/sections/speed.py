@@ -8,7 +8,8 @@ from functools import partial
 from ...results.section import Section
 from .. import formatting, select, tables
 from ..answers.decision_table import DecisionTable
-from ..drawing import length_plots
+from ..drawing.figures import PlotContext
+from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
 from ..gather import Frame
 from ..tables import ReportTable
 from .decisions import make_speedup_heatmap
@@ -21,11 +22,9 @@ INTRO = (
     "but not the inputs; the workspace is the peak without the output and without what is saved for the backward pass."
 )
 PREFILL_EXPLANATION = "Prefill processes a whole prompt in one call and creates a decode state."
-TIME_PLOT = length_plots.LengthPlot(
-    "time", "latency_ms", "time", "Time", "time a call", length_plots.MEDIAN_CAPTION, draw_order=1
-)
-_MEMORY_CAPTION = f"Output included, inputs not{length_plots.GROWTH_NOTE}"
-MEMORY_PLOT = length_plots.LengthPlot(
+TIME_PLOT = LengthPlot("time", "latency_ms", "time", "Time", "time a call", MEDIAN_CAPTION, draw_order=1)
+_MEMORY_CAPTION = f"Output included, inputs not{GROWTH_NOTE}"
+MEMORY_PLOT = LengthPlot(
     "memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _MEMORY_CAPTION, draw_order=2
 )
 
@@ -57,15 +56,15 @@ def _select_rows(section: Section, section_data: SectionData) -> Frame:
     return rows[rows["mode"] != "decode"]
 
 
-def _fill_plots(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
-    block.plans += length_plots.plan_length_plots(setting, (length_plots.SPEEDUP, MEMORY_PLOT, TIME_PLOT), context)
+def _fill_plots(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
+    block.plans += plan_length_plots(setting, (SPEEDUP, MEMORY_PLOT, TIME_PLOT), context)
 
 
 def _fill_tables(
     tables_by_key: Mapping[str, DecisionTable],
     block: SectionBlock,
     setting: select.SettingRows,
-    context: length_plots.PlotContext,
+    context: PlotContext,
 ) -> None:
     for piece, top in find_headline_slices(setting):
         block.add_speedup_sentences(setting, piece, top)

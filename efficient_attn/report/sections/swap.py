@@ -6,7 +6,8 @@ Each row is a segment of text. Intervals are over segments, paired with the unmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ... import units
@@ -14,10 +15,10 @@ from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
 from ...units import Unit
 from .. import formatting, select
-from ..drawing import length_plots
+from ..drawing.figures import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .model_pareto import plan_layer_heatmap, plan_pareto_plots
+from .model_pareto import make_layer_heatmap, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -38,27 +39,26 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
     return Chapter(section.title, INTRO, make_blocks(rows, section_data, _fill_block))
 
 
-def _fill_block(block: SectionBlock, setting: select.SettingRows, context: length_plots.PlotContext) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
         setting_text = formatting.format_inputs(inputs, piece["causal"].iloc[0], length)
         single = piece["layer"].notna()
         if single.any():
-            _fill_layers(
-                block,
-                piece[single],
-                setting_text,
-                formatting.make_slug("layers", inputs, length, context.suffix),
-                context,
-            )
+            name = formatting.make_slug("layers", inputs, length, context.suffix)
+            _fill_layers(block, piece[single], setting_text, name, context)
         piece = piece[~single]
         lines = list(summarise_segments(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, setting_text, piece["swap.segment"].nunique()))
-        _add_sentences(block, lines, setting_text)
-        block.plans += plan_pareto_plots(
-            lines, formatting.make_slug("swap", inputs, length, context.suffix), setting_text, context
-        )
+        share = next((line["swap.attention_share"] for line in lines if line["is_baseline"]), None)
+        if share:
+            block.sentences.append(
+                f"In {setting_text}, attention takes {units.percent(share)} of a forward pass of the unmodified model: "
+                "no mechanism can save more than that."
+            )
+        name = formatting.make_slug("swap", inputs, length, context.suffix)
+        block.plans += plan_pareto_plots(lines, name, setting_text, context)
 
 
 # -- summary over segments ---------------------------------------------------------------------------------------
@@ -75,110 +75,86 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
         for column in MEAN_COLUMNS:
             values = _list_values(part, column)
             line[column] = sum(values) / len(values) if values else None
-        losses, deviations = (
-            _list_values(part, "swap.loss"),
-            _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
-        )
-        line["divergence"] = (
-            estimate_geometric_mean([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
-        )
-        line["loss"] = estimate_geometric_mean(losses) if losses and min(losses) > 0 else None
+        losses = _list_values(part, "swap.loss")
+        divergences = _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1])
+        line["divergence"] = _estimate_mean([max(x, MIN_DIVERGENCE) for x in divergences])
+        line["loss"] = _estimate_mean(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
+        paired, original = part.loc[common_segments], baseline_rows.loc[common_segments]
         line["perplexity"] = line["speedup"] = None
-        if len(common_segments) and len(losses) == len(part):
-            deviations = part.loc[common_segments, "swap.loss"] - baseline_rows.loc[common_segments, "swap.loss"]
-            line["perplexity"] = estimate_geometric_mean([math.exp(x) for x in deviations])
-        if len(common_segments):
-            line["speedup"] = estimate_geometric_mean(
-                (baseline_rows.loc[common_segments, "latency_ms"] / part.loc[common_segments, "latency_ms"]).tolist()
-            )
+        if len(losses) == len(part):
+            differences = paired["swap.loss"] - original["swap.loss"]
+            line["perplexity"] = _estimate_mean([math.exp(x) for x in differences])
+        line["speedup"] = _estimate_mean((original["latency_ms"] / paired["latency_ms"]).tolist())
         lines.append(line)
     yield from sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
 
 
-MEAN_COLUMNS = (
-    "swap.divergence",
-    "swap.divergence_p99",
-    "swap.agreement",
-    "swap.loss_early",
-    "swap.loss_later",
-    "swap.hidden_error",
-    "swap.embedding_cosine",
-    "swap.similarity_rank",
-    "swap.attention_share",
-    "swap.step_ms",
-    "state_bytes",
-    "peak_memory_bytes",
-)
-
-
 def _list_values(rows: Frame, column: str) -> list[float]:
-    return [float(x) for x in rows[column].tolist() if units.is_present(x)] if column in rows else []
+    """The values of a column that are not missing; empty without the column."""
+    return rows.reindex(columns=[column])[column].dropna().astype(float).tolist()
+
+
+def _estimate_mean(values: Sequence[float]) -> Estimate | None:
+    return estimate_geometric_mean(values) if values else None
 
 
 def _get_divergence(line: dict[str, Any]) -> float:
-    for column in DIVERGENCE_COLUMNS:
-        if line[column] is not None:
-            return float(line[column])
-    return math.inf
+    return next((float(line[column]) for column in DIVERGENCE_COLUMNS if line[column] is not None), math.inf)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
 def _make_table(lines: Sequence[dict[str, Any]], setting_text: str, segments: int) -> ReportTable:
-    head = ("Variant", *(name for name, _ in TABLE_COLUMNS))
-    body = [
-        [show_label(line["label"], is_baseline=line["is_baseline"]), *(show(line) for _, show in TABLE_COLUMNS)]
-        for line in lines
-    ]
+    head = ("Variant", "Budget", *(heading for heading, *_ in TABLE_COLUMNS))
+    body = []
+    for line in lines:
+        budget_rank, budget = line["budget"]
+        cells = [show_label(line["label"], is_baseline=line["is_baseline"]), ReportCell(budget, budget_rank)]
+        body.append([*cells, *(_show_cell(line, name, form) for _, name, form in TABLE_COLUMNS)])
     over = f"mean over {formatting.format_count(segments, 'segment')}"
     return drop_empty_columns(ReportTable(f"Swapped into {setting_text}, {over}", head, body))
 
 
-def _make_mean_cell(column: str, unit: Unit = "number") -> Callable[[dict[str, Any]], ReportCell]:
-    return lambda line: show_value(line[column], unit)
-
-
-def _make_estimate_cell(name: str, write: Callable[..., str]) -> Callable[[dict[str, Any]], ReportCell]:
-    def show(line: dict[str, Any]) -> ReportCell:
-        estimate: Estimate | None = line[name]
-        if estimate is None:
-            return ReportCell(units.EMPTY)
-        if line["is_baseline"] and name != "loss":
-            return ReportCell("baseline", 1.0, "base")
-        return ReportCell(write(estimate.value, estimate.low, estimate.high), estimate.value)
-
-    return show
+def _show_cell(line: Mapping[str, Any], name: str, form: Unit | Callable[..., str]) -> ReportCell:
+    """The cell of a mean in a unit, or of an estimate in a format with an interval."""
+    if isinstance(form, str):
+        return show_value(line[name], form)
+    estimate: Estimate | None = line[name]
+    if estimate is None:
+        return ReportCell(units.EMPTY)
+    if line["is_baseline"] and name != "loss":
+        return ReportCell("baseline", 1.0, "base")
+    return ReportCell(form(*estimate), estimate.value)
 
 
 def _format_interval(value: float, low: float | None, high: float | None) -> str:
     return units.number(value) if low is None else f"{units.number(value)} ({units.number(low)}-{units.number(high)})"
 
 
-TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = (
-    ("Budget", lambda line: ReportCell(line["budget"][1], line["budget"][0])),
-    ("Loss", _make_estimate_cell("loss", _format_interval)),
-    ("Perplexity, over its own", _make_estimate_cell("perplexity", units.ratio)),
-    ("KL a token", _make_mean_cell("swap.divergence")),
-    ("99% below", _make_mean_cell("swap.divergence_p99")),
-    ("Same first choice", _make_mean_cell("swap.agreement", "share")),
-    ("Loss, first 512", _make_mean_cell("swap.loss_early")),
-    ("Loss, later", _make_mean_cell("swap.loss_later")),
-    ("Error of hidden rows", _make_mean_cell("swap.hidden_error")),
-    ("Cosine of embeddings", _make_mean_cell("swap.embedding_cosine")),
-    ("Rank correlation", _make_mean_cell("swap.similarity_rank")),
-    ("Time of a pass", _make_estimate_cell("speedup", units.ratio)),
-    ("Attention", _make_mean_cell("swap.attention_share", "share")),
-    ("A step", _make_mean_cell("swap.step_ms", "time")),
-    ("States", _make_mean_cell("state_bytes", "bytes")),
-    ("Peak memory", _make_mean_cell("peak_memory_bytes", "bytes")),
+# heading, name in a summary, and the unit of a mean or the format of an estimate
+TABLE_COLUMNS: tuple[tuple[str, str, Unit | Callable[..., str]], ...] = (
+    ("Loss", "loss", _format_interval),
+    ("Perplexity, over its own", "perplexity", units.ratio),
+    ("KL a token", "swap.divergence", "number"),
+    ("99% below", "swap.divergence_p99", "number"),
+    ("Same first choice", "swap.agreement", "share"),
+    ("Loss, first 512", "swap.loss_early", "number"),
+    ("Loss, later", "swap.loss_later", "number"),
+    ("Error of hidden rows", "swap.hidden_error", "number"),
+    ("Cosine of embeddings", "swap.embedding_cosine", "number"),
+    ("Rank correlation", "swap.similarity_rank", "number"),
+    ("Time of a pass", "speedup", units.ratio),
+    ("Attention", "swap.attention_share", "share"),
+    ("A step", "swap.step_ms", "time"),
+    ("States", "state_bytes", "bytes"),
+    ("Peak memory", "peak_memory_bytes", "bytes"),
 )
+MEAN_COLUMNS = tuple(name for _, name, form in TABLE_COLUMNS if isinstance(form, str))
 
 
-def _fill_layers(
-    block: SectionBlock, rows: Frame, setting_text: str, name: str, context: length_plots.PlotContext
-) -> None:
+def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str, context: PlotContext) -> None:
     """Table and heatmap of divergence with a single layer swapped, one row per layer."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
@@ -190,14 +166,5 @@ def _fill_layers(
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
     title = f"{measure} with one layer swapped, {setting_text}, mean over {segments}"
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
-    block.plans.append(plan_layer_heatmap(means, name, measure, setting_text, context))
-
-
-def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], setting_text: str) -> None:
-    """State the upper bound of any saving of time."""
-    baseline = next((line for line in lines if line["is_baseline"]), None)
-    if baseline is not None and baseline["swap.attention_share"]:
-        block.sentences.append(
-            f"In {setting_text}, attention takes {units.percent(baseline['swap.attention_share'])} of a forward pass "
-            "of the unmodified model: no mechanism can save more than that."
-        )
+    make = partial(make_layer_heatmap, means, measure, setting_text)
+    block.plans.append(context.plan(name, "layers", setting_text, means.shape[1], make))

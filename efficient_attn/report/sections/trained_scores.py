@@ -49,11 +49,11 @@ class MechanismResult:
         attempts = self.scored_attempts
         best = attempts[attempts["train.attempt"] == "best"]
         if best.empty:
-            best = attempts.sort_values(
-                "train.validation", ascending=not self.in_bits, kind="stable", na_position="first"
-            )
-        matches = [attempts[name] == best[name].iloc[-1] for name in ("train.learning_rate", "train.budget")]
-        return attempts[matches[0] & matches[1]].drop_duplicates("seed", keep="last").sort_values("seed")
+            options: Any = {"kind": "stable", "na_position": "first"}
+            best = attempts.sort_values("train.validation", ascending=not self.in_bits, **options)
+        for name in ("train.learning_rate", "train.budget"):
+            attempts = attempts[attempts[name] == best[name].iloc[-1]]
+        return attempts.drop_duplicates("seed", keep="last").sort_values("seed")
 
     def get_first_samples(self, name: str) -> tuple[tuple[float, ...], ...]:
         """The ``curve`` or ``alignment`` of the first seed in `best_attempts`; empty if it was not stored."""
@@ -63,18 +63,14 @@ class MechanismResult:
     @cached_property
     def score(self) -> Estimate | None:
         """The mean score of the scored attempts; None without any."""
-        return (
-            None if self.scored_attempts.empty else self.compute_mean("train.score", most=None if self.in_bits else 1.0)
-        )
+        if self.scored_attempts.empty:
+            return None
+        return self.compute_mean("train.score", most=None if self.in_bits else 1.0)
 
     def compute_mean(self, column: str, most: float | None = None) -> Estimate | None:
         """Mean of a column over seeds, with its 95% interval if there are several. most: upper bound of values from 0
         on, to which the interval is clipped."""
-        values = (
-            [float(x) for x in self.best_attempts[column].tolist() if units.is_present(x)]
-            if column in self.best_attempts
-            else []
-        )
+        values = self.best_attempts.reindex(columns=[column])[column].dropna().astype(float).tolist()
         if not values:
             return None
         average = estimate_mean(values)
@@ -120,40 +116,35 @@ class MechanismResult:
         score, reach = self.score, self.reach
         if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
             return False
-        last_attempt: Any = self.best_attempts.iloc[-1]
-        ends: Any = (
-            (score.low, score.high)
-            if score.low is not None
-            else (last_attempt.get("train.low"), last_attempt.get("train.high"))
-        )
-        return all(map(units.is_present, ends)) and bool(ends[0] <= reach <= ends[1])
+        low: Any = score.low
+        high: Any = score.high
+        if low is None:
+            low, high = (self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high"))
+        return units.is_present(low) and units.is_present(high) and bool(low <= reach <= high)
 
     def show_score(self) -> ReportCell:
         """The score, or the reason why there is none."""
         if self.score is None:
             return ReportCell(str(self.rows["status"].iloc[-1]))
+        return ReportCell(self._describe_score(self.score), self.score.value)
+
+    def _describe_score(self, score: Estimate) -> str:
         if self.at_chance and self.out_of_reach:
-            return ReportCell("at chance: no answer within its reach", self.score.value)
+            return "at chance: no answer within its reach"
         if self.at_chance and self.all_attempts_made:
-            return ReportCell(
-                f"not learned ({formatting.format_count(len(self.attempt_kinds), 'attempt')})", self.score.value
-            )
+            return f"not learned ({formatting.format_count(len(self.attempt_kinds), 'attempt')})"
         if self.at_chance:
-            return ReportCell("at chance, too early to say", self.score.value)
-        score_text = format_score(self.score.value, self.in_bits)
-        if self.score.low is None or self.score.high is None:
-            return ReportCell(
-                f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})", self.score.value
-            )
-        ends = (units.number(end if self.in_bits else 100 * end) for end in (self.score.low, self.score.high))
-        return ReportCell(f"{score_text} ({units.INTERVAL_DASH.join(ends)})", self.score.value)
+            return "at chance, too early to say"
+        score_text = units.number(score.value) if self.in_bits else units.percent(score.value)
+        if score.low is None or score.high is None:
+            return f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})"
+        ends = (units.number(end if self.in_bits else 100 * end) for end in (score.low, score.high))
+        return f"{score_text} ({units.INTERVAL_DASH.join(ends)})"
 
 
 def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
     """Whether a score is not significantly better than chance and majority."""
-    baselines = [
-        float(row[f"train.{name}"]) for name in ("chance", "majority") if units.is_present(row[f"train.{name}"])
-    ]
+    baselines = [row[name] for name in ("train.chance", "train.majority") if units.is_present(row[name])]
     if not baselines:
         return False
     if in_bits:
@@ -161,11 +152,6 @@ def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
     low: Any = row.get("train.low")  # None if the score is not a count
     low = low if units.is_present(low) else row["train.score"]
     return bool(low <= max(baselines))
-
-
-def format_score(score: Any, in_bits: bool) -> str:
-    """A score in bits or per cent."""
-    return units.number(score) if in_bits else units.percent(score)
 
 
 @dataclass(frozen=True)
@@ -197,6 +183,10 @@ class LearningTest:
         """The mechanisms with a score."""
         return tuple(result for result in self.results if result.score is not None)
 
+    def find(self, label: str) -> MechanismResult | None:
+        """The result of a mechanism; None if it was not tested."""
+        return next((result for result in self.results if result.label == label), None)
+
     @property
     def baseline(self) -> MechanismResult | None:
         """The baseline's result, if it has a score."""
@@ -217,24 +207,28 @@ class LearningTest:
 
     def list_best_first(self) -> list[MechanismResult]:
         """The results with scores, the best first."""
-        return sorted(
-            self.scored_results,
-            key=lambda result: result.score.value * (1 if self.in_bits else -1) if result.score else 0.0,
-        )
+        sign = 1 if self.in_bits else -1
+        return sorted(self.scored_results, key=lambda result: sign * result.score.value if result.score else 0.0)
 
     def list_values(self, column: str) -> list[Any]:
         """Distinct values of a column in the best attempts."""
         values = [x for result in self.scored_results for x in result.best_attempts[column].tolist()]
         return list(dict.fromkeys(x for x in values if units.is_present(x)))
 
+    @cached_property
+    def computed_scores(self) -> dict[str, float]:
+        """The known scores of a random guess, of the most frequent answer if it is another, and of a shortcut."""
+        chance, majority = (next(iter(self.list_values(f"train.{name}")), None) for name in ("chance", "majority"))
+        shortcut, _ = self.find_shortcut() or (None, "")
+        scores = {"chance": chance, "majority": None if majority == chance else majority, "shortcut": shortcut}
+        return {name: float(score) for name, score in scores.items() if score is not None}
+
     def find_shortcut(self) -> tuple[float, str] | None:
         """Score and name of the task's shortcut; None if the shortcuts are the reaches of mechanisms."""
         for result in self.scored_results:
-            last_attempt = result.best_attempts.iloc[-1]
-            if units.is_present(last_attempt["train.shortcut"]) and last_attempt["train.way"] != REACH_SHORTCUT:
-                return float(last_attempt["train.shortcut"]), str(last_attempt["train.way"]) if units.is_present(
-                    last_attempt["train.way"]
-                ) else ""
+            score, name = result.best_attempts[["train.shortcut", "train.way"]].iloc[-1]
+            if units.is_present(score) and name != REACH_SHORTCUT:
+                return float(score), str(name) if units.is_present(name) else ""
         return None
 
 

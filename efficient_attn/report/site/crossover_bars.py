@@ -49,7 +49,6 @@ class CrossoverBarChart:
     baseline: str
     ticks: tuple[str, ...]
     bars: tuple[CrossoverBar, ...]
-    run_ids: frozenset[str]
 
 
 def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) -> list[CrossoverBarChart]:
@@ -59,8 +58,7 @@ def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) ->
         use = USE_BY_MODE.get(str(table.config["mode"]), "")
         if use and table.baseline == "full":
             chosen[use] = max(chosen.get(use, table), table, key=_compute_priority)
-    charts = [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
-    return [chart for chart in charts if chart.ticks]
+    return [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
 
 
 def _compute_priority(table: DecisionTable) -> tuple[int, str]:
@@ -82,7 +80,6 @@ def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> Cros
         baseline=table.baseline,
         ticks=tuple(ticks),
         bars=tuple(_make_bar(decision, low, high) for decision in table.decisions),
-        run_ids=table.run_ids,
     )
 
 

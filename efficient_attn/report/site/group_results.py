@@ -22,6 +22,7 @@ from ...spec import format_label
 from .. import approximation_errors, formatting, select
 from ..claims.evidence import EvidenceRow
 from ..gather import Frame
+from .page_names import make_name
 
 SEED, RESAMPLES = 0, 1000
 MIN_ROUNDS = 4  # shared rounds needed for an interval
@@ -121,19 +122,13 @@ def _make_group(
     key = tuple(getattr(first, name) for name in GROUP_COLUMNS)
     config_text = formatting.format_config({name: getattr(first, name) for name in SETTING_COLUMNS}, dict(cpus))
     rows = [record.row for record in records]
-    cases = [
-        _make_entry(label, row, errors.get((str(row.run_id), row.case_key)), rank)
-        for label, row, rank in zip(_make_unique_labels(rows), rows, rank_records(records), strict=True)
-    ]
+    cases = []
+    for label, row, rank in zip(_make_unique_labels(rows), rows, rank_records(records), strict=True):
+        error_columns = errors[str(row.run_id), row.case_key]
+        error_text = approximation_errors.describe_error(error_columns, with_conditions=True)
+        cases.append(TimedMechanism(label, row, error_text, rank))
     cases.sort(key=lambda entry: entry.row.latency_ms or math.inf)
     return GroupResult(key, int(first.seq_len or 0), config_text, tuple(cases))
-
-
-def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, rank: Rank | None) -> TimedMechanism:
-    if error_columns is None:
-        return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", rank)
-    error_text = approximation_errors.describe_error(error_columns, with_conditions=True)
-    return TimedMechanism(label, row, error_text, rank)
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
@@ -194,6 +189,16 @@ class Leaderboard:
     machine: str
     groups: tuple[GroupResult, ...]
 
+    @property
+    def page(self) -> str:
+        """The address of its page."""
+        return f"b/{make_name(self.suite, self.machine)}.html"
+
+    @property
+    def cells(self) -> int:
+        """The number of its groups."""
+        return len(self.groups)
+
 
 def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
     """Return one leaderboard for each suite and machine, largest groups first. Of groups that only differ in length, it
@@ -201,9 +206,8 @@ def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
     groups_by_board: dict[tuple[str, str], dict[tuple[Any, ...], GroupResult]] = defaultdict(dict)
     for group in groups:
         board_groups = groups_by_board[str(group.row.suite), str(group.row.machine)]
-        best = board_groups.get(group.key)
-        if best is None or (group.length, len(group.cases)) > (best.length, len(best.cases)):
-            board_groups[group.key] = group
+        best = board_groups.get(group.key, group)
+        board_groups[group.key] = max(best, group, key=lambda group: (group.length, len(group.cases)))
 
     def sort_key(group: GroupResult) -> tuple[int, str, str]:
         return -len(group.cases), group.config_text, group.describe()

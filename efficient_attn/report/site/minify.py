@@ -31,7 +31,8 @@ def minify_svg(svg: str) -> str:
     repeated = [style for style, times in Counter(STYLE.findall(svg)).items() if times >= MIN_USES]
     rules = {style: f"s{hashlib.sha256(style.encode()).hexdigest()[:6]}" for style in repeated}
     svg = "".join(_drop_plain_groups(TAG.sub(lambda tag: _minify_tag(tag[0], referenced_ids, rules), svg)))
-    sheet = "".join(f".plot svg .{name}{{{_minify_style(style)}}}" for style, name in rules.items())
+    minified_rules = {name: re.sub(r"([:;]) ", r"\1", style) for style, name in rules.items()}
+    sheet = "".join(f".plot svg .{name}{{{style}}}" for name, style in minified_rules.items())
     start = re.search(r"<svg[^>]*>", svg)
     return f"{svg[: start.end()]}<style>{sheet}</style>{svg[start.end() :]}" if start and sheet else svg
 
@@ -59,7 +60,3 @@ def _drop_plain_groups(svg: str) -> Iterator[str]:
         elif tag[0] != "<g/>":
             yield tag[0]
     yield svg[position:]
-
-
-def _minify_style(style: str) -> str:
-    return re.sub(r"([:;]) ", r"\1", style)

@@ -23,7 +23,6 @@ from ..answers.pooled_times import GROUP_SPREAD, Z_95
 from ..comparable_quality import MeasuredQuality, QualityChoice, canonicalise_spec
 from .group_results import USE_BY_MODE, GroupResult, TimedMechanism
 
-USES = ("train", "prompt", "decode")
 MIN_MECHANISMS = 3  # mechanisms of an answer
 MAX_SHOWN = 3  # mechanisms shown for a question
 USE_WORDS = {"train": "training step", "prompt": "reading a prompt", "decode": "decoding a token"}
@@ -33,9 +32,9 @@ APPROXIMATELY = "\u2248 "  # before an interpolated time
 
 @dataclass(frozen=True)
 class PickerCase:
-    """A mechanism in an answer. error: None if it is not verified at the answer's length. half_width: half the 95%
-    interval of log time relative to the others, None if unknown. source_lengths: the lengths between which it is
-    interpolated."""
+    """A mechanism in an answer. error: None if it is not verified at the answer's length, and its description.
+    half_width: half the 95% interval of log time relative to the others, None if unknown. source_lengths: the lengths
+    between which it is interpolated."""
 
     label: str
     variant: str
@@ -43,8 +42,7 @@ class PickerCase:
     half_width: float | None
     time: str
     speedup: str
-    error: float | None
-    error_text: str
+    error: tuple[float | None, str]
     memory: str
     source_lengths: str = ""
 
@@ -60,7 +58,7 @@ class PickerAnswer:
     @property
     def priority(self) -> tuple[int, bool, str]:
         """Prefer most mechanisms with a verified error, then float32."""
-        return sum(case.error is not None for case in self.cases), self.float32, self.config_text
+        return sum(case.error[0] is not None for case in self.cases), self.float32, self.config_text
 
 
 _AnswerKey = tuple[str, bool, str]  # a use, whether it is causal, a machine
@@ -82,7 +80,7 @@ def make_picker(
     """
     answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
     for group in groups:
-        if group.use in USES and len(group.cases) >= MIN_MECHANISMS:
+        if group.use in USE_WORDS and len(group.cases) >= MIN_MECHANISMS:
             key = group.use, bool(group.row.causal), str(group.row.machine)
             _keep_better(answers[key], group.length, _make_measured_answer(group, errors))
     _add_interpolated(answers, curves_by_config, errors, cpus)
@@ -100,9 +98,7 @@ def make_picker(
 
 
 def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAnswer) -> None:
-    current = answers.get(length)
-    if current is None or answer.priority > current.priority:
-        answers[length] = answer
+    answers[length] = max(answers.get(length, answer), answer, key=lambda answer: answer.priority)
 
 
 def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
@@ -110,21 +106,23 @@ def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) 
     qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
     shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
     yield [len(indices) for indices in qualifying]
-    yield sum(case.error is None for case in answer.cases)
+    yield sum(case.error[0] is None for case in answer.cases)
     yield [_as_list(answer.cases[i], intern_text, links) for i in shown_indices]
 
 
 def _meets_quality(case: PickerCase, bound: str) -> bool:
-    return not bound or (case.error is not None and case.error <= float(bound))
+    error, _ = case.error
+    return not bound or (error is not None and error <= float(bound))
 
 
 def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> list[Any]:
     """Label, link, time, half-width, texts of time and speedup, error; texts of error, memory and source lengths."""
-    error = None if case.error is None else float(f"{case.error:.4g}")
+    error, error_text = case.error
+    error = None if error is None else float(f"{error:.4g}")
     half_width = None if case.half_width is None else round(case.half_width, 4)
     start = map(intern_text, (case.label, links.get(case.variant.partition(":")[0], "")))
     times = map(intern_text, (case.time, case.speedup))
-    end = map(intern_text, (case.error_text, case.memory, case.source_lengths))
+    end = map(intern_text, (error_text, case.memory, case.source_lengths))
     return [*start, float(f"{case.ms:.6g}"), half_width, *times, error, *end]
 
 
@@ -139,19 +137,15 @@ def _make_measured_answer(group: GroupResult, errors: MeasuredQuality) -> Picker
 
 
 def _make_measured_case(entry: TimedMechanism, choice: QualityChoice) -> PickerCase:
-    row = entry.row
-    error, error_text = approximation_errors.judge_error(row.variant, row.kv_heads, choice)
-    ends = row.latency_ms_low, row.latency_ms_high
-    half_width = math.log(ends[1] / ends[0]) / 2 if ends[0] and ends[1] else None
+    row, low, high = entry.row, entry.row.latency_ms_low, entry.row.latency_ms_high
     return PickerCase(
         label=entry.label,
         variant=row.variant,
         ms=row.latency_ms or 0.0,
-        half_width=half_width,
+        half_width=math.log(high / low) / 2 if low and high else None,
         time=entry.format_time(),
         speedup=entry.format_speedup(),
-        error=error,
-        error_text=error_text,
+        error=approximation_errors.judge_error(row.variant, row.kv_heads, choice),
         memory=units.size(entry.memory),
     )
 
@@ -198,20 +192,18 @@ def _make_interpolated_cases(
 def _make_interpolated_case(
     config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, choice: QualityChoice, label_is_shared: bool
 ) -> PickerCase:
-    row, time = curve.row, cost.latency
-    error, error_text = approximation_errors.judge_error(str(row["variant"]), curve.kv_heads, choice)
+    variant, time = str(curve.row["variant"]), cost.latency
     is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
     speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
     prefix = "" if cost.between is None else APPROXIMATELY
     return PickerCase(
         label=f"{curve.label} (kv_heads={curve.kv_heads})" if label_is_shared else curve.label,
-        variant=str(row["variant"]),
+        variant=variant,
         ms=time.value,
         half_width=cost.half_width,
         time=prefix + units.duration(*time),
         speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.EMPTY,
-        error=error,
-        error_text=error_text,
+        error=approximation_errors.judge_error(variant, curve.kv_heads, choice),
         memory=_format_bytes(cost.state if config["mode"] == "decode" else cost.memory),
         source_lengths=formatting.join_words(map(units.short_length, cost.between)) if cost.between else "",
     )
@@ -221,6 +213,5 @@ def _format_bytes(estimate: Estimate | None) -> str:
     if estimate is None:
         return units.EMPTY
     value, low, high = map(units.size, estimate)
-    if estimate.low is None:
-        return value
-    return f"{APPROXIMATELY}{value}" + (f" ({low}{units.INTERVAL_DASH}{high})" if low != high else "")
+    interval = f" ({low}{units.INTERVAL_DASH}{high})" if low != high else ""
+    return value if estimate.low is None else f"{APPROXIMATELY}{value}{interval}"

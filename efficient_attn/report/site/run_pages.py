@@ -9,17 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import count, zip_longest
 
 from .. import page
-from ..drawing import figures, length_plots
+from ..drawing.figures import Plot
 from ..gather import Frame, as_csv
-from ..sections.section_blocks import SectionBlock
+from ..sections.section_blocks import SectionBlock, rank_plans
 from .minify import drop_end_tags, minify_svg
-from .site_data import SiteRun
+from .site_data import ROWS_FILE, SiteRun
 
-ROWS_FILE = "rows.csv.gz"
 MAX_PLOTS = 6  # per run
 OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
 STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site
-SITE_ROOT = "../.."
 
 
 @dataclass
@@ -39,19 +37,14 @@ def make_run_page(run: SiteRun) -> RunPage:
 
 def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
     """Draw the highest-ranked plots of all blocks, as SVG only."""
-    ranked = sorted((panel for block in blocks for panel in block.plans), key=length_plots.rank_plan)
-    chosen_names, numbers = {panel.name for panel in ranked[:MAX_PLOTS]}, count()
+    chosen_names, numbers = {plan.name for plan in rank_plans(blocks)[:MAX_PLOTS]}, count()
     for block in blocks:
-        plot_pairs = (
-            (panel, figures.render_plot(panel.make_picture(), raster=False))
-            for panel in block.plans
-            if panel.name in chosen_names
-        )
-        block.plots = [replace(_minify_plot(plot, next(numbers)), mode=panel.mode) for panel, plot in plot_pairs]
-        block.note = OMITTED_PLOTS_NOTE if any(panel.name not in chosen_names for panel in block.plans) else ""
+        drawn = [plan for plan in block.plans if plan.name in chosen_names]
+        block.plots = [_minify_plot(plan.render(raster=False), next(numbers)) for plan in drawn]
+        block.note = OMITTED_PLOTS_NOTE if len(drawn) < len(block.plans) else ""
 
 
-def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
+def _minify_plot(plot: Plot, number: int) -> Plot:
     """Minify a plot, with short ids from its number on the page instead of its long name."""
     return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=minify_svg(plot.svg))
 
@@ -59,7 +52,7 @@ def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
 def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
     """Drop plots until the pages fit into max_bytes; the first plots of each run are dropped last."""
     size = sum(len(run_page.html.encode()) for run_page in pages)
-    plots_by_page = ([(run_page.run.digest, plot) for plot in run_page.content.plots] for run_page in pages)
+    plots_by_page = ([(run_page.run.listed.digest, plot) for plot in run_page.content.plots] for run_page in pages)
     interleaved = [pair for pairs in zip_longest(*plots_by_page) for pair in pairs if pair]
     dropped: dict[str, set[str]] = defaultdict(set)
     for digest, plot in reversed(interleaved):
@@ -68,8 +61,8 @@ def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
         size -= len(plot.inline.encode())
         dropped[digest].add(plot.panel.name)
     for run_page in pages:
-        if run_page.run.digest in dropped:
-            _drop_plots(run_page, dropped[run_page.run.digest])
+        if run_page.run.listed.digest in dropped:
+            _drop_plots(run_page, dropped[run_page.run.listed.digest])
 
 
 def _drop_plots(run_page: RunPage, names: set[str]) -> None:
@@ -81,7 +74,7 @@ def _drop_plots(run_page: RunPage, names: set[str]) -> None:
 
 
 def _render(content: page.Content) -> str:
-    site_links = page.SiteLinks(f"{SITE_ROOT}/index.html", ROWS_FILE, f"{SITE_ROOT}/{STYLE_SHEET}")
+    site_links = page.SiteLinks("../../index.html", ROWS_FILE, f"../../{STYLE_SHEET}")
     return drop_end_tags(page.as_html(content, site_links=site_links))
 
 

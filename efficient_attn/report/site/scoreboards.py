@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ... import units
 from ...results.section import Section
@@ -17,9 +17,9 @@ from ...results.stats import Estimate, estimate_mean
 from .. import approximation_errors, page, select
 from ..formatting import format_count, format_inputs, join_words
 from ..gather import Frame
-from ..sections import ability, generic, growth_exponents, swap, trained_scores
+from ..sections import generic, growth_exponents, swap, trained_scores
 from ..sections.section_blocks import SectionData
-from ..tables import ReportCell, ReportTable, drop_empty_columns
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
 from .site_data import SiteRun
 
 TIME_LAYOUTS = ("speed", "decoding", "effects")  # section layouts of times, which the leaderboards show
@@ -56,8 +56,6 @@ def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterat
 
 
 _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
-
-
 _Line: TypeAlias = tuple[float, Sequence[ReportCell]]  # a value to sort by, and the cells
 
 
@@ -69,7 +67,7 @@ def _make_scoreboards(run: SiteRun, data: SectionData, rows: Frame, make: _Table
     for setting, table in tables:
         suffix = f", baseline {setting.baseline}" if counts[table.caption] > 1 else ""
         table = replace(table, caption=f"{table.caption}{suffix}")
-        yield Scoreboard(run, data.describe_config(setting), table)
+        yield Scoreboard(run, data.describe_config(setting.key, setting.rows["run_id"]), table)
 
 
 def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note: str = "") -> ReportTable:
@@ -78,39 +76,27 @@ def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note:
     return ReportTable(caption, ("Mechanism", *head), body, note=note)
 
 
-def _make_label_cell(label: object, mark: Literal["base", "null", ""]) -> ReportCell:
-    return ReportCell(str(label), mark=mark)
-
-
-def _mark_baseline(rows: Frame) -> Literal["base", ""]:
-    return "base" if bool(rows["is_baseline"].any()) else ""
-
-
 # -- trained tasks -------------------------------------------------------------------------------------------------
 
 
 def _list_trained(rows: Frame) -> Iterator[ReportTable]:
-    for test in trained_scores.list_tests(rows):
-        if test.scored_results:
-            yield _make_test_table(test)
+    return (_make_test_table(test) for test in trained_scores.list_tests(rows) if test.scored_results)
 
 
 def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
     sign = 1 if test.in_bits else -1
     lines: list[_Line] = []
-    for trained in test.scored_results:
-        sizes = trained.best_attempts["parameters"].dropna()
-        cells = [_make_label_cell(trained.label, "base" if trained.is_baseline else ""), trained.show_score()]
-        cells += [ReportCell(format_count(len(trained.best_attempts), "seed"))]
-        cells += [ReportCell(units.integer(sizes.max()) if len(sizes) else "")]
-        lines.append((sign * trained.score.value if trained.score else 0.0, cells))
-    for name, find_score in ability.COMPUTED_SCORES:
-        value = find_score(test)
-        if value is not None:
-            score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
-            cells = [_make_label_cell(name, "null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
-            lines.append((sign * value, cells))
-    unscored = [trained.label for trained in test.results if trained.score is None]
+    for result in test.scored_results:
+        sizes = result.best_attempts["parameters"].dropna()
+        seeds = ReportCell(format_count(len(result.best_attempts), "seed"))
+        parameters = ReportCell(units.integer(sizes.max()) if len(sizes) else "")
+        cells = [show_label(result.label, is_baseline=result.is_baseline), result.show_score(), seeds, parameters]
+        lines.append((sign * result.score.value if result.score else 0.0, cells))
+    for name, value in test.computed_scores.items():
+        score_cell = show_value(value, test.unit)
+        cells = [ReportCell(name, mark="null"), score_cell, ReportCell("computed"), ReportCell(units.EMPTY)]
+        lines.append((sign * value, cells))
+    unscored = [result.label for result in test.results if result.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""
     head = (_capitalise(test.metric) + (LOWER_IS_BETTER if test.in_bits else ""), "Mean over", "Parameters")
     return _make_table(test.name, head, lines, " ".join(filter(None, (test.describe_ranking(), note))))
@@ -129,17 +115,21 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
         for label, part in piece.rows.groupby("label", sort=False):
             errors = part["relative_error"].tolist()
             mean, ends = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
-            cells = [_make_label_cell(label, _mark_baseline(part)), _make_estimate_cell(Estimate(mean, *ends))]
             rank, budget = budgets[str(label)]
-            cells += [ReportCell(budget, rank), ReportCell(format_count(part["layer"].nunique(), "layer"))]
-            lines.append((mean, cells))
-        nulls = (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0))
-        for name, value in nulls:
+            layers = ReportCell(format_count(part["layer"].nunique(), "layer"))
+            estimate_cell = _make_estimate_cell(Estimate(mean, *ends))
+            lines.append((mean, [_show_rows_label(part), estimate_cell, ReportCell(budget, rank), layers]))
+        for name, value in (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0)):
             if units.is_present(value):
-                cells = [_make_label_cell(name, "null"), _make_estimate_cell(Estimate(value))]
+                cells = [ReportCell(name, mark="null"), _make_estimate_cell(Estimate(value))]
                 lines.append((value, [*cells, ReportCell(units.EMPTY), ReportCell(units.EMPTY)]))
         caption = format_inputs(piece.inputs, piece.causal, piece.length)
         yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines)
+
+
+def _show_rows_label(rows: Frame) -> ReportCell:
+    """The cell of the label of a mechanism's rows."""
+    return show_label(str(rows["label"].iloc[0]), is_baseline=bool(rows["is_baseline"].any()))
 
 
 def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str] = units.number) -> ReportCell:
@@ -172,7 +162,7 @@ def _make_swap_table(rows: Frame, caption: str) -> ReportTable:
     for summary in summaries:
         score, (rank, budget) = summary[sort_column], summary["budget"]
         perplexity, speedup = (ReportCell(units.ratio(*summary[n] or (None,))) for n in ("perplexity", "speedup"))
-        cells = [_make_label_cell(summary["label"], "base" if summary["is_baseline"] else ""), perplexity]
+        cells = [show_label(summary["label"], is_baseline=summary["is_baseline"]), perplexity]
         cells += [ReportCell(units.number(summary[column])), speedup, ReportCell(budget, rank), sample_cell]
         lines.append((score.value if score else math.inf, cells))
     head = (f"Perplexity, over the model's own{LOWER_IS_BETTER}", f"{column_title}{LOWER_IS_BETTER}")
@@ -188,13 +178,13 @@ def _choose_distance(rows: Frame) -> tuple[str, str]:
 def _make_layer_table(rows: Frame, caption: str) -> ReportTable:
     column, column_title = _choose_distance(rows)
     lines: list[_Line] = []
-    for label, part in rows.groupby("label", sort=False):
+    for _, part in rows.groupby("label", sort=False):
         layers = part.groupby("layer")[column].mean().dropna().tolist()
         if layers:
             mean = estimate_mean(layers)
-            estimate = Estimate(mean.value, *(mean.interval() or (None, None)))
-            cells = [_make_label_cell(label, _mark_baseline(part)), _make_estimate_cell(estimate)]
-            lines.append((mean.value, [*cells, ReportCell(format_count(len(layers), "layer"))]))
+            estimate_cell = _make_estimate_cell(Estimate(mean.value, *(mean.interval() or (None, None))))
+            count_cell = ReportCell(format_count(len(layers), "layer"))
+            lines.append((mean.value, [_show_rows_label(part), estimate_cell, count_cell]))
     return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines)
 
 
@@ -205,13 +195,13 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
         for row in last.to_dict("records"):
             ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
             count = row.get("retrieval.questions")
-            cells = [_make_label_cell(row["label"], "base" if row["is_baseline"] else "")]
+            cells = [show_label(str(row["label"]), is_baseline=row["is_baseline"])]
             cells += [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
             cells += [ReportCell(format_count(int(count), "question") if units.is_present(count) else units.EMPTY)]
             lines.append((-row["accuracy"], cells))
         if "retrieval.chance" in last and len(chances := last["retrieval.chance"].dropna()):
             chance = float(chances.iloc[0])
-            cells = [_make_label_cell("chance", "null"), _make_estimate_cell(Estimate(chance), units.percent)]
+            cells = [ReportCell("chance", mark="null"), _make_estimate_cell(Estimate(chance), units.percent)]
             lines.append((-chance, [*cells, ReportCell("computed")]))
         if len(last):
             metric = next(iter(last["metric"].dropna()), "accuracy")
@@ -261,6 +251,6 @@ def _order_by_growth(table: ReportTable) -> ReportTable:
 
     def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
         value = row[column].sort
-        return row[1].text, float(value) if isinstance(value, int | float) else math.inf
+        return row[1].text, math.inf if value is None else value
 
     return replace(table, rows=sorted(table.rows, key=sort_key))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...registry import catalogue
@@ -16,17 +15,17 @@ from ...results.store import describe_older_protocol
 from ...spec import list_names
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
-from ..answers.cost_curves import CostCurve, split_by_config
 from ..answers.decision_table import DecisionTable, make_decision_tables
 from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
-from ..comparable_quality import MeasuredQuality
 from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
+from .site_index import ListedRun
 
+ROWS_FILE = "rows.csv.gz"
 PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
 
 
@@ -49,62 +48,15 @@ class MechanismDetails:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """A run. digest: of its rows, independent of where the folder is."""
+    """A run. listed: its entry in the index."""
 
-    name: str
-    digest: str
+    listed: ListedRun
     gathered: ReportData
-
-    @property
-    def link(self) -> str:
-        """The address of its page."""
-        return f"r/{self.digest}/index.html"
-
-    @property
-    def last_session(self) -> Mapping[str, Any]:
-        """The last session's metadata; empty if there is none."""
-        return self.gathered.sessions[-1] if self.gathered.sessions else {}
-
-    def read(self, table: str, name: str) -> str:
-        """Read an entry of the last session's suite or environment; empty if missing."""
-        section = self.last_session.get(table)
-        return str(section.get(name) or "") if isinstance(section, Mapping) else ""
-
-    @property
-    def suite(self) -> str:
-        """The name of its suite."""
-        return self.read("suite", "name") or "unknown"
-
-    @property
-    def title(self) -> str:
-        """The title of its suite."""
-        return self.read("suite", "title")
-
-    @property
-    def commit(self) -> str:
-        """The first digits of the commit that was run; empty outside a checkout."""
-        git = (self.last_session.get("environment") or {}).get("git") or {}
-        return str(git.get("revision") or "")[:7]
 
     @property
     def protocol_note(self) -> str:
         """``protocol 2, older code`` for a run of an earlier protocol, else nothing."""
         return describe_older_protocol(*self.gathered.sessions)
-
-    @property
-    def day(self) -> str:
-        """The day of its last session."""
-        return str(self.last_session.get("started") or "")[:10]
-
-    @cached_property
-    def machines(self) -> tuple[str, ...]:
-        """The machines of its rows."""
-        return tuple(sorted(map(str, self.gathered.rows["machine"].dropna().unique())))
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Number of cases with a result, and of all cases."""
-        return int((self.gathered.rows["status"] == "ok").sum()), len(self.gathered.rows)
 
 
 @dataclass(frozen=True)
@@ -122,7 +74,7 @@ class SiteMechanism:
         return self.family in FAMILIES and not self.name.startswith(PEER_PREFIX)
 
     @property
-    def link(self) -> str:
+    def page(self) -> str:
         """The address of its page."""
         return f"m/{make_name(self.name)}.html"
 
@@ -145,16 +97,6 @@ class SiteData:
         return {str(session): run for run in self.runs for session in run.gathered.rows["run_id"].dropna().unique()}
 
     @cached_property
-    def curves_by_config(self) -> list[tuple[dict[str, Any], list[CostCurve]]]:
-        """All timed configurations with their cost curves."""
-        return split_by_config(self.rows)
-
-    @cached_property
-    def errors(self) -> MeasuredQuality:
-        """All measured approximation errors."""
-        return approximation_errors.list_errors(self.rows)
-
-    @cached_property
     def tasks(self) -> tuple[str, ...]:
         """The tasks of all rows."""
         return tuple(sorted(map(str, self.rows["task"].dropna().unique())))
@@ -162,18 +104,15 @@ class SiteData:
 
 def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails]) -> SiteData:
     """Read runs. Raises `UsageError` for no runs, a folder without a run, and rows of a newer version."""
-    runs: dict[str, SiteRun] = {}
-    unique_paths: list[Path] = []
+    path_by_digest: dict[str, Path] = {}
     for path in paths:
-        run = SiteRun(path.resolve().name, _digest_rows(path), gather([path]))
-        if run.digest not in runs:
-            runs[run.digest] = run
-            unique_paths.append(path)
+        path_by_digest.setdefault(_digest_rows(path), path)
+    unique_paths = list(path_by_digest.values())
     gathered = gather(unique_paths)
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
     evidence = read_evidence(unique_paths)
     return SiteData(
-        runs=tuple(runs.values()),
+        runs=tuple(read_run(path, digest) for digest, path in path_by_digest.items()),
         gathered=gathered,
         rows=rows,
         decision_tables=tuple(make_decision_tables(rows)),
@@ -181,6 +120,28 @@ def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails
         verdicts=evaluate_claims(load_ledger(), evidence),
         mechanisms=list_mechanisms(catalogue(), rows, details),
     )
+
+
+def read_run(path: Path, digest: str) -> SiteRun:
+    """Read a run. digest: of its rows, independent of where the folder is."""
+    gathered = gather([path])
+    session = gathered.sessions[-1] if gathered.sessions else {}
+    suite, environment = session.get("suite") or {}, session.get("environment") or {}
+    listed = ListedRun(
+        name=path.resolve().name,
+        digest=digest,
+        suite=str(suite.get("name") or "unknown"),
+        title=str(suite.get("title") or ""),
+        machines=sorted(map(str, gathered.rows["machine"].dropna().unique())),
+        started=str(session.get("started") or ""),
+        torch=str(environment.get("torch") or ""),
+        commit=str((environment.get("git") or {}).get("revision") or "")[:7],
+        ok=int((gathered.rows["status"] == "ok").sum()),
+        cases=len(gathered.rows),
+        page=f"r/{digest}/index.html",
+        rows=f"r/{digest}/{ROWS_FILE}",
+    )
+    return SiteRun(listed, gathered)
 
 
 def _digest_rows(path: Path) -> str:
@@ -200,10 +161,8 @@ def list_mechanisms(
 ) -> dict[str, SiteMechanism]:
     """Return the mechanisms of the catalogue, then those that only occur in rows, such as other libraries'."""
     mechanisms = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
-    variants = zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True)
-    families = {
-        name: str(family or "") for variant, family in dict.fromkeys(variants) for name in list_names(str(variant))
-    }
+    variants = dict.fromkeys(zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True))
+    families = {name: str(family or "") for variant, family in variants for name in list_names(str(variant))}
     for name, family in sorted(families.items()):
         origin = "another library" if name.startswith(PEER_PREFIX) else "a plug-in or another version"
         mechanisms.setdefault(name, SiteMechanism(name, family, f"From {origin}."))

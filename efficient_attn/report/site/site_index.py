@@ -14,7 +14,7 @@ INDEX_VERSION = 1
 
 
 class _IndexModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class ListedRun(_IndexModel):

@@ -6,7 +6,8 @@ import base64
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,20 +17,21 @@ from markupsafe import Markup
 from ... import units
 from ...results.file_marks import MARK
 from ...results.sanitize import sanitize_line
-from .. import formatting, page
+from .. import approximation_errors, formatting, page
+from ..answers import cost_curves
 from ..claims import claims_text
 from ..claims.ledger import ClaimGroup
 from ..claims.verdicts import VERDICTS, ClaimVerdict
-from ..drawing import figures, length_plots, style
-from ..gather import Frame
+from ..drawing import style
+from ..drawing.figures import Plot
 from ..sections import tradeoffs
-from ..sections.section_blocks import SectionData
+from ..sections.section_blocks import SectionData, rank_plans
 from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
-from .group_results import GroupResult, Leaderboard, TimedMechanism, list_leaderboards
+from .group_results import GroupResult, TimedMechanism, list_leaderboards
 from .minify import minify_svg
 from .page_names import make_name
-from .run_pages import ROWS_FILE, STYLE_SHEET
-from .site_data import SiteData, SiteMechanism, SiteRun
+from .run_pages import STYLE_SHEET
+from .site_data import ROWS_FILE, SiteData, SiteMechanism, SiteRun
 
 SITE_STYLE_SHEET = "site.css"
 MAX_LINES = 60  # rows of a mechanism's page; the rows file of the front page has all
@@ -51,13 +53,10 @@ class SitePages:
             undefined=jinja2.StrictUndefined,
             finalize=_finalize,
         )
-        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size, "short": units.short_length}
+        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size}
         self.env.globals |= {"mark": MARK, "site": self, "data": data, "rows_file": ROWS_FILE}
-        self.env.globals |= {
-            "draw_pattern": pattern_svg.draw_pattern,
-            "family_of": families.CARD_BY_NAME,
-            "count": formatting.format_count,
-        }
+        self.env.globals |= {"draw_pattern": pattern_svg.draw_pattern, "family_of": families.CARD_BY_NAME}
+        self.env.globals |= {"count": formatting.format_count}
 
     def render(self) -> Iterator[tuple[str, str]]:
         """Yield the address within the site and the text of every page."""
@@ -65,10 +64,9 @@ class SitePages:
             yield name, f"{self._read_template(name)}/* {MARK} */\n"
         yield "index.html", self._render_front()
         for board in self.leaderboards:
-            groups = board.groups[:MAX_GROUPS]
-            yield self.link_leaderboard(board), self._render_template("board", 1, board=board, groups=groups)
+            yield board.page, self._render_template("board", 1, board=board, groups=board.groups[:MAX_GROUPS])
         for mechanism in self.data.mechanisms.values():
-            yield mechanism.link, self._render_mechanism(mechanism)
+            yield mechanism.page, self._render_mechanism(mechanism)
         for claim_verdict in self.data.verdicts.claims:
             yield self.link_claim(claim_verdict), self._render_claim(claim_verdict)
         for task in self.data.tasks:
@@ -83,10 +81,6 @@ class SitePages:
 
     # -- addresses -------------------------------------------------------------------------------------------------
 
-    def link_leaderboard(self, board: Leaderboard) -> str:
-        """The address of a leaderboard's page."""
-        return f"b/{make_name(board.suite, board.machine)}.html"
-
     def link_claim(self, claim_verdict: ClaimVerdict) -> str:
         """The address of a claim's page."""
         return f"c/{make_name(claim_verdict.entry.claim.id)}.html"
@@ -98,7 +92,7 @@ class SitePages:
     def link_variant(self, variant: str) -> str:
         """Return the address of the page of a spec's or label's (first) mechanism, or "" if it has none."""
         mechanism = self.data.mechanisms.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0])
-        return mechanism.link if mechanism else ""
+        return mechanism.page if mechanism else ""
 
     def find_run(self, run_id: Any) -> SiteRun | None:
         """The published run of a session, if there is one."""
@@ -108,17 +102,18 @@ class SitePages:
 
     def _render_front(self) -> str:
         data, cpus = self.data, self.data.gathered.cpus
-        links = {name: mechanism.link for name, mechanism in data.mechanisms.items()}
+        links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
         script = self._read_template("picker.js")
+        curves, errors = cost_curves.split_by_config(data.rows), approximation_errors.list_errors(data.rows)
         variables = {
-            "picker": picker.make_picker(data.groups, data.curves_by_config, data.errors, links, cpus),
+            "picker": picker.make_picker(data.groups, curves, errors, links, cpus),
             "uses": picker.USE_WORDS,
             "qualities": picker.QUALITIES,
             "front": self._draw_front(),
             "charts": crossover_bars.list_bar_charts(data.decision_tables, cpus),
             "families": self._group_by_family(),
             "others": [mechanism for mechanism in data.mechanisms.values() if not mechanism.is_listed],
-            "comparisons": list(library_comparison.list_library_comparisons(data.groups, cpus)),
+            "comparisons": library_comparison.list_library_comparisons(data.groups, cpus),
             "claim_groups": [(title, self._list_verdicts(group)) for group, title in claims_text.GROUP_TITLES.items()],
             "script": Markup(script),
             "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -131,25 +126,22 @@ class SitePages:
         by_verdict = [(verdict, [claim for claim in claims if claim.verdict == verdict]) for verdict in VERDICTS]
         return [(verdict, listed) for verdict, listed in by_verdict if listed]
 
-    def _draw_front(self) -> figures.Plot | None:
+    def _draw_front(self) -> Plot | None:
         """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
         data = self.data
         line_styles = style.choose_line_styles(data.rows["label"])
         section_data = SectionData(data.rows, data.gathered.cpus, line_styles, data.gathered.run_notes)
         tables = (table for table in data.decision_tables if table.baseline == "full")
         chapter = tradeoffs.make_chapter([t for t in tables if t.config["mode"] != "decode"], section_data)
-        panels = sorted((panel for block in chapter.blocks for panel in block.plans), key=length_plots.rank_plan)
-        if not panels:
+        plans = rank_plans(chapter.blocks)
+        if not plans:
             return None
-        plot = figures.render_plot(max(panels, key=lambda panel: panel.line_count).make_picture(), raster=False)
-        return figures.Plot(plot.panel, minify_svg(plot.svg), b"")
+        plot = max(plans, key=lambda plan: plan.line_count).render(raster=False)
+        return replace(plot, svg=minify_svg(plot.svg))
 
     def _group_by_family(self) -> list[tuple[families.FamilyCard, list[SiteMechanism]]]:
-        mechanisms: dict[str, list[SiteMechanism]] = defaultdict(list)
-        for mechanism in self.data.mechanisms.values():
-            if mechanism.is_listed:
-                mechanisms[mechanism.family].append(mechanism)
-        return [(family, mechanisms[family.name]) for family in families.FAMILY_CARDS]
+        listed = [mechanism for mechanism in self.data.mechanisms.values() if mechanism.is_listed]
+        return [(card, [m for m in listed if m.family == card.name]) for card in families.FAMILY_CARDS]
 
     # -- other pages -----------------------------------------------------------------------------------------------
 
@@ -185,16 +177,13 @@ class SitePages:
         return self._render_template("claim", 1, claim_verdict=claim_verdict, **variables)
 
     def _find_runs(self, keys: set[str]) -> list[SiteRun]:
-        runs = [self.find_run(self._session_by_case[key]) for key in keys if key in self._session_by_case]
-        return [run for run in self.data.runs if any(run is other for other in runs)]
-
-    @cached_property
-    def _session_by_case(self) -> Mapping[str, Any]:
-        rows = self.data.gathered.loaded
-        return dict(zip(rows["case_key"].tolist(), rows["run_id"].tolist(), strict=True))
+        latest = self.data.gathered.loaded[["case_key", "run_id"]].drop_duplicates("case_key", keep="last")
+        runs = map(self.find_run, latest.loc[latest["case_key"].isin(keys), "run_id"].unique())
+        digests = {run.listed.digest for run in runs if run}
+        return [run for run in self.data.runs if run.listed.digest in digests]
 
     def _render_task(self, task: str) -> str:
-        cpus, lines = self.data.gathered.cpus, self._count_runs(self.data.rows[self.data.rows["task"] == task])
+        cpus, lines = self.data.gathered.cpus, self._count_runs(task)
         variables = {
             "sections": [section for section in self.data.gathered.sections if section.task == task],
             "scoreboards": [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)],
@@ -202,15 +191,14 @@ class SitePages:
         }
         return self._render_template("task", 1, task=task, lines=lines, **variables)
 
-    def _count_runs(self, rows: Frame) -> list[tuple[SiteRun, int, int, Sequence[str]]]:
-        """For each run: the number of its rows, of rows with a result, and the variants with a result."""
-        counts = []
-        for run in self.data.runs:
-            run_rows = rows[rows["run_id"].map(lambda session, run=run: self.find_run(session) is run)]
-            if len(run_rows):
-                ok = run_rows[run_rows["status"] == "ok"]
-                counts.append((run, len(run_rows), len(ok), sorted(set(run_rows["variant"].astype(str)))))
-        return counts
+    def _count_runs(self, task: str) -> list[tuple[SiteRun, int, int, list[str]]]:
+        """For each run with the task: the number of its rows, of rows with a result, and the variants."""
+        rows_by_run = [(run, run.gathered.rows[run.gathered.rows["task"] == task]) for run in self.data.runs]
+        return [
+            (run, len(rows), int((rows["status"] == "ok").sum()), sorted(set(rows["variant"].astype(str))))
+            for run, rows in rows_by_run
+            if len(rows)
+        ]
 
 
 def _finalize(value: Any) -> Any:

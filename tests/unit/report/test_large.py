@@ -13,7 +13,7 @@ import report_runs as runs
 
 from efficient_attn import units
 from efficient_attn.report import gather, page, select, tables
-from efficient_attn.report.drawing import length_plots, style
+from efficient_attn.report.drawing import figures, length_plots, style
 from efficient_attn.report.sections import appendix, section_blocks, speed
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
@@ -91,7 +91,7 @@ def test_directions_share_limits_and_plans_match_their_panels(tmp_path: Path) ->
     rows = select.filter_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
-    context = length_plots.PlotContext(style.choose_line_styles(rows["label"]))
+    context = figures.PlotContext(style.choose_line_styles(rows["label"]))
     planned = list(length_plots.plan_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), context))
     panels = [each.make_picture() for each in planned]
     assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]

@@ -20,7 +20,6 @@ from matplotlib.colors import to_hex, to_rgb
 from efficient_attn.report import approximation_errors, gather, page, select
 from efficient_attn.report.drawing import axes, figures, length_plots, primitives, style
 from efficient_attn.report.drawing.heatmap import Heatmap
-from efficient_attn.report.drawing.interval_chart import IntervalChart
 from efficient_attn.report.sections import decode_cost, section_blocks, speed
 
 ROOT = Path(__file__).parents[4]
@@ -197,6 +196,16 @@ def test_leader_lines_do_not_look_like_data() -> None:
     assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
 
 
+def test_references_are_hollow_squares_in_the_row_of_their_point() -> None:
+    rows = [replace(line(name, at), x=[0.5], reference=claimed) for at, (name, claimed) in enumerate(CLAIMS.items())]
+    drawn = _draw_axes(panel(*rows, mark_type="points", log_x=False, log_y=False))
+    squares = [mark for mark in drawn.lines if mark.get_marker() == "s" and mark.get_markerfacecolor() == "white"]
+    assert [(list(mark.get_xdata()), list(mark.get_ydata())) for mark in squares] == [([2.0], [0]), ([3.0], [2])]  # type: ignore[arg-type]
+
+
+CLAIMS = {"full": 2.0, "mqa": None, "gqa": 3.0}
+
+
 def test_plots_state_their_configuration() -> None:
     config = "cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
     svg = figures.render_plot(panel(line("full", 1, 4), config_text=config)).svg
@@ -220,10 +229,6 @@ def test_every_axis_of_a_published_run_has_a_label_and_ticks(run: str) -> None:
             assert len(shown.column_labels) == len(shown.grids[0].shares[0]), shown.name
             assert shown.xlabel.strip(), shown.name
             continue
-        if isinstance(shown, IntervalChart):
-            assert shown.xlabel.strip(), shown.name
-            assert "batch" in shown.config_text, shown.name
-            continue
         assert isinstance(shown, figures.Panel)
         ticks = axes.make_y_ticks(shown.unit, *(shown.bounds or figures._compute_bounds(shown)), log=shown.log_y)
         assert shown.xlabel.strip(), shown.name
@@ -245,15 +250,15 @@ def test_spread_labels_do_not_overlap_and_stay_inside() -> None:
 
 
 def test_plots_of_a_single_length_are_drawn_last() -> None:
-    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> length_plots.PlotPlan:
-        return length_plots.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
+    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> figures.PlotPlan:
+        return figures.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
 
     plans = [
         planned(kind, flat=flat)
         for flat in (True, False)
         for kind in (decode_cost.STATE_PLOT, speed.TIME_PLOT, length_plots.SPEEDUP)
     ]
-    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=length_plots.rank_plan)]
+    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=lambda plan: plan.rank)]
     kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from efficient_attn.report.drawing.pattern_image import ImageFormat, PatternImage, colour_cells, render_patterns
+from efficient_attn.report.drawing.figures import FigureFormat
+from efficient_attn.report.drawing.pattern_image import PatternImage, colour_cells, render_patterns
 
 WHITE, BLUE = (1.0, 1.0, 1.0), "#0000ff"
-MARKS: dict[ImageFormat, bytes] = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+MARKS: dict[FigureFormat, bytes] = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
 def make_image(n: int = 12, *, causal: bool = True, caption: str = "N = 12") -> PatternImage:
@@ -41,8 +42,8 @@ def test_booleans_and_shares_give_equal_colours() -> None:
     assert np.array_equal(colour_cells(kept, BLUE, causal=True), colour_cells(kept.astype(float), BLUE, causal=True))
 
 
-@pytest.mark.parametrize("form", get_args(ImageFormat))
-def test_rendering_is_reproducible(form: ImageFormat) -> None:
+@pytest.mark.parametrize("form", get_args(FigureFormat))
+def test_rendering_is_reproducible(form: FigureFormat) -> None:
     first, second = (render_patterns([make_image(), make_image(300)], "$two$", form) for _ in range(2))
     assert first == second
     assert first.startswith(MARKS[form])

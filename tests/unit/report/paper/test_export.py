@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import report_runs as runs
@@ -29,8 +30,8 @@ def table(run: Path, **asked: object) -> list[list[str]]:
 
 
 def test_the_command_line_lists_all_figures() -> None:
-    assert plot.FIGURES == export.FIGURE_NAMES
-    assert plot.FORMATS == export.FORMATS
+    assert get_args(export.FigureName) == plot.FIGURES
+    assert get_args(export.FileFormat) == plot.FORMATS
 
 
 def test_the_speed_figure_states_approximation_errors(run: Path) -> None:
@@ -108,7 +109,7 @@ def test_errors_are_compared_with_a_null_predictor(run: Path) -> None:
     assert "full" in make_figure([run], FigureRequest(figure="loss")).caption, "exact, so not drawn, and said"
 
 
-@pytest.mark.parametrize("figure", export.FIGURE_NAMES)
+@pytest.mark.parametrize("figure", get_args(export.FigureName))
 def test_pictures_have_the_requested_width(run: Path, figure: export.FigureName) -> None:
     made = make_figure([run], FigureRequest(figure=figure, file_format="png", width=2.5))
     assert Image.open(io.BytesIO(made.data)).width == 750

@@ -48,11 +48,9 @@ def test_common_characters_stay_readable() -> None:
 
 def test_a_table_has_its_rules_names_and_intervals() -> None:
     body = ((TableCell("full"), TableCell("1.00x")), (TableCell("a&b"), TableCell("17.2x", "16.7\u201317.7")))
-    shown = PaperFigure(PANEL, "", ("Mechanism", "At 8K"), body)
+    shown = PaperFigure(PANEL, "50% of_it", ("Mechanism", "At 8K"), body)
     names = {"full": "full", "a&b": "Ours"}
-    text = latex.format_table(
-        shown, names=names, caption="50% of_it", label="tab:x", bold={"a&b"}, head=("one\nline\u2028\x00",)
-    )
+    text = latex.format_table(shown, names, "tab:x", bold={"a&b"}, head=("one\nline\u2028\x00",))
     assert text.splitlines() == [
         "% one line ?",
         r"\begin{table}",

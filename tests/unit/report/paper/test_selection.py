@@ -10,7 +10,6 @@ import report_runs as runs
 from efficient_attn.errors import UsageError
 from efficient_attn.report import approximation_errors, gather, select
 from efficient_attn.report.paper import selection
-from efficient_attn.report.paper.selection import FigureSelection
 
 LABELS = ["full", "linear", "gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128", "mqa (kv_heads=1)"]
 
@@ -42,24 +41,25 @@ def test_unknown_mechanisms_are_reported(text: str) -> None:
 
 
 def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
-    selected, left = selection.choose_labels(LABELS, FigureSelection(highlight=("mqa",)), max_lines=3)
+    selected, left = selection.choose_labels(LABELS, max_lines=3, highlight=("mqa",))
     assert selected == ["full", "linear", "mqa (kv_heads=1)"]
     assert left == ["gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128"]
-    selected, left = selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=3)
+    selected, left = selection.choose_labels(LABELS, max_lines=3, only=("gqa", "linear"))
     assert selected == ["linear", "gqa:kv_heads=2", "gqa:kv_heads=4"], "in their rank"
     with pytest.raises(UsageError, match="one figure shows at most 2"):
-        selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=2)
+        selection.choose_labels(LABELS, max_lines=2, only=("gqa", "linear"))
     with pytest.raises(UsageError, match="unknown mechanism"):
-        selection.choose_labels(LABELS, FigureSelection(only=("gqa",), highlight=("linear",)), max_lines=3)
+        selection.choose_labels(LABELS, max_lines=3, only=("gqa",), highlight=("linear",))
 
 
 def test_baseline_in_only_is_ignored() -> None:
-    asked = FigureSelection(only=("full", "linear"), highlight=("full",))
-    selected, left = selection.choose_labels(LABELS[1:], asked, max_lines=1, baseline_labels={"full"})
+    selected, left = selection.choose_labels(
+        LABELS[1:], max_lines=1, only=("full", "linear"), highlight=("full",), baseline_labels={"full"}
+    )
     assert selected == ["linear"]
     assert len(left) == 4
     with pytest.raises(UsageError, match="--only names only mechanisms that are always shown: full"):
-        selection.choose_labels(LABELS[1:], FigureSelection(only=("full",)), max_lines=3, baseline_labels={"full"})
+        selection.choose_labels(LABELS[1:], max_lines=3, only=("full",), baseline_labels={"full"})
 
 
 def test_specs_in_label_options_may_contain_equals_signs() -> None:

@@ -1,4 +1,4 @@
-"""The ability section: scores next to baselines, attempts, and results of swapping."""
+"""The ability section: scores next to baselines, and attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import report_runs as runs
 from learned_runs import attempt, block, chapters, seeds, skipped, unable
 
 from efficient_attn.report.write import write_report
-from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
 
 EVIL = "<script>alert('x')</script> | `b` [c](d)"
@@ -62,31 +61,10 @@ def test_scores_state_their_configuration(tmp_path: Path) -> None:
     assert all(plot.panel.config_text == ability.config_text for plot in ability.plots)
 
 
-def swap(variant: str, divergence: float) -> Record:
-    config = {"task": "swap", "mode": "prefill", "inputs": "tiny:mine@1", "seq_len": 512, "causal": True, "heads": 9}
-    row = runs.row(variant, **config, baseline="full", latency_ms=1.0)
-    row.case_key = f"swap/{row.case_key}"
-    row.extra = {"divergence": divergence, "segment": 0, "loss": 2.0}
-    return Record(row)
-
-
-def test_swap_results_have_their_own_table(tmp_path: Path) -> None:
-    records = [*seeds("full", (0.9,)), *seeds("linear", (0.3,)), attempt("mqa", 0.5)]
-    without = block(tmp_path / "a", *records)
-    assert not any("Swapped" in table.caption for table in without.tables)
-    chapter = chapters(tmp_path / "b", [*records, swap("full", 0.0), swap("linear", 4.2)])["Ability"]
-    (ability,) = chapter.blocks
-    (table,) = [table for table in ability.tables if "Swapped" in table.caption]
-    assert table.head == ("Variant", "Swapped: KL a token, tiny:mine@1, 512 tokens", "Learned: recall, length 64")
-    assert [[cell.text for cell in row] for row in table.rows] == [
-        ["full", "0", "90.0% (1 seed)"], ["linear", "4.20", "30.0% (1 seed)"]
-    ]  # fmt: skip
-    assert "a different experiment" in chapter.intro
-
-
 def test_other_sections_ignore_trained_rows(tmp_path: Path) -> None:
     sections = chapters(tmp_path, [*runs.speed(lengths=(512,)), *seeds("full", (0.9,))])
     assert set(sections) == {"What to use", "Speed and memory", "Ability"}
+    assert "a different experiment" in sections["Ability"].intro
     assert "linear" in [row[0].text for row in sections["What to use"].blocks[0].tables[0].rows]
 
 

@@ -13,6 +13,7 @@ import report_runs as runs
 from efficient_attn import units
 from efficient_attn.report import select
 from efficient_attn.report.drawing import length_plots
+from efficient_attn.report.drawing.figures import PlotContext
 from efficient_attn.report.gather import gather
 from efficient_attn.report.sections.decode_cost import STATE_PLOT, STEP_PLOT
 from efficient_attn.report.write import write_report
@@ -228,5 +229,5 @@ def test_variants_with_one_batch_size_are_omitted(tmp_path: Path) -> None:
 def test_plots_of_a_single_length_are_marked(tmp_path: Path, lengths: list[int]) -> None:
     rows = gather([runs.write_run(tmp_path / "run", steps(lengths, [8]))]).rows
     (setting,) = select.split_settings(select.filter_timed(select.add_labels(rows)))
-    planned = list(length_plots.plan_length_plots(setting, (STEP_PLOT, STATE_PLOT), length_plots.PlotContext({})))
+    planned = list(length_plots.plan_length_plots(setting, (STEP_PLOT, STATE_PLOT), PlotContext({})))
     assert [p.single_length for p in planned] == [len(lengths) == 1] * 2

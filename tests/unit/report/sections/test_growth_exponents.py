@@ -10,7 +10,7 @@ import pytest
 import report_runs as runs
 
 from efficient_attn.report import gather, page
-from efficient_attn.report.drawing.interval_chart import IntervalChart, IntervalRow
+from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.complexity.complexity_task import COMPLEXITY
@@ -117,17 +117,20 @@ def test_sweeps_without_claims_have_no_verdict(block: Any) -> None:
 
 def test_the_plot_has_a_row_per_sweep(block: Any) -> None:
     length, width = (plot.panel for plot in block.plots)
-    assert isinstance(length, IntervalChart)
-    assert isinstance(width, IntervalChart)
-    assert [row.label for row in length.rows] == [*VERDICTS, "lstmn", HOSTILE]
-    assert length.rows[0] == IntervalRow("full", 1.0, 0.9, 1.1, 1.0)
-    assert length.rows[5] == IntervalRow("lstmn", 1.0, 0.9, 1.1, None)
-    assert width.rows[1] == IntervalRow("gru", -0.001, None, None, 1.0)
+    assert isinstance(length, Panel)
+    assert isinstance(width, Panel)
+    assert [line.label for line in reversed(length.lines)] == [*VERDICTS, "lstmn", HOSTILE]  # the first on top
+    rows = {line.label: (line.x, line.left, line.right, line.reference) for line in length.lines}
+    assert rows["full"] == ([1.0], [0.9], [1.1], 1.0)
+    assert rows["lstmn"] == ([1.0], [0.9], [1.1], None)
+    (gru, _) = width.lines
+    assert (gru.label, gru.x, gru.left, gru.right, gru.reference) == ("gru", [-0.001], None, None, 1.0)
     assert (length.title, width.title) == (
         "Exponent of time: layers: layers in N",
         "Exponent of time: layers: layers in D",
     )
-    assert length.limits[0] < 0.9 < 1.1 < length.limits[1]
+    assert min(length.ticks) < 0.9 < 1.1 < max(length.ticks)
+    assert length.xlabel == "Exponent of time; squares: claimed"
 
 
 def test_the_report_has_plots_and_escaped_names(run: Path, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import learned_runs as learnt
 import pytest
 import report_runs as runs
 
-from efficient_attn.report.gather import gather
 from efficient_attn.report.site.scoreboards import Scoreboard, list_scoreboards
-from efficient_attn.report.site.site_data import SiteRun
+from efficient_attn.report.site.site_data import read_run
 from efficient_attn.results.rows import Record
 from efficient_attn.results.section import Column, Section
 
@@ -31,7 +30,7 @@ SECTIONS = [
 
 def _list(folder: Path, records: Iterable[Record], task: str) -> list[Scoreboard]:
     about = runs.about(sections=[section.as_json() for section in SECTIONS])
-    run = SiteRun("a run", "0", gather([runs.write_run(folder / "run", records, about)]))
+    run = read_run(runs.write_run(folder / "run", records, about), "0")
     return list(list_scoreboards(run, task, {}))
 
 

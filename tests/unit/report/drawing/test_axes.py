@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn.report.drawing import figures
-from efficient_attn.report.drawing.clipping import choose_clipped_limits, describe_clipped
+from efficient_attn.report.drawing.axes import choose_clipped_limits
+from efficient_attn.report.drawing.length_plots import describe_clipped
 from efficient_attn.report.drawing.style import choose_line_styles
 
 
