@@ -208,7 +208,8 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
             _make_point(length, length_rows, pooled[length], name, baseline)
             for length, length_rows in _group_rows(mechanism_rows, _get_length).items()
         ]
-        curves.append(CostCurve(*name, mechanism_rows[-1], _use_resident(points, mechanism_rows)))
+        label, kv_heads = name
+        curves.append(CostCurve(label, kv_heads, mechanism_rows[-1], _use_resident(points, mechanism_rows)))
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
 
 
