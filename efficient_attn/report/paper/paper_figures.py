@@ -166,8 +166,8 @@ def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles:
         for label, arrays in arrays_by_label.items()
     }
     lengths = choose_lengths({int(n) for label in labels for n in sizes[label]})
-    shown = [*sorted(label for label in plot_rows.baseline_labels if sizes[label]), *labels]
-    cells = {label: [TableCell(units.size(sizes[label].get(float(n)))) for n in lengths] for label in shown}
+    table_labels = [*sorted(label for label in plot_rows.baseline_labels if sizes[label]), *labels]
+    cells = {label: [TableCell(units.size(sizes[label].get(float(n)))) for n in lengths] for label in table_labels}
     decisions = {decision.label: decision for decision in plot_rows.decisions}
     panel = _draw_over_length(kind, plot_rows, labels, line_styles)
     listed = [decisions[label] for label in labels if label in decisions]

@@ -165,6 +165,6 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
 
 def describe_session(session: dict[str, Any]) -> dict[str, Any]:
     """How to reproduce a session: command, suite, version and times."""
-    known = {name: session.get(name) for name in ("run", "version", "started", "finished")}
+    facts = {name: session.get(name) for name in ("run", "version", "started", "finished")}
     suite_text = str(session.get("suite_text") or "").strip("\n")
-    return known | {"command": format_command(session.get("command")), "suite_text": suite_text}
+    return facts | {"command": format_command(session.get("command")), "suite_text": suite_text}
