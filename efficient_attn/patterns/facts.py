@@ -40,6 +40,7 @@ class Fact(Protocol):
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         """Numbers of the key blocks of ``size`` that queries at positions [first, last] may touch (more is allowed)."""
+        ...
 
     @property
     def reach(self) -> Reach | None:

@@ -64,7 +64,7 @@ class SoftmaxAttention(Attention):
             return super().workspace_bytes(shape, itemsize, causal=causal, training=training)
         return int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
 
-    def pairs(self, n: int, m: int, causal: bool) -> int:
+    def pairs(self, n: int, m: int, causal: bool) -> int | None:
         return count_possible_pairs(n, m, causal)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
