@@ -13,7 +13,6 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
-from efficient_attn.peers import fla
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 CAUSAL = ea.Mask(causal=True)
@@ -127,7 +126,6 @@ def test_only_the_file_is_executed(spec: str, monkeypatch: pytest.MonkeyPatch) -
     """Importing the file as a module would import all operations, and Triton."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
         monkeypatch.delitem(sys.modules, name)
-    fla._load_operations.cache_clear()
     ea.create(spec)
     assert not [name for name in sys.modules if name.partition(".")[0] == "fla"]
 
@@ -138,7 +136,6 @@ def test_a_missing_library_is_reported_with_the_command_to_install_it(
     peer: str, absent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, absent, None)  # what is None there cannot be imported
-    fla._load_operations.cache_clear()
     with pytest.raises(
         ea.UsageError, match=rf"^{peer} needs the package fla-core: pip install 'efficient-attn\[peers\]'$"
     ):
