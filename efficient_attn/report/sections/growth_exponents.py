@@ -130,6 +130,6 @@ def _make_panel(rows: Frame, title: str, known_styles: LineStyles) -> Panel:
         log_x=False,
         title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
-        xlabel="Exponent of time" + ("; squares: claimed" if has_claims else ""),
+        xlabel="Exponent of time" + ("; open squares: claimed" if has_claims else ""),
         alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(names)}.",
     )

@@ -119,7 +119,7 @@ def _make_table(lines: Sequence[dict[str, Any]], setting_text: str, segments: in
 
 def _show_cell(line: Mapping[str, Any], name: str, form: Unit | Callable[..., str]) -> ReportCell:
     """The cell of a mean in a unit, or of an estimate in a format with an interval."""
-    if isinstance(form, str):
+    if not callable(form):
         return show_value(line[name], form)
     estimate: Estimate | None = line[name]
     if estimate is None:
@@ -151,7 +151,7 @@ TABLE_COLUMNS: tuple[tuple[str, str, Unit | Callable[..., str]], ...] = (
     ("States", "state_bytes", "bytes"),
     ("Peak memory", "peak_memory_bytes", "bytes"),
 )
-MEAN_COLUMNS = tuple(name for _, name, form in TABLE_COLUMNS if isinstance(form, str))
+MEAN_COLUMNS = tuple(name for _, name, form in TABLE_COLUMNS if not callable(form))
 
 
 def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str, context: PlotContext) -> None:

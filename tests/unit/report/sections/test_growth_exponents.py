@@ -129,7 +129,7 @@ def test_the_plot_has_a_row_per_sweep(block: Any) -> None:
         "Exponent of time: layers: layers in D",
     )
     assert min(length.ticks) < 0.9 < 1.1 < max(length.ticks)
-    assert length.xlabel == "Exponent of time; squares: claimed"
+    assert length.xlabel == "Exponent of time; open squares: claimed"
 
 
 def test_the_report_has_plots_and_escaped_names(run: Path, tmp_path: Path) -> None:
