@@ -16,7 +16,7 @@ from ...results.stats import Estimate
 from .. import formatting, select
 from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, make_dot_plot
 from ..drawing.panel_data import make_point
-from ..drawing.style import LineStyles, choose_line_styles
+from ..drawing.style import COLOURS, LineStyle
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -29,6 +29,7 @@ INTRO = (
     "masks of later keys, -1 is half the time."
 )
 VERDICT_MARKS = {"reproduced": "faster", "contradicted": "slower", "inconclusive": "unclear"}
+POINT_STYLE = LineStyle(COLOURS[0], "o", "-", False)  # of all variants, as they are in separate rows
 AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
 
 
@@ -48,8 +49,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
             if along in ("length", "width") and len(sweep) > 1:
                 name = formatting.make_slug("growth", part, subject, along, context.suffix)
                 title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                make = partial(_make_panel, sweep, title, context.line_styles)
-                block.plans.append(context.plan(name, "growth", title, 2, make))
+                block.plans.append(context.plan(name, "growth", title, 2, partial(_make_panel, sweep, title)))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -111,17 +111,16 @@ def _describe_sources(rows: Frame) -> str:
 # -- the plot --------------------------------------------------------------------------------------------------------
 
 
-def _make_panel(rows: Frame, title: str, known_styles: LineStyles) -> Panel:
+def _make_panel(rows: Frame, title: str) -> Panel:
     """Dot plot with the measured exponent of each variant, its interval, and the claimed exponent."""
     names = rows["variant"].astype(str).tolist()
-    line_styles = {**choose_line_styles(names), **known_styles}
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
     values = rows.reindex(columns=parts).astype(float).itertuples(index=False)
     lines = []
     for y, (name, row) in enumerate(zip(reversed(names), reversed(list(values)), strict=True)):  # the first on top
         exponent, low, high, claimed = (x if units.is_present(x) else None for x in row)
         estimate = Estimate(math.nan if exponent is None else exponent, low, high)
-        point = make_point(name, line_styles[name], estimate, Estimate(float(y)))
+        point = make_point(name, POINT_STYLE, estimate, Estimate(float(y)))
         lines.append(replace(point, reference=claimed))
     has_claims = any(line.reference is not None for line in lines)
     return make_dot_plot(
