@@ -43,9 +43,8 @@ def find_accepted(
     facts = _read_call_facts(attn, q, k, v, mask, inputs)
     for accepted in attn.accepted_calls:
         if accepted.facts == facts:
-            if accepted.is_plain:
-                return accepted
-            mask.check(accepted.shape.batch, accepted.shape.n, accepted.shape.m, q.device)
+            if not accepted.is_plain:
+                mask.check(accepted.shape.batch, accepted.shape.n, accepted.shape.m, q.device)
             return accepted
     shape = attn.shape_of(q, k, v)
     traits = check_call_features(attn, shape, mask, inputs, q)

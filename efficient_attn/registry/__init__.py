@@ -4,11 +4,10 @@ Reading names needs no torch; a mechanism's module is imported when it is create
 """
 
 from .description import Info, info
-from .entries import GROUP, catalogue, class_of, entry_of, load_plugin, names, plugins, register
+from .entries import catalogue, class_of, entry_of, load_plugin, names, plugins, register
 from .factory import RESERVED, create, rename_backend
 
 __all__ = [
-    "GROUP",
     "RESERVED",
     "Info",
     "catalogue",

@@ -1,5 +1,4 @@
-"""The catalogue of built-in mechanisms, which does not import torch. The published
-sparse patterns share a module, each other mechanism has its own."""
+"""The catalogue of built-in mechanisms, which does not import torch."""
 
 from __future__ import annotations
 

@@ -125,10 +125,10 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (q, k, v, sink, _), out, lse = saved
     grad_q, grad_k, grad_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    grouped_grad_q, grouped_grad, offsets = (
-        split_groups(x, k.shape[1]) for x in (grad_q, grad, lse[..., None] / -log(2))
+    offsets, delta = lse[..., None] / -log(2), (grad * out).sum(-1, keepdim=True)
+    grouped_grad_q, grouped_grad, offsets, grouped_delta = (
+        split_groups(x, k.shape[1]) for x in (grad_q, grad, offsets, delta)
     )
-    grouped_delta = split_groups((grad * out).sum(-1, keepdim=True), k.shape[1])
     flat_grad_k, flat_grad_v, values = (x.flatten(0, 1) for x in (grad_k, grad_v, v))
     tiles = _SoftcapTiles(saved.inputs, options)
     score_buffer, weight_buffer, grad_buffer = tiles.make_buffers(3)

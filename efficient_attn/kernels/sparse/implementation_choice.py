@@ -17,7 +17,6 @@ MAX_MASKED_LENGTH = 1024  # positions on either side beyond which unneeded pairs
 STEP_COST = 30_000  # one kernel call with its fetching, joining and Python, whatever its size
 ROW_COST = 60  # a row that a step fetches, writes and joins
 
-
 Implementation = Literal["parts", "masked"]
 
 

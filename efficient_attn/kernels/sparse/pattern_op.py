@@ -85,7 +85,6 @@ def _gradients(
     return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-# a plan or a mask is made inside the op
 softmax_over_text = SoftmaxKernel(
     "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
 )

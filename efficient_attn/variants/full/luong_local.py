@@ -65,8 +65,10 @@ class LuongLocal(SoftmaxAttention):
 
     @property
     def growth(self) -> Growth:
-        width = 2 * self.window + 1
-        return Growth("O(N w)", "O(N)", lambda n, m, causal: min(count_possible_pairs(n, m, causal), n * width))
+        return Growth("O(N w)", "O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return min(count_possible_pairs(n, m, causal), n * (2 * self.window + 1))
 
     @property
     def kv_heads(self) -> int | None:

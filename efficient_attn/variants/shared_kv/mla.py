@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -73,7 +74,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
+        return Growth("O(N^2)", "O(N)", self._cost, step=partial(self._cost, 1, causal=True))
 
     def why_not(self, backend: str) -> str | None:
         return why_no_native("decode") if backend == "cpp" else None

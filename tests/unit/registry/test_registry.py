@@ -268,7 +268,7 @@ class TestPlugin:
 
 class TestEntryPoints:
     def advertise(self, monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> None:
-        points = [EntryPoint(name, target, registry.GROUP)]
+        points = [EntryPoint(name, target, entries.GROUP)]
         monkeypatch.setattr(entries, "entry_points", lambda group: points)
 
     def test_entry_points_add_mechanisms_of_other_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
