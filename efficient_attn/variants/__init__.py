@@ -1,4 +1,4 @@
-"""The catalogue of built-in mechanisms, which does not import torch."""
+"""The catalogue of built-in mechanisms, which does not import torch. Each mechanism has a file of its own."""
 
 from __future__ import annotations
 
@@ -59,10 +59,9 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("gqa", "GroupedQuery", "Exact attention with key-value heads shared by groups of heads.", EXACT_TRAITS),
     ),
 }
-_MODULES = {"sparse": "published_patterns"}  # of families with one for all of their mechanisms
 FAMILIES = tuple(_ROWS)
 CATALOGUE = tuple(
-    Entry(name, f"efficient_attn.variants.{family}.{_MODULES.get(family, name)}:{cls}", family, text, frozenset(able))
+    Entry(name, f"efficient_attn.variants.{family}.{name}:{cls}", family, sentence, frozenset(able))
     for family, rows in _ROWS.items()
-    for name, cls, text, able in rows
+    for name, cls, sentence, able in rows
 )

@@ -39,7 +39,7 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
         (
             "bigbird",
             {
-                "variants/sparse/published_patterns.py",
+                "variants/sparse/bigbird.py",
                 "variants/sparse/sparse_attention.py",
                 "patterns/draws.py",
                 "patterns/facts.py",
