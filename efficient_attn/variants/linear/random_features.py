@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from ...feature_maps import LOG2_E, FeatureMap
 from ...kernels import products
 
 FeatureKind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
-FEATURE_KINDS: tuple[FeatureKind, ...] = get_args(FeatureKind)
 RELU_FLOOR = 1e-3  # the paper's: no row of weights is then all zero
 
 
@@ -138,11 +137,6 @@ def _exp2_above_floor(projections: Tensor, offset: Tensor) -> Tensor:
     return projections.sub_(offset[..., None]).exp2_().add_(floor)
 
 
-def _differentiate_powers(features: Tensor, by_features: Tensor) -> Tensor:
-    """The gradient by w.x of exp(w.x): the features themselves times that by them."""
-    return by_features.mul_(features)
-
-
 def _differentiate_both_powers(features: Tensor, by_features: Tensor) -> Tensor:
     positive, negative = by_features.mul_(features).chunk(2, -1)
     return positive.sub_(negative)
@@ -174,7 +168,7 @@ class _FeatureFunctions(NamedTuple):
 
 
 _FEATURE_FUNCTIONS: dict[FeatureKind, _FeatureFunctions] = {
-    "positive": _FeatureFunctions(_positive, 1, _differentiate_powers),
+    "positive": _FeatureFunctions(_positive, 1, lambda features, by_features: by_features.mul_(features)),
     "trigonometric": _FeatureFunctions(_trigonometric, 2, _differentiate_waves),
     "hyperbolic": _FeatureFunctions(partial(_positive, both_signs=True), 2, _differentiate_both_powers),
     "relu": _FeatureFunctions(_relu, 1, _differentiate_relu),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import get_args
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ from efficient_attn.feature_maps import FeatureMap
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks.long_decoding import gradients_through_steps
 from efficient_attn.variants.linear.random_features import (
-    FEATURE_KINDS,
     RELU_FLOOR,
     FeatureKind,
     draw_directions,
     make_random_map,
     make_unit_map,
 )
+
+FEATURE_KINDS = get_args(FeatureKind)
 
 D, M, DRAWS = 16, 16, 2000
 ESTIMATES: tuple[FeatureKind, ...] = ("positive", "trigonometric", "hyperbolic")
