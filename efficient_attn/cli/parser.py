@@ -7,7 +7,6 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
@@ -33,6 +32,7 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
 # settings that several options share
 NAMES: dict[str, Any] = {"type": values.list_of(str), "metavar": "A,B"}
 FILES: dict[str, Any] = {"nargs": "+", "action": "extend", "default": [], "metavar": "FILE"}
+FOLDER: dict[str, Any] = {"type": values.path, "metavar": "DIR"}
 SHARE: dict[str, Any] = {"type": values.share, "metavar": "X"}
 
 
@@ -169,7 +169,7 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     _add_suite_options(verb)
-    verb.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: results/local/SUITE-TIME)")
+    verb.add_argument("--out", **FOLDER, help="output folder (default: results/local/SUITE-TIME)")
     verb.add_argument("--resume", action="store_true", help="resume a run in its folder")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
     verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
@@ -179,7 +179,7 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
 
 def _add_report_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--out", type=Path, metavar="DIR", help="where to write the report (default: the run's folder)")
+    verb.add_argument("--out", **FOLDER, help="where to write the report (default: the run's folder)")
     verb.add_argument(
         "--export",
         type=values.export,
@@ -220,7 +220,7 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--all", action="store_true", help="also list unchanged cases")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="write the comparison to a file")
+    verb.add_argument("--out", type=values.path, metavar="FILE", help="write the comparison to a file")
 
 
 def _add_claims_options(verb: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
     verb.add_argument("--figure", choices=FIGURES, required=True, help="what the figure shows")
     verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
+    verb.add_argument("--out", type=values.path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
     verb.add_argument("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
     verb.add_argument(
         "--only", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="only these mechanisms"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import values
 from .output import print_result
 from .runs import RESULTS, choose_runs
 
@@ -20,7 +20,7 @@ PATTERN_CELLS = 32  # on each side of a pattern's picture
 def add_options(verb: argparse.ArgumentParser) -> None:
     """Options of ``efficient-attn publish``."""
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
-    verb.add_argument("--site", type=Path, default=SITE, metavar="DIR", help="output folder (default: results/site)")
+    verb.add_argument("--site", type=values.path, default=SITE, metavar="DIR", help="output folder (results/site)")
 
 
 def publish(args: Namespace) -> int:

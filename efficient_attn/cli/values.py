@@ -36,6 +36,13 @@ def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
+def path(text: str) -> Path:
+    """A file or folder to write; not empty, as an unset variable of a shell is."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def _whole_number(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < minimum:

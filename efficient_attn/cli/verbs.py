@@ -159,10 +159,7 @@ def report(args: Namespace) -> int:
 
     runs = choose_runs("report", args.run)
     folder = args.out or (runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report"))
-    try:
-        files = write_report(runs, folder)
-    except OSError as error:
-        raise UsageError(f"report: {folder}: cannot be written: {error.strerror or error}") from error
+    files = write_report(runs, folder)
     data = {"page": str(files.page), "markdown": str(files.markdown), "csv": str(files.csv)}
     return print_result(args, data, [f"page: {files.page}", f"markdown: {files.markdown}", f"table: {files.csv}"])
 

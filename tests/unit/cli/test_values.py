@@ -59,6 +59,7 @@ def test_a_models_shape_is_axes() -> None:
         (values.milliseconds, "nanms"),
         (values.task_share, "=.9"),
         (values.bound, "inf"),
+        (values.path, ""),
         (values.shape, "llama"),
     ],
 )
