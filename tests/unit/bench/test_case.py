@@ -236,9 +236,13 @@ def test_a_layer_and_its_mechanism_are_different_cases() -> None:
     assert layer.digest != CASE.digest
 
 
+REMOVED = "quickstart/training/", "/n512-"  # parts of the names of cases that are no longer planned
+
+
 @pytest.mark.parametrize("suite", ["quickstart", "promises"])
 def test_published_cases_are_still_planned_with_the_same_names(suite: str) -> None:
-    published = {strip_digest(record.row.case_key) for record in store.read(RESULTS / f"{suite}_zen4")}
+    names = {strip_digest(record.row.case_key) for record in store.read(RESULTS / f"{suite}_zen4")}
+    published = {name for name in names if not all(part in name for part in REMOVED)}
     with tiny_suites.isolated_registry():
         planned = {strip_digest(case.key) for case in make_plan(tiny_suites.load_suite(suite))}
     assert len(published) > 40
