@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +13,16 @@ from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring import round_job
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
+from efficient_attn.engines.job import Job
 from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.rows import Record
+
+
+class PicklingEngine(LocalEngine):
+    """Runs jobs in this process, as a worker receives them."""
+
+    def run(self, job: Job) -> Iterator[Any]:
+        return super().run(pickle.loads(pickle.dumps(job)))
 
 
 def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list[Record]:
@@ -26,7 +35,7 @@ def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list
 def measure_cases(cases: Sequence[Case]) -> list[Record]:
     """Measure the cases of one group, and check that each has one record, in order, that can be stored."""
     ((group, members),) = group_cases(cases)
-    records = list(measure_group(group, members, Conditions(engine=LocalEngine("inline"))))
+    records = list(measure_group(group, members, Conditions(engine=PicklingEngine("inline"))))
     assert [r.row.case_key for r in records] == [c.key for c in members]
     for record in records:
         Record.from_line(record.to_line())

@@ -66,8 +66,10 @@ class PrepareCases:
             report_stage = partial(self._report_stage, board, index, time.monotonic() + self.timeout_s)
             report_stage(MAKING_INPUTS)
             limit_memory(self.memory_bytes)
-            outcome = self._evaluate(task, replace(case, keys_model=task.keys), report_stage)
-            if disturbing := threads.observe_remaining(index):
+            case = replace(case, keys_model=task.keys)
+            outcome = self._evaluate(task, case, report_stage)
+            disturbing = threads.observe_remaining(index)
+            if disturbing and (isinstance(outcome, PreparedCase) or outcome.row.status == "ok"):
                 outcome = _make_failed_record(case.row(), GlobalStateChanged(disturbing))
             send(CaseResult(index, outcome, time.perf_counter() - start))
             if disturbing:
