@@ -12,7 +12,7 @@ from ...engines.job import StageBoard, WorkerDied
 from ...engines.local import LocalEngine
 from ...instruments.global_state import use_threads
 from ...kernels.autotuning import autotuner, cache
-from ...kernels.autotuning.candidates import TimingTable, TuningPoint
+from ...kernels.autotuning.candidates import TimingTable
 from ...kernels.half_precision import HALF
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
@@ -62,14 +62,7 @@ def apply_choices(choices: Choices) -> None:
 def choices_as_json(choices: Choices) -> dict[str, Any]:
     """The tables as stored in ``run.json``, by the number of threads and the name of the tunable."""
     return {
-        str(count): {
-            name: {
-                "source": table.source,
-                "seconds": table.seconds,
-                "timings": [[point.kind, list(point.sizes), dict(times)] for point, times in table.timings],
-            }
-            for name, table in tables.items()
-        }
+        str(count): {name: {"source": table.source} | table.as_json() for name, table in tables.items()}
         for count, tables in choices.items()
     }
 
@@ -77,14 +70,7 @@ def choices_as_json(choices: Choices) -> dict[str, Any]:
 def read_choices(stored: Mapping[str, Any]) -> Choices:
     """Read what `choices_as_json` wrote."""
     return {
-        int(count): {
-            name: TimingTable(
-                tuple((TuningPoint(kind, tuple(sizes)), times) for kind, sizes, times in stored_table["timings"]),
-                stored_table["source"],
-                stored_table["seconds"],
-            )
-            for name, stored_table in tables.items()
-        }
+        int(count): {name: TimingTable.from_json(table, table["source"]) for name, table in tables.items()}
         for count, tables in stored.items()
     }
 

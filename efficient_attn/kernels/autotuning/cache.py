@@ -19,7 +19,7 @@ import torch
 
 from ...instruments.environment.identity import identify_machine
 from ...results import durable
-from .candidates import TimingTable, Tunable, TuningPoint
+from .candidates import TimingTable, Tunable
 
 # settings of torch's libraries besides the processor
 VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
@@ -65,8 +65,7 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
         contents: dict[str, Any] = json.loads(body)
         if contents["place"] != describe_environment():
             return TimingTable(source=f"{path} is from another machine: {contents['place']['machine']}")
-        timings = tuple((TuningPoint(kind, tuple(sizes)), dict(times)) for kind, sizes, times in contents["timings"])
-        return TimingTable(timings, f"from {path}", contents["seconds"], cached=True)
+        return TimingTable.from_json(contents, f"from {path}", cached=True)
     except (ValueError, KeyError, TypeError) as error:
         return TimingTable(source=f"{path} cannot be read: {_format_error(error)}")
 
@@ -80,8 +79,7 @@ def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: Timin
     if concurrent.timings:
         return concurrent
     note = f"; {previous.source}, and replaced" if previous.source else ""
-    timings = [[point.kind, point.sizes, times] for point, times in table.timings]
-    body = json.dumps({"place": describe_environment(), "seconds": table.seconds, "timings": timings})
+    body = json.dumps({"place": describe_environment()} | table.as_json())
     try:
         path = find_file(tunable, threads)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TuningPoint(NamedTuple):
@@ -43,3 +43,14 @@ class TimingTable:
     source: str = ""
     seconds: float = 0.0
     cached: bool = False
+
+    @classmethod
+    def from_json(cls, contents: Mapping[str, Any], source: str, *, cached: bool = False) -> TimingTable:
+        """The table that `as_json` describes."""
+        timings = tuple((TuningPoint(kind, tuple(sizes)), dict(times)) for kind, sizes, times in contents["timings"])
+        return cls(timings, source, contents["seconds"], cached)
+
+    def as_json(self) -> dict[str, Any]:
+        """The seconds and timings."""
+        timings = [[point.kind, list(point.sizes), dict(times)] for point, times in self.timings]
+        return {"seconds": self.seconds, "timings": timings}
