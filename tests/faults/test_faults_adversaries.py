@@ -54,10 +54,8 @@ REASONS = {  # a pattern in the reason of its rows
     "patched_function": PATCHED.format("torch.nn.functional.scaled_dot_product_attention", "adversaries_of_timing"),
     "patched_baseline": PATCHED.format("efficient_attn.variants.full.full.Full.compute", "adversaries_of_timing"),
     "busy_thread": "a thread that it started worked for",
-    # it depends on when its thread gets the processor
-    "one_core": f"after its calls had returned|after the call had returned|{DIFFERS}",
 }
-AT_LONG_LENGTH = ("one_core", "short", "partial_rows", "wrong_tile", "unseen_precision")
+AT_LONG_LENGTH = ("short", "partial_rows", "wrong_tile", "unseen_precision")
 NAMES = sorted({*REASONS, *SHOWN})
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu aten::scaled_dot_product_attention"
 
