@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .registry import register as register
     from .registry.call import attention as attention
     from .results.frames import load as load
+    from .variants.full.scored import ScoredAttention as ScoredAttention
     from .variants.full.softmax_attention import SoftmaxAttention as SoftmaxAttention
     from .variants.linear.linear_attention import LinearAttention as LinearAttention
     from .variants.sparse.sparse_attention import SparseAttention as SparseAttention
@@ -45,6 +46,7 @@ _MODULE_OF_NAME = {
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
     "Run": "cli.python_api",
+    "ScoredAttention": "variants.full.scored",
     "SoftmaxAttention": "variants.full.softmax_attention",
     "SparseAttention": "variants.sparse.sparse_attention",
     "Traits": "contract.traits",

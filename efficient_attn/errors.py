@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
+import traceback
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+LIBRARIES = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")  # this package, Python's, and frozen code
 
 
 class UsageError(ValueError):
@@ -39,6 +44,16 @@ def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where
     choices_text = ", ".join(repr(choice) if "," in choice else choice for choice in valid_names)
     listing = f" (choices: {choices_text or 'none'})" if len(valid_names) <= 12 or not closest else ""
     return UsageError(f"{where + ': ' if where else ''}unknown {kind} {str(name)!r}{hint}{listing}")
+
+
+def describe_exception(error: Exception) -> str:
+    """``TypeError: message (my_attn.py, line 12)``: with the last line that belongs to no library, and the notes."""
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [f for f in frames if not f.filename.startswith(LIBRARIES) and "-packages" not in f.filename]
+    details = getattr(error, "__notes__", [])[:1]
+    if user_frames and not isinstance(error, SyntaxError):  # whose message has the line
+        details = [*details, f"{Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno}"]
+    return f"{type(error).__name__}: {error}" + (f" ({'; '.join(details)})" if details else "")
 
 
 def make_deprecated_alias(old: str, new: str) -> Any:

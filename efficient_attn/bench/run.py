@@ -29,6 +29,7 @@ from ..results.shards import strip_digest
 from ..results.store import RunWriter, read_sessions
 from .case import PROTOCOL, Case, group_cases
 from .case_config import Group
+from .declared_growth import check_growth
 from .measuring import kernel_choices
 from .measuring.conditions import Conditions, make_engine
 from .measuring.group import measure_group
@@ -89,9 +90,11 @@ def run(
     retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
     the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
     what the machine has left. A group whose cases are timed interleaved is measured as a whole even
-    if some of its rows exist, because speedups are paired; existing rows stay unchanged.
+    if some of its rows exist, because speedups are paired; existing rows stay unchanged. Raises `UsageError` for a
+    plug-in's growth that its own work contradicts.
     """
     integrity.restore()  # functions that a plug-in has replaced here
+    check_growth(cases, make_engine(start_method))
     with RunWriter(folder, resume=resume) as writer:
         missing = {c.key for c in cases if _is_missing(writer.statuses.get(c.key), retry_failed)}
         by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]

@@ -16,18 +16,15 @@ from .. import units
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..contract.traits import Traits
     from ..patterns import Pattern
     from ..patterns.rasterize import PatternGrid
     from ..peers import Peer
     from ..registry import Info
     from ..resources import ModelShape
     from ..results.rows import Record
-    from ..testing import Outcome
     from ..variants import Entry
 
 
-OUTCOMES = {"passed": "passed", "failed": "failed", "not_claimed": "does not apply"}
 ABILITY_COLUMNS = ("causal", "decode", "exact")  # traits that `list` shows
 ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # for terminals that only support ASCII
 
@@ -229,23 +226,3 @@ def _format_case(record: Record) -> str:
     details += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
     details += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
     return f"{row.mode or row.task} {row.variant} {details}"
-
-
-def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
-    """Print each mechanism's checks as a table, with advice on failures and a summary line."""
-    from ..testing import sum_up
-
-    for name, results in outcomes.items():
-        rows = [[o.check.name, OUTCOMES[o.status], o.reason] for o in results]
-        print_table(name, ["check", "outcome", "reason"], rows)
-        for o in results:
-            if o.advice:
-                print(f"{o.check.name}: {_make_printable(o.advice, sys.stdout)}")
-        print(f"{name}: {sum_up(results, traits[name])} (seed {seed})")
-
-
-def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome of a conformance test as data."""
-    return {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason} | (
-        {"advice": outcome.advice} if outcome.advice else {}
-    )

@@ -46,6 +46,7 @@ SYNONYMS: dict[str, str] = {
     "--format": "markdown text html tex",
     "--export": "format",
     "--baseline": "reference",
+    "--kind": "type template",
     "--picture": "plot image out output",
 }
 

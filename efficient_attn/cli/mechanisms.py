@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from .output import print_json, write_file
+
+if TYPE_CHECKING:
+    from ..testing import Outcome, Subject
 
 
 def list_(args: Namespace) -> int:
@@ -64,17 +68,35 @@ def info(args: Namespace) -> int:
 def check(args: Namespace) -> int:
     """``efficient-attn check``: run the conformance tests on a mechanism, or on those of a file."""
     from ..registry import load_plugin
-    from . import console
 
     names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
     if not names:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
-    from ..testing import Subject, run_checks
+    import torch
 
-    settings = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
-    outcomes = {name: run_checks(name, backend=args.backend, **settings) for name in names}
+    from ..testing import Subject
+    from . import check_text
+
+    settings: Any = {"device": args.device, "dtype": getattr(torch, args.dtype), "seed": args.seed}
+    subjects = {name: Subject(name, backend=args.backend, **settings) for name in names}
+    outcomes = {name: _run_checks(subject, args.device, alone=len(names) == 1) for name, subject in subjects.items()}
     if args.json:
-        print_json({name: [console.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
+        print_json({name: [check_text.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
     else:
-        console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
+        traits = {name: subjects[name].traits for name, results in outcomes.items() if len(results) > 1}
+        check_text.show_checks(outcomes, traits, args.seed, verbose=args.verbose)
     return 1 if any(o.status == "failed" for results in outcomes.values() for o in results) else 0
+
+
+def _run_checks(subject: Subject, device: str, *, alone: bool) -> list[Outcome]:
+    """The outcomes of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
+    from ..testing import run_checks
+    from ..testing.check import make_failure
+    from ..testing.declarations import declared_traits
+
+    try:
+        return run_checks(subject, device=device)
+    except (UsageError, UnsupportedError) as error:
+        if alone:
+            raise
+        return [make_failure(declared_traits, error)]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
+from . import claims, mechanisms, new, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
@@ -80,6 +80,7 @@ def make_parser() -> Parser:
         ("list", mechanisms.list_, _add_list_options, "show every mechanism and suite"),
         ("info", mechanisms.info, _add_info_options, "describe a mechanism with its options"),
         ("check", mechanisms.check, _add_check_options, "verify that a mechanism satisfies its traits"),
+        ("new", new.new, new.add_options, "write a file with a mechanism or a task to start from"),
         ("doctor", verbs.doctor, _add_doctor_options, "check whether this machine is ready for measurements"),
         ("plan", verbs.plan, _add_suite_options, "show the cases of a suite, and estimate their time and memory"),
         ("run", verbs.run, _add_run_options, "run a suite and write its page"),
@@ -118,6 +119,7 @@ def _add_picture_option(verb: argparse.ArgumentParser, text: str) -> None:
 
 def _add_check_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME-or-FILE", help="a mechanism, or a .py file that registers some")
+    verb.add_argument("-v", "--verbose", action="store_true", help="also show what passed and what does not apply")
     verb.add_argument("--backend", help="check this backend instead of the preferred one")
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="device (default: cpu)")
     verb.add_argument(

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import UsageError, make_unknown_error
+from ..errors import UsageError, describe_exception, make_unknown_error
 from ..variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ A = TypeVar("A", bound="type[Attention]")
 def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
     """Class decorator that registers a mechanism under a name. The sentence defaults to the docstring's first line.
 
-    Raises `UsageError` for a name that exists or an unknown family.
+    Raises `UsageError` for a name that exists, an unknown family, or a class that is no mechanism.
     """
     if family not in FAMILIES:
         raise make_unknown_error("family", family, FAMILIES, where=f"register({name!r})")
 
     def add_entry(cls: A) -> A:
+        if not hasattr(cls, "made_from"):
+            raise UsageError(f"register({name!r}): the class {cls.__name__} does not derive from ea.Attention")
         target = f"{cls.__module__}:{cls.__qualname__}"
         existing = _collect_entries().get(name)
         if existing and (existing.target != target or existing in CATALOGUE):
@@ -90,14 +92,14 @@ def load_plugin(target: str) -> list[str]:
     path = Path(target)
     is_file = target.endswith(".py")
     if is_file and not path.is_file():
-        raise UsageError(f"--plugin {target}: no such file")
+        raise UsageError(f"{target}: no such file")
     previous_names = set(_registrations)
     try:
         module = _import_file(path.resolve()) if is_file else importlib.import_module(target)
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"--plugin {target}: import failed: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{target}: import failed: {describe_exception(error)}") from error
     _loaded_plugins[str(path.resolve()) if is_file else target] = None
     names = [n for n, (_, cls) in _registrations.items() if cls.__module__ == module.__name__]
     return names or sorted(set(_registrations) - previous_names)
@@ -126,7 +128,7 @@ def _import_file(path: Path) -> Any:
     name = f"efficient_attn_plugin_{path.stem}_{zlib.crc32(bytes(path)):08x}"  # unique for each path
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"--plugin {path}: not a Python file")
+        raise UsageError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

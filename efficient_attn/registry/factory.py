@@ -73,9 +73,11 @@ def _create_union(union: Union, dims: Dims, seed: int, backend: str | None) -> A
 
 def _list_parameters(cls: type[Attention]) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(cls).parameters.values())
-    invalid_names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
-    if invalid_names:
-        raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {invalid_names[0]!r} is not")
+    invalid = [p for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
+    if invalid:
+        name, default = invalid[0].name, invalid[0].default
+        hint = f"write `def __init__(self, *, {name}={64 if default is inspect.Parameter.empty else repr(default)})`"
+        raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {name!r} is not; {hint}")
     return parameters
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import make_deprecated_alias
+from ..errors import describe_exception, make_deprecated_alias
 from .subject import Subject
 
 Status = Literal["passed", "failed", "not_claimed"]
@@ -16,11 +16,12 @@ Reason = Callable[[Subject], str | None]  # why a check does not apply to a mech
 
 
 class CheckFailure(AssertionError):
-    """A property does not hold. traits: declarations that would be correct instead, such as ``grouped=False``."""
+    """A property does not hold. traits: declarations that would be correct instead, such as ``grouped=False``. lines:
+    of Python, to write into the class."""
 
-    def __init__(self, message: str, traits: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, traits: tuple[str, ...] = (), lines: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.traits = traits
+        self.traits, self.lines = traits, lines
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,14 @@ class Outcome:
     """The outcome of a check.
 
     reason: what failed and for which input, why the check does not apply, or which cases it did not test. advice: how
-    to correct a failure.
+    to correct a failure. lines: the lines of Python to write, if they are known.
     """
 
     check: Check
     status: Status
     reason: str = ""
     advice: str = ""
+    lines: tuple[str, ...] = ()
 
 
 def check(
@@ -97,8 +99,19 @@ def run_check(check: Check, subject: Subject) -> Outcome:
             return Outcome(check, "not_claimed", reason)
         return Outcome(check, "passed", check.run(subject) or "")
     except Exception as error:
-        reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-        return Outcome(check, "failed", reason, _advise(check, error))
+        return make_failure(check, error)
+
+
+def make_failure(check: Check, error: Exception) -> Outcome:
+    """The outcome of a check that raised an exception."""
+    lines = error.lines if isinstance(error, CheckFailure) else ()
+    return Outcome(check, "failed", explain(error), _advise(check, error), lines)
+
+
+def explain(error: Exception) -> str:
+    """What failed: the message of an assertion, or the description of another exception."""
+    is_described = isinstance(error, AssertionError) and str(error)  # a mechanism's own assertions may have no message
+    return str(error) if is_described else describe_exception(error)
 
 
 def _advise(check: Check, error: Exception) -> str:

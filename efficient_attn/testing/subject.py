@@ -18,7 +18,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError, make_deprecated_alias
 from ..registry import create
 from ..spec import parse
-from .tensor_comparison import TOLERANCES, assert_close, assert_same
+from .tensor_comparison import TOLERANCES, assert_close, assert_same, note_inputs
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]
@@ -49,7 +49,8 @@ class Call:
     def run(self, attn: Attention) -> Tensor:
         """Run the forward pass."""
         q, k, v, inputs = self._arguments()
-        return attn(q, k, v, self.mask, **inputs)
+        with note_inputs(q, k, self.mask):
+            return attn(q, k, v, self.mask, **inputs)
 
     def step(self, attn: Attention, state: Any) -> tuple[Tensor, Any]:
         """Run one decode step with all positions of this call."""

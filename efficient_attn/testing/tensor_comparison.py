@@ -75,6 +75,16 @@ def describe(mask: Mask) -> str:
 
 
 @contextmanager
+def note_inputs(q: Tensor, k: Tensor, mask: Mask) -> Iterator[None]:
+    """Add the shapes, the dtype and the mask of a call to the exceptions of the block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, {describe(mask)}")
+        raise
+
+
+@contextmanager
 def expect_error(kind: type[UsageError | UnsupportedError], label: str) -> Iterator[None]:
     """Raise `AssertionError` unless the block raises an exception of this kind that has a message."""
     try:

@@ -24,6 +24,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "picture of no patterns": ("list --family linear --picture a.png", ("list", "linear", "pattern")),
     "picture below a file": ("info sliding_window --picture @fine.toml/a.png", ("fine.toml", "cannot be written")),
     "file to check": ("check gone.py", ("gone.py", "no such file")),
+    "file to check that is no Python": ("check @broken.py", ("broken.py", "SyntaxError", "line 1")),
+    "file to check without a mechanism": ("check @empty.py", ("empty.py registers no mechanism", "@ea.register")),
+    "class to check that is none": ("check @other.py", ("register('zz')", "Other does not derive from ea.Attention")),
+    "plugin with a wrong name inside": ("list --plugin @unknown.py", ("NameError", "unknown.py, line 2")),
     "run to report": ("report gone", ("gone", "no run here")),
     "suite": ("plan quikstart", ("suite 'quikstart'", "did you mean 'quickstart'?")),
     "suite file": ("run gone.toml --out out", ("gone.toml", "no such file")),
@@ -113,6 +117,9 @@ def _files(folder: Path) -> None:
         "failing.py": "import no_such_module_zz\n",
         "wordy.py": "raise ValueError('one\\ntwo')\n",
         "broken.py": "def f(:\n",
+        "empty.py": "",
+        "other.py": "import efficient_attn as ea\n@ea.register('zz', family='full')\nclass Other: ...\n",
+        "unknown.py": "\nno_such_name\n",
         "list.json": "[]",
     }
     for name, text in texts.items():

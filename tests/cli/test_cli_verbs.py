@@ -28,6 +28,9 @@ NO_TORCH = [
     ("doctor", "--help"),
     ("compare", "--help"),
     ("claims", "--help"),
+    ("new", "--help"),
+    ("new", "my_attn.py"),
+    ("new", "my_task.py", "--kind", "task"),
     ("--version",),
 ]
 
@@ -48,7 +51,7 @@ def test_the_installed_command_is_the_same() -> None:
 
 def test_help_names_every_verb_and_every_override(command: Any) -> None:
     text = command("--help").out
-    for verb in ("list", "info", "check", "doctor", "plan", "run", "report", "compare", "claims"):
+    for verb in ("list", "info", "check", "new", "doctor", "plan", "run", "report", "compare", "claims"):
         assert f"\n    {verb} " in text
     text = command("run", "--help").out
     axes = ("seq-len", "causal", "dtype", "device", "threads", "batch", "heads", "kv-heads", "head-dim")
@@ -181,13 +184,50 @@ def test_check_fails_for_a_file_that_violates_its_traits(command: Any, tmp_path:
     assert all(o["reason"] and o["advice"].startswith("property: ") for o in failed)
 
 
-def test_check_of_a_good_mechanism_passes_and_shows_a_table(command: Any) -> None:
+def test_check_of_a_good_mechanism_shows_its_counts(command: Any) -> None:
     done = command("check", "full", "--dtype", "float32", "--seed", "1")
     assert done.code == 0, done.out + done.err
-    assert "(seed 1)" in done.out
-    assert "failed" not in done.out
-    assert " passed" in done.out
-    assert "\x1b" not in done.out
+    assert re.fullmatch(r"full: \d+ passed, \d+ do not apply \(seed 1\)\n", done.out)
+
+
+CREATED = '''
+import efficient_attn as ea
+
+@ea.register("zz_good", family="sparse")
+class Good(ea.SparseAttention):
+    """The keys right beside a query."""
+
+    def __init__(self) -> None:
+        super().__init__(ea.patterns.Band(-1, 1))
+
+@ea.register("zz_broken", family="sparse")
+class Broken(ea.SparseAttention):
+    """It cannot be created."""
+
+    def __init__(self) -> None:
+        super().__init__(no_such_pattern)
+
+@ea.register("zz_positional", family="sparse")
+class Positional(Good):
+    """An option without a default."""
+
+    def __init__(self, window) -> None:
+        super().__init__()
+'''
+
+
+def test_check_names_each_mechanism_of_a_file_that_cannot_be_created(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CREATED)
+    done = command("check", "mine.py")
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[:2] == [
+        "FAILED declared_traits of zz_broken",
+        "  NameError: name 'no_such_pattern' is not defined (mine.py, line 16)",
+    ]
+    assert any("'window' is not; write `def __init__(self, *, window=64)`" in line for line in lines)
+    assert lines[-3].startswith("zz_good: ")
+    assert lines[-2:] == ["zz_broken: 1 failed (seed 0)", "zz_positional: 1 failed (seed 0)"]
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -1,78 +1,25 @@
-"""Declared growth, compared with work and memory measured at two lengths."""
+"""Declared growth: consistent with itself, and with work and memory that are counted at two lengths."""
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
-
-from ...contract.mask import Mask
-from ..check import CheckFailure, check
-from ..subject import Subject
+from ...contract.mechanism import Attention
+from ...contract.traits import Growth
+from ..check import CheckFailure, check, explain
+from ..subject import MAX_LEN, Subject
+from ..work_counts import count_call, growth_exponent
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
+SHORTER = (320, 1280)  # for references, which store a tensor of N x M numbers or more
 FAR = (8192, 32768)  # lengths at which a constant part of the cost no longer hides its growth
 MAX_WORK = 4.0  # times the published cost, from which on its growth is compared
 MAX_UNDERSTATED_WORK = 256.0  # times the published cost; tiles and blocks that exceed a pattern take up to 60 times
 MAX_MEMORY = 16  # times the inputs: smaller tensors may be buffers of a fixed size
 SLACK = 0.35  # of an exponent: lower-order terms matter for short sequences, and logarithms add a little
-
-
-class _WorkCounter(TorchDispatchMode):
-    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.work = 0.0
-        self.largest = 0  # bytes of the largest tensor that was created
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports its compiler, which takes longer than the calls
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
-        self.work += sum(x.numel() for x in created)
-        self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
-        count_flops = flop_registry.get(func._overloadpacket)
-        if count_flops is not None:
-            self.work += count_flops(*args, **(kwargs or {}), out_val=out) / 2
-        elif "flash_attention_for_cpu" in str(func) and "backward" not in str(func):
-            q, k, v = args[:3]
-            self.work += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
-        return out
-
-
-class _MeasuredCall(NamedTuple):
-    work: float
-    largest: int  # bytes of the largest tensor
-    input_bytes: int
-    declared_cost: float  # in query-key pairs
-    declared_work: float  # in multiply-adds
-
-
-def _measure(subject: Subject, n: int, causal: bool) -> _MeasuredCall:
-    heads = subject.attn.kv_heads or 1
-    shape = subject.shape(n, batch=1, heads=heads, kv_heads=heads)
-    call = subject.draw(shape, mask=Mask(causal=causal), dtype=torch.float32)
-    attn = subject.make(shape, dtype=torch.float32)
-    with torch.no_grad(), _WorkCounter() as counter:
-        call.run(attn)
-    q, cost = call["q"], attn.growth.cost(n, n, causal)
-    multiply_adds = q.shape[1] * (q.shape[-1] + call.tensors.get("v", q).shape[-1])  # of one pair in each head
-    input_bytes = sum(x.nbytes for x in call.tensors.values())
-    return _MeasuredCall(counter.work, counter.largest, input_bytes, cost, multiply_adds * cost)
-
-
-def growth_exponent(short: float, long: float) -> float:
-    """The exponent of the growth of a quantity with these values at one length and at one four times as long."""
-    return math.log(max(long, 1e-9) / max(short, 1e-9)) / math.log(LONG / SHORT)
+WIDTH = 64  # of the heads for which a growth is written
+POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
 
 
 def _highest_power(formula: str) -> float | None:
@@ -85,41 +32,105 @@ def _highest_power(formula: str) -> float | None:
     return sum(whole) + 0.5 * plain.count("sqrt(N)")
 
 
-def _not_countable(subject: Subject) -> str | None:
+def _compiles(subject: Subject) -> str | None:
     if subject.attn.compiles:  # a first call under a dispatch mode disables compilation for the rest of the process
         return "its calls are compiled, so that their operations cannot be counted"
-    return "it runs its reference, whose cost is not limited" if subject.attn.backend == "dense" else None
+    return None
+
+
+def write_growth(subject: Subject) -> tuple[str, ...]:
+    """The lines that declare the counted growth: the nearest formulas, and the query-key pairs that take this work."""
+    if _compiles(subject):
+        return ()
+    lengths = SHORTER if subject.attn.backend == "dense" else (SHORT, LONG)
+    calls = {causal: [count_call(subject, n, causal, WIDTH) for n in lengths] for causal in subject.causalities}
+    time = max(_nearest_power(call.work for call in pair) for pair in calls.values())
+    memory = max(_nearest_power(call.largest for call in pair) for pair in calls.values())
+    factors = {c: f"{float(f'{x.work / x.pair_work / x.n**time:.2g}'):g}" for c, (_, x) in calls.items()}
+    *_, factor = factors.values()
+    if len(set(factors.values())) > 1:
+        factor = f"({factors[True]} if causal else {factors[False]})"
+    pairs = "(n + m) / 2" if time == 1 else f"n * m**{time - 1:g}".removesuffix("**1")
+    cost = f"lambda n, m, causal: {factor} * {pairs}".replace(" 1 *", "")
+    fields = f'time="{POWERS[time]}"', f'memory="{POWERS[memory]}"', f"cost={cost}"
+    return ("growth = ea.Growth(", *(f"    {text}," for text in fields), ")")
+
+
+def _nearest_power(values: Iterable[float]) -> float:
+    exponent = growth_exponent(*values)
+    return min(POWERS, key=lambda power: abs(power - exponent))
+
+
+def declares_growth(attn: Attention) -> bool:
+    """Whether a mechanism has a growth of its own."""
+    return type(attn).growth is not Attention.growth
+
+
+@check()
+def published_cost(subject: Subject) -> None:
+    """The growth is declared; its cost is positive and does not decrease with the length."""
+    try:
+        _check_cost(subject)
+    except Exception as error:
+        raise CheckFailure(explain(error), lines=write_growth(subject)) from error
+
+
+def _check_cost(subject: Subject) -> None:
+    growth = subject.make(subject.shape(4)).growth
+    assert isinstance(growth, Growth), f"growth is a {type(growth).__name__}, no ea.Growth; is @property missing?"
+    assert growth.time.strip(), "growth.time is empty"
+    assert growth.memory.strip(), "growth.memory is empty"
+    for causal in subject.causalities:
+        lengths = (64, 100, 128, 200, 256, MAX_LEN)
+        costs = [growth.cost(n, n, causal) for n in lengths]
+        assert costs[0] > 0, f"cost({lengths[0]}) is {costs[0]}"
+        assert costs == sorted(costs), f"cost decreases over the lengths {lengths}: {costs}"
+
+
+def _not_countable(subject: Subject) -> str | None:
+    if not declares_growth(subject.attn):
+        return "it declares no growth"
+    dense = "it runs its reference, whose cost is not limited"
+    return _compiles(subject) or (dense if subject.attn.backend == "dense" else None)
 
 
 @check(skip_reason=_not_countable)
 def growth_is_measured(subject: Subject) -> str | None:
     """Work and memory of a call grow no faster between two lengths than the declared cost and formulas, and the work is
     of the declared order of magnitude."""
+    try:
+        return _compare_growth(subject)
+    except AssertionError as error:
+        raise CheckFailure(str(error), lines=write_growth(subject)) from error
+
+
+def _compare_growth(subject: Subject) -> str | None:
     growth, unread = subject.attn.growth, []
     time, memory = _highest_power(growth.time), _highest_power(growth.memory)
     for causal in subject.causalities:
-        short, long = (_measure(subject, n, causal) for n in (SHORT, LONG))
-        cost = growth_exponent(short.declared_cost, long.declared_cost)
-        far_cost = growth_exponent(*(growth.cost(n, n, causal) for n in FAR))  # beyond the length of every window
+        short, long = (count_call(subject, n, causal) for n in (SHORT, LONG))
+        costs = [call.attn.growth.cost(call.n, call.n, causal) for call in (short, long)]
+        declared_work, cost = long.pair_work * costs[-1], growth_exponent(*costs)
+        far_cost = growth_exponent(*(growth.cost(n, n, causal) for n in FAR))  # beyond every window's length
         # outputs grow with N in any case, even if the largest tensor is a buffer of a fixed size
         largest = max(growth_exponent(short.largest, long.largest), 1.0)
-        if long.work > MAX_UNDERSTATED_WORK * long.declared_work:
-            raise CheckFailure(
-                f"at N={LONG}, causal={causal}, a call takes {long.work / long.declared_work:.0f} times the work of "
-                f"growth.cost, {long.declared_cost:.3g} query-key pairs: correct it"
-            )
+        assert long.work <= MAX_UNDERSTATED_WORK * declared_work, (
+            f"at N={LONG}, causal={causal}, a call takes {long.work / declared_work:.0f} times the work of "
+            f"growth.cost, {costs[-1]:.3g} query-key pairs: correct it"
+        )
         # a cost that overestimates the work of short sequences may grow more slowly than the work
-        exceeds_cost = long.work > MAX_WORK * long.declared_work
+        exceeds_cost = long.work > MAX_WORK * declared_work
         exceeds_buffers = long.largest > MAX_MEMORY * long.input_bytes or memory == 0
+        work = growth_exponent(short.work, long.work)
         for quantity, measured, name, declared, formula, matters in (
-            ("work", growth_exponent(short.work, long.work), "growth.cost", cost, f"N^{cost:.2f}", exceeds_cost),
+            ("work", work, "growth.cost", cost, f"N^{cost:.2f}", exceeds_cost),
             ("growth.cost", far_cost, "growth.time", time, repr(growth.time), True),
             ("the largest tensor", largest, "growth.memory", memory, repr(growth.memory), exceeds_buffers),
         ):
             if declared is None:
                 unread.append(f"{name} is {formula}, which has other variables than N")
             elif matters and measured > declared + SLACK:
-                raise CheckFailure(
+                raise AssertionError(
                     f"between N={SHORT} and N={LONG}, causal={causal}, {quantity} grows as N^{measured:.2f}, "
                     f"{name} declares {formula}: correct it"
                 )

@@ -18,7 +18,6 @@ from efficient_attn.registry import catalogue, info
 from efficient_attn.resources import list_model_shapes
 from efficient_attn.results.frames import make_frame
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.testing import Check, Outcome
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,21 +49,6 @@ def test_info_shows_options_and_unclaimed_traits(capsys: Capture) -> None:
         lines_of_traits = [line.strip().split(maxsplit=2) for line in text.splitlines()]
         assert [name, "yes" if claimed else "no", meaning] in lines_of_traits
     json.dumps(console.info_as_json(info("sliding_window:window=7")))
-
-
-def test_checks_end_in_a_summary_with_the_seed(capsys: Capture) -> None:
-    one = Check("one", "It is one.", lambda subject: None, needs=("grouped",))
-    outcomes = [
-        Outcome(one, "passed"),
-        Outcome(one, "failed", "two", "the law: It is one."),
-        Outcome(one, "not_claimed"),
-    ]
-    console.show_checks({"mine": outcomes}, {"mine": ea.Traits(decode=False)}, 3)
-    text = _printed(capsys)
-    assert "one: the law: It is one." in text
-    assert text.splitlines()[-1] == "mine: 1 passed, 1 failed, 1 do not apply; claims no decoding (seed 3)"
-    assert "advice" not in console.outcome_as_json(outcomes[0])
-    assert console.outcome_as_json(outcomes[1])["advice"] == "the law: It is one."
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

@@ -21,7 +21,9 @@ WRONG = {
     "info": "--jsonn=--json --pictre=--picture --plugin-=--plugin --out=--picture --image=--picture --padding --length "
     "--backend --options --verbose --spec --seed --dtype",
     "check": "--dtypr=--dtype --precision=--dtype --backendd=--backend --gpu=--device --cuda=--device --seeds=--seed "
-    "--padding --quick --fast --length --heads --threads --verbose --strict",
+    "--verbos=--verbose --padding --quick --fast --length --heads --threads --strict",
+    "new": "--kin=--kind --kinds=--kind --type=--kind --template=--kind --nam=--name --jsn=--json --plugn=--plugin "
+    "--force --overwrite --out --padding --family",
     "doctor": "--fast=--quick --quik=--quick --smoke=--quick --cores=--threads --jobs=--threads --gpu=--device "
     "--strct=--strict --heads --padding --seq-len --out --quiet --fix --dtype",
     "plan": SUITE_FLAGS + " --out --resume --timeout",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toy_mechanisms import Shrinking
+import pytest
+from toy_mechanisms import Shrinking, Toy
 
 import efficient_attn as ea
 from efficient_attn.testing import Subject, run_check
@@ -49,3 +50,30 @@ def test_an_understated_cost_is_detected_below_a_large_constant_part() -> None:
     assert outcome.status == "failed"
     assert "times the work of growth.cost" in outcome.reason
     assert run_check(growth_claims.growth_is_measured, subject).status != "failed"
+
+
+def find_failures(growth: object) -> dict[str, tuple[str, ...]]:
+    """The failed checks of exact attention with a growth, and their lines."""
+    toy = type("Toy", (Toy,), {"growth": growth})
+    checks = growth_claims.published_cost, growth_claims.growth_is_measured
+    outcomes = [run_check(check, Subject(lambda *_: toy())) for check in checks]
+    return {o.check.name: o.lines for o in outcomes if o.status == "failed"}
+
+
+WRONG = {
+    "none": (ea.Attention.growth, ["published_cost"]),
+    "a method": (lambda self: Toy().growth, ["published_cost", "growth_is_measured"]),
+    "an empty formula": (ea.Growth("", "O(N)", lambda n, m, causal: n * m), ["published_cost"]),
+    "too slow a growth": (ea.Growth("O(N)", "O(N)", lambda n, m, causal: n), ["growth_is_measured"]),
+    "another formula": (ea.Growth("O(N)", "O(N)", lambda n, m, causal: n * m), ["growth_is_measured"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_growth_gets_the_lines_of_a_right_one(name: str) -> None:
+    growth, names = WRONG[name]
+    failures = find_failures(growth)
+    assert list(failures) == names
+    lines = failures[names[0]]
+    assert lines[:3] == ("growth = ea.Growth(", '    time="O(N^2)",', '    memory="O(N)",')
+    assert find_failures(eval("".join(lines).partition(" = ")[2], {"ea": ea})) == {}

@@ -1,0 +1,79 @@
+"""The outcomes of conformance tests as text: failures first, then a line of counts for each mechanism."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..results.sanitize import sanitize_line
+from .console import print_table
+
+if TYPE_CHECKING:
+    from ..contract.traits import Traits
+    from ..testing import Outcome
+
+LABELS = {"passed": "passed", "not_claimed": "does not apply"}
+DETAILED = 3  # failures of a mechanism that are shown with their details
+NAMED = 16  # further failures that are named
+# failures that often cause others, shown first
+CAUSES = ("output", "equals_oracle", "causality", "decode_equals_forward", "published_cost", "growth_is_measured")
+
+
+def show_checks(
+    outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int, *, verbose: bool = False
+) -> None:
+    """Print failures, with ``verbose`` all other outcomes, and the counts of each mechanism. traits: those declared."""
+    from ..testing import sum_up
+
+    for name, results in outcomes.items():
+        failed = sorted((o for o in results if o.status == "failed"), key=_rank)
+        detailed = failed if verbose else failed[: DETAILED if _rank(failed[0]) else 1] if failed else []
+        for outcome in detailed:
+            _show_failure(name, outcome)
+        if others := [o.check.name for o in failed[len(detailed) :]]:
+            text = ", ".join(others) if len(others) <= NAMED else f"{len(others)} other checks"
+            _print_wrapped(f"{name} also failed, perhaps for the same reasons (-v shows them): {text}\n")
+    for name, results in outcomes.items() if verbose else ():
+        rows = [[o.check.name, LABELS[o.status], sanitize_line(o.reason)] for o in results if o.status in LABELS]
+        print_table(name, ["check", "outcome", "reason"], rows)
+    for name, results in outcomes.items():
+        _print_wrapped(f"{name}: {sum_up(results, traits.get(name))} (seed {seed})")
+
+
+def _rank(outcome: Outcome) -> int:
+    return CAUSES.index(outcome.check.name) if outcome.check.name in CAUSES else len(CAUSES)
+
+
+def _show_failure(name: str, outcome: Outcome) -> None:
+    """Print what failed, for which input, the property, and what to do."""
+    _print_wrapped(f"FAILED {outcome.check.name} of {name}")
+    for text in (outcome.reason, outcome.advice):
+        _print_wrapped(text, indent="  ")
+    if outcome.lines:
+        print("  Write into the class, with `import efficient_attn as ea`, as measured:\n")
+        print(*(f"    {_make_printable(line)}" for line in outcome.lines), sep="\n")
+    print()
+
+
+def _print_wrapped(text: str, indent: str = "") -> None:
+    """Print text as one line, wrapped to the width of a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(indent + text) + 1
+    end = "\n" * text.endswith("\n")
+    text = _make_printable(text)
+    print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent or "  "), end=f"\n{end}")
+
+
+def _make_printable(text: str) -> str:
+    """Text of mechanisms without control characters, and in the encoding of the output."""
+    encoding = sys.stdout.encoding or "ascii"
+    return sanitize_line(text).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    """The outcome of a conformance test as data."""
+    fields = {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason}
+    more = {"advice": outcome.advice, "lines": list(outcome.lines)}
+    return fields | {name: value for name, value in more.items() if value}
