@@ -94,7 +94,7 @@ def make_parser() -> Parser:
         ("clean", runs.clean, runs.add_clean_options, "remove generated pages, and checkpoints of finished runs"),
     ):
         verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        verb.set_defaults(call=call)
+        verb.set_defaults(call=call, parser=parser)
         verb.add_argument("--json", action="store_true", help="print JSON for programs")
         verb.add_argument(
             "--plugin", metavar="FILE", action="append", default=[], help="a .py file or module to import first"
@@ -175,7 +175,8 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--resume", action="store_true", help="resume a run in its folder")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
     verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
-    verb.add_argument("--memory-limit", type=values.size, metavar="SIZE", help="memory limit of a case: 8GB, 512MiB")
+    limit_help = "memory limit of a case: 8GB, 512MiB; also runs cases that are expected to exceed the machine's memory"
+    verb.add_argument("--memory-limit", type=values.size, metavar="SIZE", help=limit_help)
     verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how worker processes are started")
 
 

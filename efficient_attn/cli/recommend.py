@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 from argparse import Namespace
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from functools import partial
 
-from ..errors import UsageError
+from .. import units
+from ..errors import UnsupportedError, UsageError
 from . import values
 from .output import print_json
 from .runs import choose_runs
-
-if TYPE_CHECKING:
-    from ..report.answers.recommendation import Recommendation
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -82,23 +82,24 @@ def recommend(args: Namespace) -> int:
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
     else:
-        show_answer(recommendation)
+        from .answer_output import show_answer
+
+        show_answer(recommendation, estimate=partial(_estimate_cost, args.parser))
     return 0 if recommendation.choices else 1
 
 
-def show_answer(recommendation: Recommendation) -> None:
-    """Print the ranked mechanisms, those of unknown quality, and the notes."""
-    from ..report.answers import recommendation_text
-    from . import console
+def _estimate_cost(parser: argparse.ArgumentParser, command: str) -> str:
+    """``about 3 min on this machine (NAME), peak memory about 1.2 GiB``, as `plan` estimates; or why it cannot."""
+    from ..bench.planning.cost_estimate import estimate_cost
+    from ..instruments.environment import find_total_memory, name_machine
+    from .verbs import plan_cases
 
-    requirements, right = recommendation.requirements, recommendation_text.RIGHT
-    print(f"{requirements.describe()}\n")
-    if recommendation.choices:
-        console.print_table("", recommendation_text.COLUMNS, recommendation_text.as_rows(recommendation), right=right)
-    if recommendation.not_verified:
-        title = f"not verified at {requirements.seq_len:,}: of unknown quality, so not ranked"
-        rows = recommendation_text.list_unverified_rows(recommendation)
-        console.print_table(title, recommendation_text.COLUMNS, rows, right=right)
-    print(*recommendation_text.list_notes(recommendation), sep="\n")
-    if not recommendation.choices:
-        print("To measure what is missing:", *recommendation_text.list_commands(requirements), sep="\n  ")
+    try:
+        estimate = estimate_cost(plan_cases(parser.parse_args(shlex.split(command)[1:])))
+    except (UsageError, UnsupportedError) as error:
+        return f"cannot be planned: {error}"
+    if estimate.absent:
+        return f"not estimated: {', '.join(estimate.absent.values())}"
+    time, size = units.rough_duration(estimate.wall_s), units.rough_size(estimate.peak_bytes)
+    excess = ", more than it has" if estimate.peak_bytes > (find_total_memory() or math.inf) else ""
+    return f"about {time} on this machine ({name_machine()}), peak memory about {size}{excess}"

@@ -32,13 +32,12 @@ def doctor(args: Namespace) -> int:
 
 def plan(args: Namespace) -> int:
     """``efficient-attn plan``: list a suite's cases without running them."""
-    from ..bench.planning.suite import load_suite
-    from ..tasks import TABLE
-
-    cases = _make_plan(load_suite(args.suite, TABLE), args)
+    cases = plan_cases(args)
     from ..bench.planning.cost_estimate import estimate_cost
+    from ..bench.planning.memory_check import warn_of_memory
 
     estimate = estimate_cost(cases)
+    warn_of_memory(cases, estimate)
     if args.json:
         from ..bench.case import as_json
 
@@ -50,6 +49,14 @@ def plan(args: Namespace) -> int:
     console.show_plan(cases)
     console.show_cost_estimate(estimate.wall_s, estimate.peak_bytes, absent=estimate.absent)
     return 0
+
+
+def plan_cases(args: Namespace) -> list[Case]:
+    """The cases of the suite and options of ``plan`` and ``run``."""
+    from ..bench.planning.suite import load_suite
+    from ..tasks import TABLE
+
+    return _make_plan(load_suite(args.suite, TABLE), args)
 
 
 @interruptible_by_sigterm()
@@ -68,8 +75,11 @@ def run(args: Namespace) -> int:
     make_engine(args.start_method).start()
     cases = _make_plan(loaded, args)
     from ..bench import run as running
+    from ..bench.planning.memory_check import check_memory
     from . import console, summary
 
+    if args.memory_limit is None:
+        check_memory(cases)
     folder = args.out or running.default_folder(loaded.name)
     if args.resume and folder.is_dir():
         from ..report.write import check_report

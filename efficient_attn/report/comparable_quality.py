@@ -19,6 +19,7 @@ from ..spec import Spec, parse
 from . import formatting
 
 MIN_LENGTH_SHARE = 0.5  # of the length in question, at which a quality must have been measured
+MAX_LENGTH_SHARE = 2.0  # at which a quality may have been measured to compare two mechanisms
 ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
 UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 MAX_OPTION_DIFFERENCE = 0.02  # between numeric options of specs that count as the same
@@ -67,7 +68,7 @@ class QualityFigure:
     the mechanism's by `MAX_OPTION_DIFFERENCE`. verified: whether it was measured in the direction in
     question, at half the length or more. sure: whether the whole interval lies on the value's side of the bound; None
     without an interval or a bound. layer_errors: the errors whose mean it is; null_error: the error of predicting the
-    mean of v, NaN if unknown."""
+    mean of v, NaN if unknown. log_ratios: of a perplexity, for each of the conditions' samples."""
 
     metric: str
     value: float
@@ -81,6 +82,7 @@ class QualityFigure:
     sure: bool | None = None
     layer_errors: tuple[float, ...] = ()
     null_error: float = math.nan
+    log_ratios: tuple[float, ...] = ()
 
     what = make_deprecated_alias("what", "metric")
 
@@ -118,12 +120,13 @@ class QualityFigure:
         format_value = {"perplexity": units.ratio, "error": units.number}.get(self.metric, units.percent)
         return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
 
-    def describe(self, spec: str) -> str:
+    def describe(self, spec: str, *, with_conditions: bool = True) -> str:
         """``relative error 0.40 (MiniLM, N = 384, bidirectional, mean over 3 layers)``. spec: the mechanism's."""
         if self.conditions is None:
             return self.text
         measured_spec = describe_measured_spec(spec, self.measured_spec)
-        return "; ".join(filter(None, (f"{self.text} ({self.on}{measured_spec})", self.format_uncertainty())))
+        value = f"{self.text} ({self.on}{measured_spec})" if with_conditions else f"{self.text}{measured_spec}"
+        return "; ".join(filter(None, (value, self.format_uncertainty())))
 
 
 @dataclass(frozen=True)
@@ -182,9 +185,16 @@ class QualityChoice:
         lengths = (s.conditions.length for s in self.measured.sets if s.conditions.causal == self.causal)
         return max((length for length in lengths if length is not None), default=None)
 
-    def find(self, spec: str) -> tuple[str, QualityFigure] | None:
-        """The measured spec and figure of a spec in the chosen set."""
-        return self.chosen.find(spec) if self.chosen else None
+    def find(self, spec: str) -> QualityFigure | None:
+        """The figure of a spec in the chosen set, with the measured spec, and whether it verifies bounds."""
+        spec, figure = (self.chosen.find(spec) if self.chosen else None) or (spec, None)
+        return figure and replace(figure, measured_spec=spec, verified=self.verifies(exact=figure.is_exact))
+
+    def find_near(self, spec: str) -> QualityFigure | None:
+        """The figure of a spec, if it was measured in the direction in question at half to twice the length."""
+        figure = self.find(spec)
+        near = figure is not None and figure.verified and (figure.length or 0) <= MAX_LENGTH_SHARE * self.length
+        return figure if near else None
 
     def describe_unverified(self, spec: str) -> str:
         """``not verified at 8,192 (measured at 384, bidirectional, in MiniLM)``."""

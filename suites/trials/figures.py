@@ -37,21 +37,31 @@ from published_tables import (
 )
 
 from efficient_attn.cli import summary
-from efficient_attn.cli.recommend import show_answer
+from efficient_attn.cli.answer_output import show_answer
+from efficient_attn.report.answers.better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
 from efficient_attn.report.answers.quality import Quality
 from efficient_attn.report.answers.recommendation import RecommendationData, recommend
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.approximation_errors import find_refusal
+from efficient_attn.report.comparable_quality import canonicalise_spec
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "reference" / "measured-results.md"
 GUIDE = ROOT / "docs" / "how-to" / "choose-a-mechanism.md"
+GUIDE_WIDTH = 80
 GUIDE_QUESTION = Requirements(seq_len=8192, causal=True, max_error=0.4)
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 OUTPUT_RUN = "quickstart_zen4"
-SUITES = ("quickstart", "promises", "decode", "linear", "breadth")  # whose current runs README's table uses
+SUITES = (
+    "quickstart",
+    "promises",
+    "decode",
+    "linear",
+    "breadth",
+    "pretrained",
+)  # whose current runs README's table uses
 LONG_MODEL_RUN = "swap_long"  # perplexity at 8,192 tokens: the picture
 QUALITY_RUNS = (LONG_MODEL_RUN, "fidelity_long", "fidelity_8192")  # as far as they are published
 QUALITY_LENGTH = 8192
@@ -63,7 +73,7 @@ MODES = {"forward": "forward", "forward_backward": "forward and backward", "deco
 
 @dataclass(frozen=True)
 class Advice:
-    """One row of the table: a use case, the mechanism, and the configuration of its figures."""
+    """One row of the table: a use case, the mechanism unless a neighbour is better, and the configuration."""
 
     situation: str
     variant: str
@@ -109,7 +119,7 @@ def make_answer() -> str:
     runs = sorted(path.parent for path in (ROOT / "results").glob("*/rows.jsonl*"))
     answer = recommend(RecommendationData.of(gather(runs).rows), GUIDE_QUESTION)
     with redirect_stdout(io.StringIO()) as output:
-        show_answer(answer)
+        show_answer(answer, str, width=GUIDE_WIDTH)
     lines = (line.rstrip() for line in output.getvalue().strip().splitlines())
     return "```text\n{}\n```\n".format("\n".join(lines))
 
@@ -125,19 +135,59 @@ def make_output() -> str:
 
 def make_table() -> str:
     """A line for each use case, with a column of speedups for each processor that has current rows at its
-    configuration."""
+    configuration. Use cases for which better neighbours leave the same mechanism share a line."""
     timings = load_timings()
     timings = timings[timings["suite"].isin(SUITES) & (timings["baseline"] == "full") & (timings["note"] == "")]
     timings = timings[timings["heads"] == timings["mode"].map(lambda mode: 8 if mode == "decode" else 4)]
     timings = timings[timings["head_dim"] == HEAD_DIM]
-    by_advice = {advice: _select_timings(timings, advice) for advice in ADVICE}
+    situations: dict[Advice, list[str]] = {}
+    replaced: dict[Advice, dict[str, str]] = {}
+    for advice in ADVICE:
+        better = find_better(advice, timings)
+        key = replace(advice, situation="", variant=better.neighbour.label if better else advice.variant)
+        situations.setdefault(key, []).append(advice.situation)
+        text = f" instead of {better.competitor.figures[better.metric].text} of `{advice.variant}`" if better else ""
+        replaced.setdefault(key, {})[text] = ""
+    by_advice = {replace(a, situation="; ".join(x)): _select_timings(timings, a) for a, x in situations.items()}
     measured = pd.concat(own[own["seq_len"] == advice.seq_len] for advice, own in by_advice.items())
     processors = sorted(measured["processor"].unique())
     lines = [[*TABLE_HEAD[:-1], *processors, TABLE_HEAD[-1]]]
     lines.append(["---"] * len(lines[0]))
-    for advice, own in by_advice.items():
-        lines.append([*format_timings(advice, own, processors), format_quality(advice)])
+    for (advice, own), texts in zip(by_advice.items(), replaced.values(), strict=True):
+        lines.append([*format_timings(advice, own, processors), f"{format_quality(advice)}{''.join(texts)}"])
     return format_markdown(lines)
+
+
+def find_better(advice: Advice, timings: pd.DataFrame) -> BetterNeighbour | None:
+    """Of the mechanisms timed in the same runs at the advice's configuration, the better neighbour of best quality;
+    None if there is none."""
+    choice = read_quality().perplexity_ratios.choose(
+        timings["variant"].unique(), length=advice.seq_len, causal=advice.causal
+    )
+    found: list[BetterNeighbour] = []
+    for variant in timings["variant"].unique():
+        costs = _list_costs(timings, advice, variant)
+        figures = {name: choice.find_near(canonicalise_spec(name)) for name in costs}
+        pair = [Competitor(x, costs[x], {"perplexity": figure} if figure else {}) for x, figure in figures.items()]
+        found += filter(None, find_better_neighbours(pair))
+    own = [better for better in found if better.competitor.label == advice.variant]
+    return min(own, key=lambda better: better.neighbour.figures["perplexity"].value, default=None)
+
+
+def _list_costs(timings: pd.DataFrame, advice: Advice, variant: str) -> dict[str, dict[str, float]]:
+    """The costs of the advice's mechanism and of another one: time, as the geometric mean of ratios in the latest run
+    of each processor that timed both, and the state when decoding."""
+    rows = _select_timings(timings, replace(advice, variant=variant)).merge(
+        _select_timings(timings, advice), on=["processor", "run", "seq_len"], suffixes=("", "_own")
+    )
+    rows = rows[rows["seq_len"] == advice.seq_len].drop_duplicates("processor", keep="last")
+    if rows.empty or variant == advice.variant:
+        return {}
+    ratio = math.exp((rows["speedup_own"] / rows["speedup"]).map(math.log).mean())
+    own, costs = {"time": 1.0}, {"time": ratio}
+    if advice.mode == "decode":
+        own, costs = own | {"state": rows["state_bytes_own"].iloc[0]}, costs | {"state": rows["state_bytes"].iloc[0]}
+    return {advice.variant: own, variant: costs}
 
 
 def _select_timings(rows: pd.DataFrame, advice: Advice) -> pd.DataFrame:

@@ -33,7 +33,7 @@ from efficient_attn.report.select import add_labels
 from efficient_attn.results.differences import MAX_DISTURBED_SHARE
 from efficient_attn.spec import parse
 
-ERRORS = (None, 0.3, 0.5, 0.9, 1.08, 1.15)
+ERRORS = (0.3, 0.5, 0.9, 1.08, 1.15)
 MIN_MECHANISMS = 3  # in a group with questions
 
 
@@ -220,6 +220,7 @@ def add_answer(
     paired = all(row["speedup"] is not None for row in admissible.values())
     best = min(admissible, key=lambda name: _speed_key(admissible[name], paired))
     first = [choice.label for choice in answer.best]
+    first += [better.competitor.label for better in answer.neighbours if better.neighbour.label in first]
     score.questions += 1
     score.unanswered += not first
     score.right += best in first

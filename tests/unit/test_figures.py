@@ -162,3 +162,49 @@ def test_readme_is_short_and_has_few_figures() -> None:
     # conditions, processors and intervals do not count as figures
     written = re.sub(r"\([^)]*\bN = [^)]*\)|Zen \d|\([\d.]+-[\d.]+\)", "", written)
     assert 10 <= len(re.findall(r"(?<![\w=])\d[\d.,]*", written)) <= 40
+
+
+WINDOW, SINKS = "sliding_window:window=128", "attention_sinks:n_sink=4:window=128"
+STREAM = figures.Advice("a stream", WINDOW, "decode", 16384)
+
+
+def _decode(variant: str, speedup: float, processor: str = "A", run: str = "one", state: int = 500) -> dict[str, Any]:
+    return _timing(
+        variant=variant, mode="decode", causal=True, seq_len=16384, speedup=speedup, processor=processor, run=run,
+        state_bytes=state,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("timings", "ratio"),
+    [
+        # 1.13 times the time on one processor and 1.06 on the other: 1.1 in the geometric mean
+        ([_decode(WINDOW, 61.5), _decode(SINKS, 54.3), _decode(WINDOW, 71.0, "B"), _decode(SINKS, 66.7, "B")], "1.10x"),
+        ([_decode(WINDOW, 61.5), _decode(SINKS, 54.3)], None),
+        ([_decode(WINDOW, 60.0), _decode(SINKS, 60.0, state=600)], None),  # more state
+        # only runs that timed both count
+        ([_decode(WINDOW, 60.0), _decode(SINKS, 60.0), _decode(WINDOW, 90.0, run="two")], "1.00x"),
+        ([_decode(WINDOW, 60.0), _decode(SINKS, 60.0, "B")], None),
+        ([_decode(WINDOW, 60.0), _decode("linear", 60.0)], None),  # of unknown quality
+    ],
+)
+def test_a_better_neighbour_replaces_the_advice(
+    timings: list[dict[str, Any]], ratio: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = {"task": "swap", "inputs": "smollm2:text@2", "causal": True, "seq_len": 8192, "baseline": "full"}
+    rows = [
+        report_runs.row(name, **swap, extra={"swap.loss": loss + segment, "swap.segment": segment})
+        for name, loss in (("full", 2.0), (WINDOW, 2.6), (SINKS, 2.06))
+        for segment in range(3)
+    ]
+    for row in rows:
+        row.case_key += f"/{row.extra['swap.segment']}"
+    report_runs.write_run(tmp_path / "results" / "swap_long", map(Record, rows))
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    figures.read_quality.cache_clear()
+    try:
+        better = figures.find_better(STREAM, pd.DataFrame(timings))
+    finally:
+        figures.read_quality.cache_clear()
+    expected = f"{SINKS} has {ratio} its time, 1.00x its state and 1.06x instead of 1.82x the perplexity (SmolLM2-135M"
+    assert better.describe().startswith(expected) if better else ratio is None

@@ -45,15 +45,20 @@ COMPILE_S = 15.0  # for torch.compile, in every worker
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Seconds in total, the most bytes of any group, and for each case key its share of both.
+    """Seconds in total, the bytes of each group, and for each case key its share of both.
 
     absent: devices that this machine does not have, with the reason; they are not estimated.
     """
 
     wall_s: float
-    peak_bytes: int
+    peaks: Mapping[Group, int]
     cases: Mapping[str, tuple[float, int]]
     absent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes of any group."""
+        return max(self.peaks.values(), default=0)
 
 
 def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
@@ -62,7 +67,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
     costs: dict[str, tuple[float, int]] = {}
     devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
-    peak = 0
+    peaks: dict[Group, int] = {}
     for group, members in group_cases(cases):
         if group.config.device in absent:
             continue
@@ -77,9 +82,9 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
         # a process run stores the inputs and decode states of all its cases; calls run one after another
         inputs = INPUT_COPIES * sum(g.input_bytes for g in guesses.values())
         calls = [g.call_bytes for g in guesses.values()]
-        peak = max(peak, inputs + (sum(calls) if group.config.mode == "decode" else max(calls)))
+        peaks[group] = inputs + (sum(calls) if group.config.mode == "decode" else max(calls))
     wall = sum(seconds for seconds, _ in costs.values())
-    return CostEstimate(wall + SESSION_S if wall else 0.0, peak, costs, absent)
+    return CostEstimate(wall + SESSION_S if wall else 0.0, peaks, costs, absent)
 
 
 # -- one case ------------------------------------------------------------------------------------------------------

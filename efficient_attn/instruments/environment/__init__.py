@@ -86,3 +86,9 @@ def find_available_memory(root: Path = ROOT) -> int | None:
     """Bytes that this process may still allocate: the smaller of the machine's and the control groups' free memory."""
     readings = machine.read_meminfo("MemAvailable", root), cgroups.read_memory_left(root)
     return min((size for size in map(value_or_none, readings) if size is not None), default=None)
+
+
+def find_total_memory(root: Path = ROOT) -> int | None:
+    """Bytes that processes may allocate on an idle machine: its memory, or less where control groups limit it."""
+    readings = machine.read_memory_total(), cgroups.read_memory_limit(root)
+    return min((size for size in map(value_or_none, readings) if size is not None), default=None)

@@ -1,14 +1,15 @@
 """Whether mechanisms satisfy bounds on quality.
 
 A bound is satisfied only by exact mechanisms and by figures measured in the same direction at half the length or more.
-All mechanisms of an answer are compared by one `QualitySet` for each quality.
+All mechanisms of an answer are compared by one `QualitySet` for each quality. Without a bound they are compared by
+perplexity, or by error where fewer than two mechanisms have a perplexity that counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +21,12 @@ from .cost_curves import CostCurve
 from .quality_figures import list_accuracies, list_perplexities, list_retrieval
 from .requirements import Requirements
 
+MIN_PERPLEXITIES = 2  # of inexact mechanisms, from which on perplexity is preferred to error
+
 
 @dataclass(frozen=True)
 class QualityBound:
-    """A bound of the requirements on a quality."""
+    """A bound of the requirements on a quality, or a quality that is compared without one."""
 
     metric: str
     name: str
@@ -87,8 +90,12 @@ class Quality:
         causal, dtype = config["causal"], config["dtype"]
         choices = {
             metric: self._find_measured(metric).choose(specs, length=requirements.seq_len, causal=causal, dtype=dtype)
-            for metric in dict.fromkeys(("error", *(bound.metric for bound in bounds)))
+            for metric in dict.fromkeys(("error", "perplexity", *(bound.metric for bound in bounds)))
         }
+        if not bounds:
+            enough = sum(choices["perplexity"].find(spec) is not None for spec in specs) >= MIN_PERPLEXITIES
+            metric = "perplexity" if enough and choices["perplexity"].verified else "error"
+            bounds = (QualityBound(metric, metric, lambda value: True),)
         return QualityComparison(config, requirements, bounds, choices)
 
     def _find_measured(self, metric: str) -> MeasuredQuality:
@@ -116,7 +123,7 @@ EXACT_FIGURES = {
 
 @dataclass(frozen=True)
 class QualityComparison:
-    """The qualities that one answer compares. choices: by metric of the bounds, and of the error."""
+    """The qualities that one answer compares. choices: by metric of the bounds, of the error and the perplexity."""
 
     config: Mapping[str, Any]
     requirements: Requirements
@@ -133,26 +140,33 @@ class QualityComparison:
             if figure is None and exact:
                 continue  # it has the accuracy of a model with exact attention, which was not measured
             if figure is None and (reason := self._find_refusal(curve, bound.metric)):
-                return QualityVerdict(tuple(figures), f"{bound.name} not applicable: {reason}")
+                refusal = f"{bound.name} not applicable: {reason}"
+                if self.requirements.has_quality_bounds:
+                    return QualityVerdict(tuple(figures), refusal)
+                unverified[bound.metric] = refusal
+                continue
             if figure is None or not (figure.verified or exact):
                 missing = self.choices[bound.metric].describe_unverified(name_spec(curve))
                 unverified[bound.metric] = f"{bound.name} {missing}"
                 continue
             figures.append(figure.with_certainty(bound.meets))
             if not bound.meets(figure.value):
-                return QualityVerdict(tuple(figures), figures[-1].describe(name_spec(curve)))
+                failure = figures[-1].describe(name_spec(curve), with_conditions=False)
+                return QualityVerdict(tuple(figures), failure)
         return QualityVerdict(tuple(figures), unverified=unverified)
 
     def find(self, curve: CostCurve, metric: str) -> QualityFigure | None:
         """A mechanism's figure in the chosen set, whether or not it was measured at the length in question."""
         if metric in EXACT_FIGURES and is_exact(curve, self.config, self.requirements):
             return EXACT_FIGURES[metric]
-        choice = self.choices[metric]
-        measured = choice.find(name_spec(curve))
-        if measured is None:
-            return None
-        spec, figure = measured
-        return replace(figure, measured_spec=spec, verified=choice.verifies(exact=figure.is_exact))
+        return self.choices[metric].find(name_spec(curve))
+
+    def list_compared(self, curve: CostCurve) -> dict[str, QualityFigure]:
+        """A mechanism's perplexity and the bounded accuracies, as far as `find_better_neighbours` may compare them."""
+        near = {x: choice.find_near(name_spec(curve)) for x, choice in self.choices.items() if x != "error"}
+        if is_exact(curve, self.config, self.requirements):
+            near["perplexity"] = EXACT_FIGURES["perplexity"]
+        return {metric: figure for metric, figure in near.items() if figure is not None}
 
     def describe_error(self, curve: CostCurve) -> str:
         """A mechanism's error with its conditions, or the reason why it is unknown."""
@@ -173,7 +187,7 @@ class QualityComparison:
 
     def list_notes(self) -> Iterator[str]:
         """Yield the conditions that all mechanisms are compared by, and what is not verified at this length."""
-        length, metrics = self.requirements.seq_len, [bound.metric for bound in self.bounds] or ["error"]
+        length, metrics = self.requirements.seq_len, [bound.metric for bound in self.bounds]
         longest: dict[int | None, list[str]] = defaultdict(list)
         for metric in metrics:
             choice = self.choices[metric]

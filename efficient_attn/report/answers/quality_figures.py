@@ -57,7 +57,7 @@ def _make_perplexity(rows: Frame, baseline_rows: Frame, conditions: QualityCondi
         return None
     ends = estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
     text, runs = f"{units.ratio(ratio)} the perplexity", tuple(dict.fromkeys(rows["run_id"]))
-    return QualityFigure("perplexity", ratio, text, conditions, runs, *ends)
+    return QualityFigure("perplexity", ratio, text, conditions, runs, *ends, log_ratios=tuple(differences.tolist()))
 
 
 def list_accuracies(rows: Frame) -> Iterator[tuple[str, QualitySet]]:

@@ -2,7 +2,8 @@
 
 Times are compared as ratios at the same lengths of one machine (`pooled_times`), so that drift of the machine cancels.
 Mechanisms that are not significantly different from the first of a rank share that rank. Mechanisms whose quality was
-not measured at half the length in question or more are listed apart, without a rank.
+not measured at half the length in question or more are listed apart, without a rank. Without a bound on quality only
+the Pareto set of time and quality is ranked. `better_neighbours` leaves out mechanisms with a clearly better neighbour.
 """
 
 from __future__ import annotations
@@ -18,27 +19,33 @@ from ...results.differences import MAX_DISTURBED_SHARE
 from .. import select
 from ..comparable_quality import QualityFigure
 from ..gather import Frame
+from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
 from .cost_curves import CostAtLength, CostCurve, split_by_config
+from .matching import find_nearest, matches
 from .pooled_times import GROUP_SPREAD, Z_95
-from .quality import Quality
-from .requirements import SHAPE, Requirements
+from .quality import Quality, QualityComparison, QualityVerdict
+from .requirements import Requirements
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mechanism that satisfies the requirements on cost. error_text: its error, or why it is unknown; error: the
-    figure. quality: the figures that the requirements bound. reasons: by metric, why its quality is unknown at the
-    length in question. rank: from 1, shared by mechanisms not significantly different; None if quality is unknown."""
+    """A mechanism that satisfies the requirements on cost. error_text: its error, or why it is unknown; error,
+    perplexity: the figures, also of other lengths. quality: the figures that the requirements bound, or that are
+    compared without a bound. compared: those that `find_better_neighbours` compares. reasons: by metric, why its
+    quality is unknown at the length in question. rank: from 1, shared by mechanisms not significantly different; None
+    if quality is unknown."""
 
     label: str
     cost: CostAtLength
     error_text: str
     error: QualityFigure | None = None
+    perplexity: QualityFigure | None = None
     quality: tuple[QualityFigure, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     rank: int | None = None
+    compared: Mapping[str, QualityFigure] = field(default_factory=dict)
 
     taken = make_deprecated_alias("taken", "cost")
     loss = make_deprecated_alias("loss", "error_text")
@@ -47,10 +54,12 @@ class Candidate:
 @dataclass(frozen=True)
 class Recommendation:
     """A ranking at one configuration. config: None if no matching configuration was timed. left_out: the reason by
-    mechanism. not_verified: mechanisms of unknown quality, fastest first; they satisfy no bound on quality.
-    quality_notes: under which conditions quality was compared. machines: those with timings at matching configurations.
-    timed_count, measured_count: number of mechanisms with a time at this length, and with one measured at exactly this
-    length, whatever their quality. local_machine: this machine's name, if given."""
+    mechanism; neighbours: those left out because of a better neighbour. not_verified: mechanisms of unknown quality,
+    fastest first; they satisfy no bound on quality. quality_notes: under which conditions quality was compared.
+    machines: those with timings at matching configurations. timed_count, measured_count: number of mechanisms with a
+    time at this length, and with one measured at exactly this length, whatever their quality. local_machine: this
+    machine's name, if given. nearest: if nothing was timed at this configuration and length, the answer at the nearest
+    ones that were."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -62,6 +71,8 @@ class Recommendation:
     not_verified: tuple[Candidate, ...] = ()
     quality_notes: tuple[str, ...] = ()
     local_machine: str | None = None
+    neighbours: tuple[BetterNeighbour, ...] = ()
+    nearest: Recommendation | None = None
 
     question = make_deprecated_alias("question", "requirements")
     place = make_deprecated_alias("place", "config")
@@ -107,7 +118,15 @@ def recommend(
     machine_names = sorted({str(config["machine"]) for config, _ in data.curves_by_config})
     if requirements.machine and not any(requirements.machine in name for name in machine_names):
         raise make_unknown_error("machine", requirements.machine, machine_names)
-    matching = [(config, curves) for config, curves in data.curves_by_config if _matches(config, requirements)]
+    answer = _choose_answer(data, requirements, local_machine)
+    place = None if answer.timed_count else find_nearest(data.curves_by_config, requirements)
+    nearest = _choose_answer(data, place, local_machine) if place else None
+    return replace(answer, nearest=nearest) if nearest and nearest.timed_count else answer
+
+
+def _choose_answer(data: RecommendationData, requirements: Requirements, local_machine: str | None) -> Recommendation:
+    """The answer of the matching configuration with most timings."""
+    matching = [(config, curves) for config, curves in data.curves_by_config if matches(config, requirements)]
     machines = tuple(dict.fromkeys(str(config["machine"]) for config, _ in matching))
     # of equally good answers, that of the configuration with the longest timed calls
     matching.sort(key=lambda x: -max(point.length for curve in x[1] for point in curve.points))
@@ -122,17 +141,6 @@ def recommend(
     # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
     return replace(best or Recommendation(requirements, None, (), {}), machines=machines, local_machine=local_machine)
-
-
-def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
-    """Whether a configuration has all properties that the requirements fix."""
-    if config["mode"] != requirements.mode or config["device"] != requirements.device:
-        return False
-    if requirements.resolved_causal is not None and config["causal"] != requirements.resolved_causal:
-        return False
-    if config["compiled"] or config["cuda_graph"] or config["cache"] not in (None, "warm"):
-        return False  # there are no options for these, so they must not be mixed with the others
-    return all(getattr(requirements, name) in (None, config[name]) for name in SHAPE)
 
 
 def _make_recommendation(
@@ -150,19 +158,68 @@ def _make_recommendation(
         if reason or isinstance(cost, str):
             left_out[curve.label] = reason
         else:
-            error_text, error = comparison.describe_error(curve), comparison.find(curve, "error")
-            figures = () if verdict.unverified else verdict.figures
-            candidates.append(Candidate(curve.label, cost, error_text, error, figures, verdict.unverified))
+            candidates.append(_make_candidate(curve, cost, comparison, verdict))
+    ranked = [candidate for candidate in candidates if not candidate.reasons]
+    if not requirements.has_quality_bounds:
+        ranked, reasons = _keep_pareto_set(ranked)
+        left_out |= reasons
+    neighbours = find_better_neighbours([_make_competitor(candidate, requirements) for candidate in ranked])
+    replaced = tuple(filter(None, neighbours))
     return Recommendation(
         requirements,
         config,
-        choices=tuple(_rank_candidates([candidate for candidate in candidates if not candidate.reasons])),
-        left_out=left_out,
+        choices=tuple(_rank_candidates(c for c, better in zip(ranked, neighbours, strict=True) if better is None)),
+        left_out=left_out | {better.competitor.label: better.describe() for better in replaced},
+        neighbours=replaced,
         timed_count=len(timed),
         measured_count=sum(cost.basis == "measured" for _, cost in timed),
         not_verified=tuple(sorted((c for c in candidates if c.reasons), key=lambda c: (c.cost.latency.value, c.label))),
         quality_notes=tuple(comparison.list_notes()),
     )
+
+
+def _make_candidate(
+    curve: CostCurve, cost: CostAtLength, comparison: QualityComparison, verdict: QualityVerdict
+) -> Candidate:
+    return Candidate(
+        curve.label,
+        cost,
+        comparison.describe_error(curve),
+        *(comparison.find(curve, metric) for metric in ("error", "perplexity")),
+        quality=() if verdict.unverified else verdict.figures,
+        compared=comparison.list_compared(curve),
+        reasons=verdict.unverified,
+    )
+
+
+def _keep_pareto_set(candidates: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
+    """The candidates that no other one dominates, and the reasons of the others by label."""
+    dominators = [find_dominator(candidate, candidates) for candidate in candidates]
+    pairs = list(zip(candidates, dominators, strict=True))
+    front = [candidate for candidate, dominator in pairs if dominator is None]
+    labels = {candidate.label for candidate in front}  # those of other key-value heads may be the same
+    reasons = {x.label: f"not better than {y.label}, which is faster" for x, y in pairs if y and x.label not in labels}
+    return front, reasons
+
+
+def find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candidate | None:
+    """The candidate because of which another one is not in the Pareto set of time and quality (the first figure; lower
+    is better), if there is one. Of equal quality, only significantly slower ones are not."""
+    time, value = candidate.cost.latency.value, candidate.quality[0].value
+    for other in others:
+        other_time, other_value = other.cost.latency.value, other.quality[0].value
+        if other_value < value and other_time <= time:
+            return other
+        if other_value == value and is_slower(candidate.cost, other.cost):
+            return other
+    return None
+
+
+def _make_competitor(candidate: Candidate, requirements: Requirements) -> Competitor:
+    costs = {"time": candidate.cost.latency.value}
+    if requirements.mode == "decode":
+        costs["state"] = candidate.cost.state.value if candidate.cost.state else math.nan
+    return Competitor(candidate.label, costs, candidate.compared)
 
 
 def _has_required_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:

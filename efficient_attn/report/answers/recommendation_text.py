@@ -6,7 +6,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 from ... import units
 from ...results.sanitize import sanitize_line
@@ -14,10 +14,8 @@ from ...results.stats import Estimate
 from .. import formatting
 from ..comparable_quality import MIN_LENGTH_SHARE, UNCERTAIN, QualityFigure
 from .recommendation import Candidate, Recommendation, describe_counted
-from .requirements import Requirements
+from .requirements import SHAPE, Requirements
 
-COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "quality", "basis")
-RIGHT = ("rank", "speedup", "time", "memory", "state")
 SUITE_PARTS = {  # a suite and a part of it that time a mode
     "forward": ("quickstart", "length"),
     "forward_backward": ("quickstart", "training"),
@@ -25,41 +23,72 @@ SUITE_PARTS = {  # a suite and a part of it that time a mode
     "decode": ("decode", "contexts"),
 }
 SHARED_KV_PART = "key-value heads"  # the part of decode that supports any number of key-value heads
-TIE_MARK = "="  # after a rank that several mechanisms share
 # parts of fidelity_long, their lengths and directions
 ERROR_PARTS = (("MiniLM at 384", 384, False), ("SmolLM2 at 2048", 2048, True), ("SmolLM2 at 8192", 8192, True))
-SWAP_LENGTH = 2048  # tokens of a text in the suite swap
+SWAP_SUITES = (("swap", 2048), ("swap_long", 8192))  # and the tokens of their texts
+TIE_MARK = "="  # after a rank that several mechanisms share
 UNVERIFIED_MARK = "?"  # instead of a rank
 
 
-def as_rows(recommendation: Recommendation) -> list[list[str]]:
-    """Return one row of ``COLUMNS`` per choice, fastest first."""
+# of a mechanism: the cells rank, name, speedup, time, and memory or state; and its options and quality as details
+AnswerRow: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def list_headings(recommendation: Recommendation) -> tuple[str, ...]:
+    """The headings of the cells of a row; when decoding, memory is that of the state."""
+    return "rank", "mechanism", "speedup", "time", "state" if recommendation.requirements.mode == "decode" else "memory"
+
+
+def as_rows(recommendation: Recommendation) -> list[AnswerRow]:
+    """Return one row per choice, fastest first."""
     counts = Counter(choice.rank for choice in recommendation.choices)
     marks = {rank: TIE_MARK if count > 1 else "" for rank, count in counts.items()}
-    return [_make_row(f"{choice.rank}{marks[choice.rank]}", choice) for choice in recommendation.choices]
+    return [
+        _make_row(recommendation, f"{choice.rank}{marks[choice.rank]}", choice, _format_quality(choice))
+        for choice in recommendation.choices
+    ]
 
 
-def list_unverified_rows(recommendation: Recommendation) -> list[list[str]]:
-    """Return one row of ``COLUMNS`` per mechanism of unknown quality, without a rank, fastest first."""
-    return [_make_row(UNVERIFIED_MARK, entry) for entry in recommendation.not_verified]
+def list_unverified_rows(recommendation: Recommendation) -> list[AnswerRow]:
+    """Return one row per mechanism of unknown quality, without a rank, fastest first."""
+    return [
+        _make_row(recommendation, UNVERIFIED_MARK, entry, _format_unverified(entry))
+        for entry in recommendation.not_verified
+    ]
 
 
-def _make_row(rank: str, entry: Candidate) -> list[str]:
-    """The cells of a mechanism. Its quality is its error and other figures, or why these are unknown."""
-    cost = entry.cost
-    figures = [figure.describe(entry.label) for figure in entry.quality if figure.metric != "error"]
-    reasons = [text for metric, text in entry.reasons.items() if metric != "error"]
+def _format_unverified(entry: Candidate) -> str:
+    """The figures of other lengths, whose conditions are noted once; or why there are none."""
+    figures = [figure.describe(entry.label, with_conditions=False) for figure in _list_figures(entry)]
+    return "; ".join(figures or dict.fromkeys(entry.reasons.values()))
+
+
+def _list_figures(entry: Candidate) -> list[QualityFigure]:
+    figures = (entry.perplexity, entry.error)
+    return [figure for figure in figures if figure is not None and figure.conditions is not None]
+
+
+def _format_quality(choice: Candidate) -> str:
+    """The figures that are compared, whose conditions are noted once; or why its error is unknown."""
+    figures = [x.describe(choice.label, with_conditions=False) for x in choice.quality if x.conditions is not None]
+    exact = ["exact"] if choice.error is not None and choice.error.conditions is None else []
+    return "; ".join([*exact, *figures]) or choice.error_text
+
+
+def _make_row(recommendation: Recommendation, rank: str, entry: Candidate, quality: str) -> AnswerRow:
+    cost, label = entry.cost, entry.label
+    size = cost.state if recommendation.requirements.mode == "decode" else cost.memory
     cells = (
         rank,
-        entry.label,
+        "|".join(part.partition(":")[0] for part in label.split("|")),
         _format_estimate(cost.speedup, units.ratio),
         _format_estimate(cost.latency, units.duration),
-        (units.size(cost.memory.value) if cost.memory else units.EMPTY) + (" resident" if cost.counted_memory else ""),
-        units.size(cost.state.value) if cost.state else units.EMPTY,
-        "; ".join(dict.fromkeys((entry.error_text, *figures, *reasons))),
-        f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else "measured",
+        units.size(size.value) if size else units.EMPTY,
     )
-    return [sanitize_line(text) for text in cells]
+    options = label if "|" in label else label.partition(":")[2]
+    between = f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else ""
+    details = (options, "; ".join(filter(None, (quality, between))))
+    return tuple(map(sanitize_line, cells)), tuple(sanitize_line(text) for text in details if text)
 
 
 def _format_estimate(estimate: Estimate | None, format_value: Any) -> str:
@@ -93,16 +122,22 @@ def _list_config_notes(recommendation: Recommendation) -> Iterator[str]:
         other_machines = ", ".join(name for name in recommendation.machines if name != config["machine"])
         yield f"Machines are not ranked together; select another with --machine NAME: {other_machines}."
     yield from recommendation.quality_notes
+    unverified = [figure for entry in recommendation.not_verified for figure in _list_figures(entry)]
+    for metric, conditions in dict.fromkeys((figure.metric, figure.on) for figure in unverified):
+        yield f"The {metric} of mechanisms that are not ranked was measured in {conditions}."
     for entry in (*recommendation.choices, *recommendation.not_verified):
         if entry.cost.counted_memory and entry.cost.memory:
             yield f"{entry.label}: memory {units.size(entry.cost.memory.value)}{describe_counted(entry.cost)}."
     if not requirements.has_quality_bounds:
-        yield "No quality bound was given; set one with --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE."
+        yield (
+            "Ranked are the mechanisms that no other one beats in both time and quality; set a bound on quality with "
+            "--max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE."
+        )
 
 
 def _list_legend(recommendation: Recommendation) -> Iterator[str]:
     choices, config = recommendation.choices, recommendation.config
-    if any(TIE_MARK in row[0] for row in as_rows(recommendation)):
+    if any(TIE_MARK in rank for (rank, *_), _ in as_rows(recommendation)):
         yield f"{TIE_MARK}: not significantly different, as the 95% interval of the ratio of their times contains 1."
     if config and any(choice.cost.speedup is not None for choice in choices):
         yield f"Speedups are over {config['baseline']}."
@@ -115,11 +150,29 @@ def _list_legend(recommendation: Recommendation) -> Iterator[str]:
 
 
 def _list_left_out(recommendation: Recommendation) -> Iterator[str]:
+    replaced = {better.competitor.label for better in recommendation.neighbours}
     labels_by_reason: dict[str, list[str]] = defaultdict(list)
     for label, reason in recommendation.left_out.items():
-        labels_by_reason[reason].append(label)
+        if label in replaced:
+            yield f"{label} left out: {reason}"
+        else:
+            labels_by_reason[reason].append(label)
     for reason, labels in labels_by_reason.items():
         yield f"left out: {', '.join(labels)}: {reason}"
+
+
+def describe_nearest(recommendation: Recommendation) -> str:
+    """``dtype float32 instead of bfloat16, length 16,384 instead of 1,048,576``; empty without a nearest answer."""
+    if recommendation.nearest is None:
+        return ""
+    names = {"seq_len": "length", **{name: name.replace("_", "-") for name in (*SHAPE, "kv_heads")}}
+    differences = []
+    for name, text in names.items():
+        old, new = (getattr(x.requirements, name) for x in (recommendation, recommendation.nearest))
+        if new != old:
+            old, new = (f"{value:,}" if isinstance(value, int) else value for value in (old, new))
+            differences.append(f"{text} {new} instead of {old}")
+    return ", ".join(differences)
 
 
 def _format_config(config: Mapping[str, Any]) -> str:
@@ -155,8 +208,8 @@ def list_commands(requirements: Requirements) -> Iterator[str]:
     if requirements.max_error is not None:
         yield from _list_error_commands(requirements)
     if requirements.max_ppl_ratio is not None:
-        suite = "swap" if requirements.seq_len * MIN_LENGTH_SHARE <= SWAP_LENGTH else "swap_long"
-        yield f"efficient-attn run {suite} --out results/local/perplexity"
+        suite = next((x for x, length in SWAP_SUITES if length >= requirements.seq_len * MIN_LENGTH_SHARE), None)
+        yield from [f"efficient-attn run {suite} --out results/local/perplexity"] if suite else []
     for task in requirements.min_accuracy:
         suite = "retrieval" if task == "retrieval" else "accuracy"
         yield f"efficient-attn run {suite} --task {task} --out results/local/{task}"
@@ -185,9 +238,11 @@ def as_json(recommendation: Recommendation) -> dict[str, Any]:
         "choices": [_choice_as_data(choice) for choice in recommendation.choices],
         "not_verified": [_unverified_as_data(entry) for entry in recommendation.not_verified],
         "left_out": dict(recommendation.left_out),
+        "better_neighbours": {x.competitor.label: x.neighbour.label for x in recommendation.neighbours},
         "quality_notes": list(recommendation.quality_notes),
         "machines": list(recommendation.machines),
         "commands": [] if recommendation.choices else list(list_commands(recommendation.requirements)),
+        "nearest": recommendation.nearest and as_json(recommendation.nearest),
     }
 
 

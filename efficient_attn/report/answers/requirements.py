@@ -79,7 +79,10 @@ class Requirements:
         parts = [f"{self.mode} at {self.seq_len:,}"]
         parts += list(filter(None, [formatting.format_direction(self.resolved_causal)]))
         parts += [f"on {self.device}"]
-        parts += [f"{self.kv_heads} key-value heads"] if self.kv_heads else []
+        shape = {"heads": "heads", "kv_heads": "key-value heads", "batch": "rows", "threads": "threads"}
+        parts += [f"{getattr(self, name)} {text}" for name, text in shape.items() if getattr(self, name)]
+        parts += [f"heads of {self.head_dim}"] if self.head_dim else []
+        parts += [self.dtype] if self.dtype else []
         parts += [f"error at most {self.max_error:g}"] if self.max_error is not None else []
         parts += [f"perplexity at most {self.max_ppl_ratio:g} times"] if self.max_ppl_ratio is not None else []
         parts += [f"{task} at least {units.percent(least)}" for task, least in self.min_accuracy.items()]

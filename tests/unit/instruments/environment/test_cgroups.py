@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from trees import tree
 
-from efficient_attn.instruments.environment import cgroups, find_available_memory, machine
+from efficient_attn.instruments.environment import (
+    cgroups,
+    find_available_memory,
+    find_total_memory,
+    machine,
+)
 from efficient_attn.instruments.environment.readings import Unknown
 
 GIB = 2**30
@@ -43,6 +48,9 @@ def test_the_strictest_limit_of_parent_groups_applies(tmp_path: Path, files: dic
     assert cgroups.read_memory_limit(tmp_path) == 6 * GIB
     assert cgroups.read_memory_left(tmp_path) == 3 * GIB  # cached files count as free
     assert find_available_memory(tmp_path) == 3 * GIB
+    total = machine.read_memory_total()
+    assert total is not None
+    assert find_total_memory(tmp_path) == min(total, 6 * GIB)
 
 
 def test_parent_groups_apply_if_the_own_folder_is_hidden(tmp_path: Path) -> None:
@@ -56,6 +64,7 @@ def test_available_memory_is_that_of_the_machine_without_limits(tmp_path: Path) 
     tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cgroup.controllers": "", "proc/meminfo": MEMINFO})
     assert isinstance(cgroups.read_memory_limit(tmp_path), Unknown)
     assert find_available_memory(tmp_path) == 8 * GIB
+    assert find_total_memory(tmp_path) == machine.read_memory_total()
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads /proc")

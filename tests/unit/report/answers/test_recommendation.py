@@ -12,7 +12,13 @@ from learned_runs import attempt
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report.answers import recommendation_text
-from efficient_attn.report.answers.recommendation import RecommendationData, check_rows, recommend
+from efficient_attn.report.answers.recommendation import (
+    Candidate,
+    Recommendation,
+    RecommendationData,
+    check_rows,
+    recommend,
+)
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
@@ -31,39 +37,44 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     return RecommendationData.of(gather([runs.write_run(folder, records)]).rows)
 
 
+def _list_all(found: Recommendation) -> tuple[Candidate, ...]:
+    """The mechanisms that satisfy the requirements on cost, whether or not their quality is known."""
+    return found.choices + found.not_verified
+
+
 def _recommend(prepared: RecommendationData, here: str | None = None, **given: Any) -> Any:
     return recommend(
         prepared, Requirements(**({"seq_len": 4096, "causal": False, "machine": "Xeon"} | given)), local_machine=here
     )
 
 
-def test_only_verified_mechanisms_are_ranked_if_there_is_a_bound(prepared: RecommendationData) -> None:
-    free, bound = _recommend(prepared), _recommend(prepared, max_error=0.5)
-    fastest = [choice.label for choice in free.choices]
-    assert set(fastest) > {choice.label for choice in bound.choices} >= {"full"}
-    assert free.choices[0].rank == 1
-    speeds = [choice.cost.speedup.value for choice in free.choices]
-    assert speeds == sorted(speeds, reverse=True)
-    assert not bound.left_out
-    unverified = {entry.label: entry.reasons["error"] for entry in bound.not_verified}
-    assert set(unverified) == set(fastest) - {"full"}
+PERFORMER = "performer:kind=positive:n_features=256"
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_error": 0.5}])
+def test_only_verified_mechanisms_are_ranked(prepared: RecommendationData, bound: dict[str, float]) -> None:
+    found = _recommend(prepared, **bound)
+    assert [choice.label for choice in found.choices] == ["full"]
+    assert not found.left_out
+    unverified = {entry.label: entry.reasons["error"] for entry in found.not_verified}
+    assert [*unverified] == ["linear", WINDOW, PERFORMER]  # the fastest first
     assert unverified["linear"] == "error not verified at 4,096 (measured at 256, bidirectional, in MiniLM)"
-    assert unverified["performer:kind=positive:n_features=256"] == "error not verified at 4,096 (not measured)"
+    assert unverified[PERFORMER] == "error not verified at 4,096 (not measured)"
 
 
 def test_errors_are_reported_with_their_inputs(prepared: RecommendationData) -> None:
-    found = {choice.label: choice.error_text for choice in _recommend(prepared).choices}
+    found = {choice.label: choice.error_text for choice in _list_all(_recommend(prepared))}
     assert found["full"] == "exact"
     conditions = "MiniLM, N = 256, bidirectional, mean over 3 layers"
     assert found[WINDOW] == f"relative error 0.108 ({conditions}); not verified at 4,096"
 
 
 def test_interpolated_and_measured_costs_are_distinguished(prepared: RecommendationData) -> None:
-    measured, between = _recommend(prepared), _recommend(prepared, seq_len=2048)
-    assert {choice.cost.basis for choice in measured.choices} == {"measured"}
-    assert {(choice.cost.basis, choice.cost.between) for choice in between.choices} == {("interpolated", (1024, 4096))}
-    width = {c.label: c.cost.speedup.high / c.cost.speedup.low for c in measured.choices}
-    assert all(c.cost.speedup.high / c.cost.speedup.low > width[c.label] for c in between.choices)
+    measured, between = (_list_all(_recommend(prepared, seq_len=length)) for length in (4096, 2048))
+    assert {choice.cost.basis for choice in measured} == {"measured"}
+    assert {(choice.cost.basis, choice.cost.between) for choice in between} == {("interpolated", (1024, 4096))}
+    width = {c.label: c.cost.speedup.high / c.cost.speedup.low for c in measured}
+    assert all(c.cost.speedup.high / c.cost.speedup.low > width[c.label] for c in between)
 
 
 def test_beyond_the_measured_lengths_all_are_left_out(prepared: RecommendationData) -> None:
@@ -73,21 +84,21 @@ def test_beyond_the_measured_lengths_all_are_left_out(prepared: RecommendationDa
 
 
 def test_whole_intervals_satisfy_bounds_on_memory_and_time(prepared: RecommendationData) -> None:
-    free = {choice.label: choice.cost for choice in _recommend(prepared).choices}
+    free = {choice.label: choice.cost for choice in _list_all(_recommend(prepared))}
     least, most = (f(taken.memory.value for taken in free.values()) for f in (min, max))
     assert least < most
     within = _recommend(prepared, memory=int(least))
-    assert [free[choice.label].memory.value for choice in within.choices] == [least]
+    assert [free[choice.label].memory.value for choice in _list_all(within)] == [least]
     assert all(why.startswith("memory ") for why in within.left_out.values())
     quick = min(taken.latency.high for taken in free.values())
-    assert len(_recommend(prepared, latency_ms=quick).choices) == 1
-    assert not _recommend(prepared, latency_ms=quick * 0.999).choices
+    assert len(_list_all(_recommend(prepared, latency_ms=quick))) == 1
+    assert not _list_all(_recommend(prepared, latency_ms=quick * 0.999))
 
 
 def test_accuracies_of_trained_models_bound_the_choice(prepared: RecommendationData) -> None:
     found = _recommend(prepared, min_accuracy={"mqar": 0.95})
     assert [choice.label for choice in found.choices] == ["full"]
-    assert found.left_out == {"linear": "50.0% of mqar (small models, N = 2,048, bidirectional, 1 seed)"}
+    assert found.left_out == {"linear": "50.0% of mqar"}
     reasons = {entry.label: entry.reasons["mqar"] for entry in found.not_verified}
     assert reasons[WINDOW] == "accuracy of mqar not verified at 4,096 (not measured)"
 
@@ -138,14 +149,14 @@ def test_compiled_mechanisms_are_not_mixed_with_others(tmp_path: Path) -> None:
     found = _recommend(RecommendationData.of(gather([runs.write_run(tmp_path, rows)]).rows))
     assert not found.config["compiled"]
     assert all(choice.cost.latency.value > 1 for choice in found.choices if choice.label == "full")
-    assert len(found.choices) == 4
+    assert len(_list_all(found)) == 4
 
 
 def test_the_memory_bound_applies_to_the_state_when_decoding(prepared: RecommendationData) -> None:
     asked = {"mode": "decode", "causal": None, "seq_len": 4096}
-    states = {choice.label: choice.cost.state.value for choice in _recommend(prepared, **asked).choices}
+    states = {choice.label: choice.cost.state.value for choice in _list_all(_recommend(prepared, **asked))}
     least = min(states.values())
-    kept = {choice.label for choice in _recommend(prepared, **asked, memory=int(least)).choices}
+    kept = {choice.label for choice in _list_all(_recommend(prepared, **asked, memory=int(least)))}
     assert kept == {label for label, state in states.items() if state == least}
     assert len(kept) < len(states)
 
@@ -172,8 +183,8 @@ def test_mechanisms_are_ranked_by_ratios_if_groups_drift(tmp_path: Path) -> None
         record.row.case_key += "-again"
     window = [record for record in first if record.row.variant != "linear"]
     linear = [record for record in second if record.row.variant in ("full", "linear")]
-    found = {c.label: c.cost for c in _recommend(_known_of(tmp_path / "both", [*window, *linear])).choices}
-    alone = {c.label: c.cost for c in _recommend(_known_of(tmp_path / "one", first)).choices}
+    found = {c.label: c.cost for c in _list_all(_recommend(_known_of(tmp_path / "both", [*window, *linear])))}
+    alone = {c.label: c.cost for c in _list_all(_recommend(_known_of(tmp_path / "one", first)))}
     ratio, true = (x[WINDOW].latency.value / x["linear"].latency.value for x in (found, alone))
     assert ratio == pytest.approx(true, rel=0.03)
 
@@ -190,26 +201,53 @@ def test_shared_key_value_heads_must_be_required(prepared: RecommendationData) -
     assert shared.choices[0].error_text == "exact"
 
 
-def test_mechanisms_that_differ_insignificantly_share_a_rank(tmp_path: Path) -> None:
-    near = [("linear", 2.0), ("cosformer", 1.95), ("performer", 1.0), ("full", None)]
-    records = [
-        runs.Record(
-            runs.row(
-                name, mode="forward", seq_len=512, latency_ms=1.0, latency_ms_low=0.9, latency_ms_high=1.1,
-                speedup=ratio, speedup_low=ratio and ratio * 0.95, speedup_high=ratio and ratio * 1.05,
-            )
+NEAR = {"linear": (2.0, 0.4), "cosformer": (1.95, 0.3), PERFORMER: (1.0, 0.2), "full": (None, 0.0)}
+
+
+def _list_near() -> list[Record]:
+    """Times with an interval of 5%, and errors that are lower the slower a mechanism is."""
+    timed = [
+        runs.row(
+            name, mode="forward", seq_len=512, latency_ms=1.0, latency_ms_low=0.9, latency_ms_high=1.1,
+            speedup=ratio, speedup_low=ratio and ratio * 0.95, speedup_high=ratio and ratio * 1.05,
         )
-        for name, ratio in near
+        for name, (ratio, _) in NEAR.items()
     ]  # fmt: skip
-    found = RecommendationData.of(gather([runs.write_run(tmp_path, records)]).rows)
-    answer = recommend(found, Requirements(seq_len=512))
-    assert [(choice.rank, choice.label) for choice in answer.choices] == [
-        (1, "linear"),
-        (1, "cosformer"),
-        (3, "full"),
-        (3, "performer"),
+    errors = [
+        runs.row(name, task="fidelity", inputs="minilm", layer=0, seq_len=512, relative_error=error)
+        for name, (_, error) in NEAR.items()
     ]
+    return [Record(made) for made in (*timed, *errors)]
+
+
+def test_mechanisms_that_differ_insignificantly_share_a_rank(tmp_path: Path) -> None:
+    answer = recommend(_known_of(tmp_path, _list_near()), Requirements(seq_len=512, max_error=0.5))
+    ranks = [(choice.rank, choice.label) for choice in answer.choices]
+    assert ranks == [(1, "linear"), (1, "cosformer"), (3, "full"), (3, PERFORMER)]
     assert [choice.label for choice in answer.best] == ["linear", "cosformer"]
+
+
+def test_without_a_bound_the_pareto_set_is_ranked(tmp_path: Path) -> None:
+    """The performer is as fast as exact attention and worse; a slow mechanism of a huge error is not ranked fifth."""
+    slow = runs.row("retention", mode="forward", seq_len=512, latency_ms=0.8, latency_ms_low=0.7, latency_ms_high=0.9)
+    bad = runs.row("retention", task="fidelity", inputs="minilm", layer=0, seq_len=512, relative_error=309.0)
+    answer = recommend(_known_of(tmp_path, [*_list_near(), Record(slow), Record(bad)]), Requirements(seq_len=512))
+    assert [choice.label for choice in answer.choices] == ["linear", "cosformer", "full"]
+    assert answer.left_out == {
+        PERFORMER: "not better than full, which is faster",
+        "retention": "not better than linear, which is faster",
+    }
+    assert answer.quality_notes == ("Quality (error) was compared in MiniLM, N = 512, bidirectional, 1 layer.",)
+
+
+def test_the_same_label_with_other_key_value_heads_stays(tmp_path: Path) -> None:
+    """One is dominated by the other, which is not left out with it."""
+    known = {"mode": "forward", "seq_len": 512, "heads": 8}
+    timed = [runs.row("linear", **known, kv_heads=heads, latency_ms=ms) for heads, ms in ((8, 2.0), (2, 1.0))]
+    error = runs.row("linear", task="fidelity", inputs="minilm", layer=0, seq_len=512, relative_error=0.5)
+    answer = recommend(_known_of(tmp_path, [Record(made) for made in (*timed, error)]), Requirements(seq_len=512))
+    assert [(choice.label, choice.cost.latency.value) for choice in answer.choices] == [("linear", pytest.approx(1.0))]
+    assert answer.left_out == {}
 
 
 def test_runs_without_timings_are_an_error(tmp_path: Path) -> None:

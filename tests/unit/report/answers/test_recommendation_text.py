@@ -29,14 +29,27 @@ def _recommend(prepared: RecommendationData, seq_len: int) -> Recommendation:
     return recommend(prepared, Requirements(seq_len=seq_len, causal=False))
 
 
-def test_rows_state_whether_costs_are_measured(prepared: RecommendationData) -> None:
-    assert {row[-1] for row in recommendation_text.as_rows(_recommend(prepared, 4096))} == {"measured"}
-    assert {row[-1] for row in recommendation_text.as_rows(_recommend(prepared, 2048))} == {
-        "INTERPOLATED between 1,024 and 4,096"
+def test_interpolated_costs_are_marked(prepared: RecommendationData) -> None:
+    for length, marked in ((4096, False), (2048, True)):
+        found = _recommend(prepared, length)
+        rows = recommendation_text.as_rows(found) + recommendation_text.list_unverified_rows(found)
+        assert len(rows) == 4
+        for cells, details in rows:
+            assert len(cells) == len(recommendation_text.list_headings(found))
+            assert details[-1].endswith("INTERPOLATED between 1,024 and 4,096") is marked
+
+
+def test_options_and_quality_are_details(prepared: RecommendationData) -> None:
+    found = _recommend(prepared, 512)
+    rows = {cells[1]: details for cells, details in recommendation_text.as_rows(found)}
+    assert rows == {
+        "linear": ("relative error 0.837",),
+        "sliding_window": ("window=128", "relative error 0.108"),
+        "full": ("exact",),
     }
-    assert all(
-        len(row) == len(recommendation_text.COLUMNS) for row in recommendation_text.as_rows(_recommend(prepared, 2048))
-    )
+    ((cells, details),) = recommendation_text.list_unverified_rows(found)
+    assert cells[:2] == ("?", "performer")
+    assert details == ("kind=positive:n_features=256", "error not verified at 512 (not measured)")
 
 
 def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> None:
@@ -44,7 +57,9 @@ def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> 
     assert (
         lines[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, bidirectional."
     )
-    assert any(line.startswith("No quality bound was given") for line in lines)
+    assert any(line.startswith("Ranked are the mechanisms that no other one beats") for line in lines)
+    measured = "The error of mechanisms that are not ranked was measured in MiniLM, N = 256, bidirectional, mean over 3"
+    assert f"{measured} layers." in lines
     notes = recommendation_text.list_notes(_recommend(prepared, 9999))
     assert next(notes) == "No measured mechanism satisfies the requirements."
     nowhere = recommend(prepared, Requirements(seq_len=512, device="cuda"))
@@ -75,11 +90,11 @@ def test_commands_can_be_planned(mode: Mode, tmp_path: Path) -> None:
 
 
 def test_errors_at_other_lengths_are_marked(prepared: RecommendationData) -> None:
-    found = {choice.label: choice.error_text for choice in _recommend(prepared, 4096).choices}
+    found = {choice.label: choice.error_text for choice in _recommend(prepared, 4096).not_verified}
     conditions = "MiniLM, N = 256, bidirectional, mean over 3 layers"
     assert found["linear"] == f"relative error 0.837 ({conditions}); not verified at 4,096"
     there = recommend(prepared, Requirements(seq_len=512, causal=False, max_error=0.5)).left_out["linear"]
-    assert there == f"relative error 0.837 ({conditions})"
+    assert there == "relative error 0.837"
 
 
 def test_data_names_the_rows(prepared: RecommendationData) -> None:
@@ -104,7 +119,7 @@ def test_decisions_within_an_interval_are_marked_uncertain(tmp_path: Path) -> No
     found = recommend(
         RecommendationData.of(rows), Requirements(seq_len=4096, causal=False, min_accuracy={"mqar": 0.93})
     )
-    loses = {row[1]: row[-2] for row in recommendation_text.as_rows(found)}
+    loses = {cells[1]: details[-1] for cells, details in recommendation_text.as_rows(found)}
     assert {choice.label: choice.quality[0].sure for choice in found.choices} == {"full": True, "linear": False}
     assert "uncertain" not in loses["full"]
     assert loses["linear"].endswith("; uncertain: 82.3%\u2013100%")

@@ -123,7 +123,7 @@ QUESTIONS = [
         "bidirectional, 384",
         {"seq_len": 384, "causal": False, "max_error": 0.5},
         [(1, WINDOW), (2, NYSTROM), (3, PERFORMER), (4, "full")],
-        left_out={"linear": "relative error 0.800 (MiniLM, N = 384, bidirectional, mean over 2 layers)",
+        left_out={"linear": "relative error 0.800",
                   LINFORMER: "error not applicable: linformer has to be trained"},
     ),
     # 384 is exactly half of 768 ...
@@ -142,17 +142,21 @@ QUESTIONS = [
         ["linear", WINDOW, NYSTROM, PERFORMER],
         {LINFORMER: "error not applicable: linformer has to be trained"},
     ),
-    # Without a bound, all are ranked by time. 1.01 ms is within 1.5% of 1 ms: rank 2 is shared.
-    Question("1K, no bound", CAUSAL | {"seq_len": 1024},
-             [(1, "linear"), (2, WINDOW), (2, SINKS), (4, PERFORMER), (5, "full")]),
+    # Without a bound, perplexities at 2,048 are compared, which the performer lacks. Sinks have 1.01 times the time of
+    # the window, and 1.1 instead of 2.4 times the perplexity.
+    Question("1K, no bound", CAUSAL | {"seq_len": 1024}, [(1, "linear"), (2, SINKS), (3, "full")], [PERFORMER],
+             {WINDOW: f"{SINKS} has 1.01x its time and 1.10x instead of 2.40x the perplexity (SmolLM2-135M, N = 2,048, "
+                      "causal, mean over 2 text segments)"}),
+    # Beyond 16,384 nothing inexact is verified.
+    Question("64K, no bound", CAUSAL | {"seq_len": 65536}, [(1, "full")], OTHERS_BY_SPEED),
     # At 4,096 both sets of SmolLM2 verify. That at 2,048 has four of the mechanisms (the window of 127 is within 2% of
     # 128), that at 8,192 three. Errors .3 and .7 are within .75; .9 and 1.1 are not.
     Question(
         "4K, the set with most mechanisms",
         CAUSAL | {"seq_len": 4096, "max_error": 0.75},
         [(1, SINKS), (2, PERFORMER), (3, "full")],
-        left_out={WINDOW: "relative error 0.900 (SmolLM2-135M, N = 2,048, causal, mean over 2 layers, measured with "
-                          "sliding_window:window=127)", "linear": "relative error 1.10"},
+        left_out={WINDOW: "relative error 0.900, measured with sliding_window:window=127",
+                  "linear": "relative error 1.10"},
     ),
     # At 8,192 only the set at 8,192 verifies, and has no performer. Times lie between 4,096 and 16,384.
     Question(
@@ -160,7 +164,7 @@ QUESTIONS = [
         CAUSAL | {"seq_len": 8192, "max_error": 0.4},
         [(1, SINKS), (2, "full")],
         [PERFORMER],
-        {WINDOW: "relative error 1.00 (SmolLM2-135M, N = 8,192", "linear": "relative error 1.20"},
+        {WINDOW: "relative error 1.00", "linear": "relative error 1.20"},
     ),
     # 8,192 is half of 16,384: still verified.
     Question("16K, error", CAUSAL | {"seq_len": 16384, "max_error": 0.4}, [(1, SINKS), (2, "full")], [PERFORMER],
@@ -175,11 +179,11 @@ QUESTIONS = [
         CAUSAL | {"seq_len": 8192, "max_ppl_ratio": 1.3},
         [(1, SINKS), (2, "full")],
         [WINDOW, PERFORMER],
-        {"linear": "90.0x the perplexity (SmolLM2-135M, N = 8,192, causal, mean over 2 text segments)"},
+        {"linear": "90.0x the perplexity"},
     ),
-    # At 2,048 the texts of 2,048 tokens cover one mechanism more. Window and sinks share the rank.
-    Question("2K, perplexity", CAUSAL | {"seq_len": 2048, "max_ppl_ratio": 2.5},
-             [(1, WINDOW), (1, SINKS), (3, "full")], [PERFORMER], {"linear": "80.0x the perplexity"}),
+    # At 2,048 the texts of 2,048 tokens cover one mechanism more. The window satisfies the bound, but sinks are better.
+    Question("2K, perplexity", CAUSAL | {"seq_len": 2048, "max_ppl_ratio": 2.5}, [(1, SINKS), (2, "full")], [PERFORMER],
+             {"linear": "80.0x the perplexity", WINDOW: f"{SINKS} has 1.01x its time"}),
     # Sinks have an error of .35, but 1.199 times the perplexity. The error of the window fails, whatever its
     # perplexity; neither is known of the performer.
     Question("8K, error and perplexity", CAUSAL | {"seq_len": 8192, "max_error": 0.4, "max_ppl_ratio": 1.1},
@@ -191,7 +195,7 @@ QUESTIONS = [
         CAUSAL | {"seq_len": 1024, "min_accuracy": {"mqar": 0.9}},
         [(1, SINKS), (2, "full")],
         [WINDOW, PERFORMER],
-        {"linear": "50.0% of mqar (small models, N = 1,024, causal, mean over 2 seeds)"},
+        {"linear": "50.0% of mqar"},
     ),
     # 1,024 is less than half of 4,096: exact attention remains.
     Question("4K, accuracy", CAUSAL | {"seq_len": 4096, "min_accuracy": {"mqar": 0.9}}, [(1, "full")], OTHERS_BY_SPEED),
@@ -220,8 +224,8 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-def test_there_are_twenty() -> None:
-    assert len({question.name for question in QUESTIONS}) == 20
+def test_there_are_at_least_twenty() -> None:
+    assert len({question.name for question in QUESTIONS}) == len(QUESTIONS) == 21
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
@@ -268,8 +272,8 @@ def test_uncertain_intervals_and_unmeasured_accuracies_are_marked(prepared: Reco
 
 def test_resident_memory_is_shown_with_the_counted_peak(prepared: RecommendationData) -> None:
     answer = _ask(prepared, "4K, the set with most mechanisms")
-    memory = {row[1]: row[4] for row in recommendation_text.as_rows(answer)}
-    assert memory == {SINKS: "8.00 MiB", PERFORMER: "50.0 MiB resident", "full": "4.00 MiB"}
+    memory = {cells[1]: cells[4] for cells, _ in recommendation_text.as_rows(answer)}
+    assert memory == {"attention_sinks": "8.00 MiB", "performer": "50.0 MiB", "full": "4.00 MiB"}
     notes = list(recommendation_text.list_notes(answer))
     assert f"{PERFORMER}: memory 50.0 MiB resident; counted peak 16.0 MiB." in notes
     (performer,) = (x for x in recommendation_text.as_json(answer)["choices"] if x["mechanism"] == PERFORMER)
