@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import claims, mechanisms, new, plot, publish, recommend, runs, values, verbs
+from .completion import PrintCompletion
+from .examples import format_examples
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
@@ -74,6 +76,10 @@ def make_parser() -> Parser:
         prog="efficient-attn", description="Benchmark efficient-attention mechanisms against exact attention."
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument(
+        "--print-completion", action=PrintCompletion, choices=shells, help="print a shell's completions"
+    )
     subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     parser.verbs = subparsers.choices  # type: ignore[assignment]
     for name, call, add_options, text in (
@@ -93,7 +99,13 @@ def make_parser() -> Parser:
         ("runs", runs.runs, runs.add_runs_options, "list local runs"),
         ("clean", runs.clean, runs.add_clean_options, "remove generated pages, and checkpoints of finished runs"),
     ):
-        verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        verb = subparsers.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=format_examples(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         verb.set_defaults(call=call, parser=parser)
         verb.add_argument("--json", action="store_true", help="print JSON for programs")
         verb.add_argument(
@@ -109,7 +121,7 @@ def _add_list_options(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_info_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("name", metavar="NAME")
+    verb.add_argument("name", metavar="NAME", help="a mechanism with its options, or a union of patterns")
     _add_picture_option(verb, "draw its pattern into this file")
 
 
