@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.local import Method
+from ..engines.turns import Turns
 from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import describe_settings
 from ..instruments.disturbance import Disturbance
 from ..instruments.environment import collect_environment, describe_absence, find_available_memory, read_load_average
+from ..instruments.environment.software import describe_repository
 from ..results import checkpoints
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
@@ -83,6 +85,7 @@ def run(
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
     start_method: Method | None = None,
+    turns: Turns | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not contain.
@@ -90,8 +93,8 @@ def run(
     retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
     the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
     what the machine has left. A group whose cases are timed interleaved is measured as a whole even
-    if some of its rows exist, because speedups are paired; existing rows stay unchanged. Raises `UsageError` for a
-    plug-in's growth that its own work contradicts.
+    if some of its rows exist, because speedups are paired; existing rows stay unchanged. turns: with another run.
+    Raises `UsageError` for a plug-in's growth that its own work contradicts.
     """
     integrity.restore()  # functions that a plug-in has replaced here
     check_growth(cases, make_engine(start_method))
@@ -101,16 +104,18 @@ def run(
         planned = [(group, members) for group, members in by_group if members]
         if planned:
             _warn_of_stale(writer, missing)
-            session = _Session(loaded, writer, start_method)
+            session = _Session(loaded, writer, start_method, turns or Turns())
             session.entry[OVERRIDES_KEY] = list(overridden)
             conditions = session.begin([group for group, _ in planned], timeout_s, memory_bytes)
             done = len(cases) - len(missing)
             for group, members in planned:
+                conditions.turns.start_group()
                 for record in measure_group(group, members, conditions):
                     if record.row.case_key in missing:
                         session.add(record)
                         done += 1
                         progress(record, done, len(cases))
+            conditions.turns.start_group()
             session.end(conditions)
         failed = {checkpoints.digest_of(k) for k, status in writer.statuses.items() if checkpoints.is_resumable(status)}
         checkpoints.clear(folder, failed)  # also those of a session that was killed after it had stored a row
@@ -146,8 +151,8 @@ def _is_missing(status: str | None, retry_failed: bool) -> bool:
 class _Session:
     """A session of a run: its entry in ``run.json``, from beginning to end."""
 
-    def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
-        self.writer = writer
+    def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None, turns: Turns) -> None:
+        self.writer, self.turns = writer, turns
         self.engine = make_engine(method)
         self.started = time.perf_counter()
         self.entry: dict[str, Any] = {
@@ -162,6 +167,7 @@ class _Session:
             "start_method": self.engine.method,
             "allocator": describe_settings() if self.engine.method != "inline" else {"left alone": "no workers"},
             "environment": collect_environment(),
+            "repository": describe_repository(Path.cwd()),
             "sections": [section.as_json() for section in _list_sections(loaded)],
         }
         self._timeout_s = loaded.suite.timeout_s
@@ -179,6 +185,7 @@ class _Session:
             engine=self.engine,
             choices=self._autotune(planned),
             folder=self.writer.folder,
+            turns=self.turns,
         )
         self.entry["limits"] = {
             "timeout_s": conditions.timeout_s,

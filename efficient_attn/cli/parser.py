@@ -190,6 +190,8 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     limit_help = "memory limit of a case: 8GB, 512MiB; also runs cases that are expected to exceed the machine's memory"
     verb.add_argument("--memory-limit", type=values.size, metavar="SIZE", help=limit_help)
     verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how worker processes are started")
+    turns = "alternate process runs with another run, through this inherited socket (docs: benchmark in CI)"
+    verb.add_argument("--turns", type=int, metavar="FD", help=turns)
 
 
 def _add_report_options(verb: argparse.ArgumentParser) -> None:
@@ -200,7 +202,7 @@ def _add_report_options(verb: argparse.ArgumentParser) -> None:
         type=values.export,
         action="append",
         metavar="FORMAT=FILE",
-        help="write only this file, for another tool: pytest-benchmark=FILE or github-action=FILE",
+        help="write only this, for another tool: pytest-benchmark=FILE, github-action=FILE or asv=FOLDER",
     )
     verb.add_argument(
         "--published",
@@ -233,6 +235,8 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit with 3 when a case could not detect a difference of the tolerance",
     )
+    verb.add_argument("--github", action="store_true", help="annotate the GitHub workflow run, and write its summary")
+    verb.add_argument("--junit", type=values.path, metavar="FILE", help="also write the comparison as JUnit XML")
     verb.add_argument("--all", action="store_true", help="also list unchanged cases")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
     verb.add_argument("--out", type=values.path, metavar="FILE", help="write the comparison to a file")

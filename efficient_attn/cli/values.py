@@ -14,6 +14,7 @@ from ..resources import find_model_shape
 from ..units import parse_size
 
 T = TypeVar("T")
+EXPORT_FORMATS = ("asv", "github-action", "pytest-benchmark")
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -153,9 +154,9 @@ def key_value(text: str) -> tuple[str, Any]:
 
 
 def export(text: str) -> tuple[str, Path]:
-    """``FORMAT=FILE``."""
+    """``FORMAT=FILE``; a folder for asv."""
     name, _, file = text.partition("=")
-    one_of("format", ("github-action", "pytest-benchmark"))(name)
+    one_of("format", EXPORT_FORMATS)(name)
     if not file:
         raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}=FILE")
     return name, Path(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -66,11 +67,14 @@ def run(args: Namespace) -> int:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
+    from ..engines.turns import Turns
     from ..tasks import TABLE
 
     loaded = load_suite(
         args.suite, TABLE, load=load_guarded_plugin
     )  # reports a misspelled name before torch is imported
+    turns = Turns(args.turns)
+    turns.wait()
     # the engine's server imports torch and the measuring code while this process does
     make_engine(args.start_method).start()
     cases = _make_plan(loaded, args)
@@ -97,6 +101,7 @@ def run(args: Namespace) -> int:
                 timeout_s=args.timeout,
                 memory_bytes=args.memory_limit,
                 start_method=args.start_method,
+                turns=turns,
                 progress=on_progress,
             )
         except KeyboardInterrupt as stop:
@@ -187,30 +192,41 @@ def _update_published(args: Namespace) -> int:
 
 
 def _export(args: Namespace) -> int:
-    from ..results.exchange import EXPORTS
+    from ..results import asv, exchange
 
     if len(args.run) > 1 or args.out:
-        raise UsageError("report: --export takes one RUN and writes to the file that it names; leave out --out")
+        raise UsageError("report: --export takes one RUN and writes to what it names; leave out --out")
     (run,) = choose_runs("report", args.run)
-    for name, file in args.export:
-        write_file(file, to_json_text(EXPORTS[name](run)))
+    exporters = {"pytest-benchmark": exchange.to_pytest_benchmark, "github-action": exchange.to_github_action}
+    for name, target in args.export:
+        contents = asv.to_asv(run, target) if name == "asv" else {target: exporters[name](run)}
+        for file, content in contents.items():
+            write_file(file, to_json_text(content))
     files = {name: str(file) for name, file in args.export}
     return print_result(args, files, [f"{name}: {file}" for name, file in files.items()])
 
 
 def compare(args: Namespace) -> int:
     """``efficient-attn compare``: compare two runs case by case."""
-    from ..report import comparison_text
+    from ..report import comparison_text, github_annotations
+    from ..report.junit import as_junit
     from ..results import file_marks
     from ..results.compare import compare
     from ..results.exchange import read_run
 
-    base, new = _choose_pair(args)
-    if args.out and args.out.resolve() in (base.resolve(), new.resolve()):
-        raise UsageError(f"compare: --out {args.out} is one of the compared files; name another file")
+    paths = _choose_pair(args)
+    if args.out and args.junit and args.out.resolve() == args.junit.resolve():
+        raise UsageError(f"compare: --out and --junit are one file, {args.out}; name two")
+    for option, file in (("--out", args.out), ("--junit", args.junit)):
+        if file and file.resolve() in [path.resolve() for path in paths]:
+            raise UsageError(f"compare: {option} {file} is one of the compared files; name another file")
+    output_format = "json" if args.json else args.format
+    if args.github and output_format == "json" and not args.out:
+        raise UsageError("compare: --github prints annotations, which are not JSON; write the JSON to --out FILE")
+    base, new = map(read_run, paths)
     comparison = compare(
-        read_run(base),
-        read_run(new),
+        base,
+        new,
         by=args.by,
         confidence=args.confidence,
         margin=args.margin,
@@ -218,7 +234,6 @@ def compare(args: Namespace) -> int:
         drift=args.drift,
         across_machines=args.across_machines,
     )
-    output_format = "json" if args.json else args.format
     if output_format == "json":
         text = to_json_text(comparison_text.as_json(comparison))
     else:
@@ -229,6 +244,13 @@ def compare(args: Namespace) -> int:
         print(*comparison_text.summarise_comparison(comparison), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")
+    if args.junit:
+        write_file(args.junit, file_marks.add_mark(as_junit(comparison), "xml"))
+    if args.github:
+        for annotation in github_annotations.list_annotations(comparison, new.command):
+            print(annotation)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            github_annotations.append_summary(comparison, Path(summary))
     if args.fail_on_regression and comparison.regressed:
         return 1
     return 3 if args.fail_if_blind and comparison.blind else 0

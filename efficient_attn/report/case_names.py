@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 PART_COUNT = 6  # suite, part, task, variant, sizes, options
@@ -25,6 +26,12 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
     if len(set(short.values())) < len(short):
         return {name: name for name in names}, ""
     return short, ", ".join(dict.fromkeys(field for fields in shared for field in fields))
+
+
+def find_mechanism(name: str) -> tuple[str, str]:
+    """The part and the mechanism of a case, the first one of a union, without options; a name of another tool twice."""
+    parts = name.split("/")
+    return (parts[1], re.split("[:|]", parts[VARIANT_INDEX])[0]) if len(parts) == PART_COUNT else (name, name)
 
 
 def _split_name(name: str) -> list[list[str]]:

@@ -25,9 +25,9 @@ SELF_COMPARISON_NOTE = (
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The schema in `docs/how-to/compare-runs.md`; keys are added, never renamed."""
-    short, shared = _name_cases(comparison)
+    short, shared = name_cases(comparison)
     computed = {name: getattr(comparison, name) for name in ("regressed", "slower_by_at_most", "blind", "counts")}
-    cases = [asdict(change) | {"short": short[change.name]} for change in _sort_changes(comparison.changes)]
+    cases = [asdict(change) | {"short": short[change.name]} for change in sort_changes(comparison.changes)]
     data = {"schema": SCHEMA_VERSION, **asdict(comparison), **computed, "shared": shared, "cases": cases}
     del data["changes"]
     return data
@@ -35,18 +35,18 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
     """Format for a terminal, worst cases first; unchanged cases are only counted unless ``include_all``."""
-    short, shared = _name_cases(comparison)
+    short, shared = name_cases(comparison)
     lines = [line for text in _describe_setup(comparison, shared, "*") for line in _wrap(text)]
     changes = _select_changes(comparison, include_all)
     lines += ["", *_format_aligned_table(changes, short), ""] if changes else [""]
-    for heading, names in _list_unmatched(comparison).items():
+    for heading, names in list_unmatched(comparison).items():
         lines += [f"{heading}:", *(f"  {short[name]}" for name in names), ""]
     return "\n".join([*lines, *(line for text in summarise_comparison(comparison) for line in _wrap(text))]) + "\n"
 
 
 def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
     """A summary and a table; inconclusive and unmatched cases are collapsed."""
-    short, shared = _name_cases(comparison)
+    short, shared = name_cases(comparison)
     title, *notes = map(markdown.escape_markdown, _describe_setup(comparison, shared, "bold"))
     first_line, *more_lines = map(markdown.escape_markdown, summarise_comparison(comparison))
     lines = [f"**{first_line}**", "", *more_lines, "", title, *(f"\n> {text}" for text in notes)]
@@ -54,7 +54,7 @@ def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
     lines += _make_markdown_table([change for change in changes if change.kind != "inconclusive"], short)
     if unclear := [change for change in changes if change.kind == "inconclusive"]:
         lines += _make_details(f"{len(unclear)} inconclusive", _make_markdown_table(unclear, short))
-    for heading, names in _list_unmatched(comparison).items():
+    for heading, names in list_unmatched(comparison).items():
         items = _limit_lines([f"- {markdown.format_code(short[name])}" for name in names])
         lines += _make_details(f"{len(names)} {heading}", ["", *items])
     return "\n".join(lines) + "\n"
@@ -76,8 +76,12 @@ def describe_change(change: Change) -> str:
 def format_counts(comparison: Comparison) -> str:
     """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
     counts = [f"{n} {kind}" for kind, n in comparison.counts.items() if n]
-    unmatched = [f"{len(names)} {heading}" for heading, names in _list_unmatched(comparison).items()]
-    return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(unmatched)]))
+    return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", format_unmatched(comparison)]))
+
+
+def format_unmatched(comparison: Comparison) -> str:
+    """``3 only in BASE, 1 failing in both``; empty if all cases were compared."""
+    return ", ".join(f"{len(names)} {heading}" for heading, names in list_unmatched(comparison).items())
 
 
 def summarise_comparison(comparison: Comparison) -> list[str]:
@@ -121,6 +125,8 @@ def _format_confidence(comparison: Comparison) -> str:
 def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]:
     """What is compared and how, followed by caveats."""
     quantity = "speedup over the baseline where there is one, else by time" if comparison.by == "speedup" else "time"
+    if pairs := {change.pairs for change in comparison.changes if change.pairs}:
+        quantity = f"time in {max(pairs)} pairs of process runs, where those of both alternated, else by {quantity}"
     title = f"{comparison.base} (base) and {comparison.new} (new), by {quantity} ({mark} decides); "
     tolerance = _format_difference(comparison.tolerance)
     title += f"{_format_confidence(comparison)} for all verdicts together; same: within {tolerance}"
@@ -132,12 +138,13 @@ def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]
     return [title, *filter(None, notes)]
 
 
-def _name_cases(comparison: Comparison) -> tuple[Mapping[str, str], str]:
+def name_cases(comparison: Comparison) -> tuple[Mapping[str, str], str]:
+    """The short name of every case, and what the names omit."""
     unmatched = (*comparison.only_in_base, *comparison.only_in_new, *comparison.failing)
     return shorten_names([*(change.name for change in comparison.changes), *unmatched])
 
 
-def _sort_changes(changes: Iterable[Change]) -> list[Change]:
+def sort_changes(changes: Iterable[Change]) -> list[Change]:
     """By kind, then blind cases last, then slower and faster by ratio."""
 
     def sort_key(change: Change) -> tuple[int, bool, float]:
@@ -151,12 +158,12 @@ def _select_changes(comparison: Comparison, include_all: bool) -> list[Change]:
     """The changes to list; those with a change of memory are always listed."""
     return [
         c
-        for c in _sort_changes(comparison.changes)
+        for c in sort_changes(comparison.changes)
         if include_all or c.kind not in COUNTED_ONLY_KINDS or c.base_bytes is not None
     ]
 
 
-def _list_unmatched(comparison: Comparison) -> Mapping[str, Sequence[str]]:
+def list_unmatched(comparison: Comparison) -> Mapping[str, Sequence[str]]:
     """The cases that only one run has, or that fail in both, by heading."""
     names_by_heading = {
         "only in base": comparison.only_in_base,
@@ -176,6 +183,13 @@ def _format_notes(change: Change) -> str:
     sizes = (None if size is None else size / 2**20 for size in (change.base_bytes, change.new_bytes))
     memory = _format_pair(*sizes, unit=" MiB")
     return "; ".join(filter(None, [change.reason, memory and f"memory {memory}"]))
+
+
+def describe_fully(change: Change) -> str:
+    """``1.25x slower (1.18-1.33), 10.0 -> 12.5 ms; disturbed``: the verdict, what was compared, and notes."""
+    verdict, times, speedups = _format_cells(change, lambda text: text)
+    compared = times if change.by == "latency" else speedups and f"speedup {speedups}"
+    return "; ".join(filter(None, [", ".join(filter(None, [verdict, compared])), _format_notes(change)]))
 
 
 def _format_cells(change: Change, mark: Callable[[str], str]) -> list[str]:

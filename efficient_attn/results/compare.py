@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..errors import UsageError
 from .differences import (
+    Difference,
     PairedRecord,
     Quantity,
     describe_disturbance,
@@ -41,7 +42,7 @@ class Change:
     base_speedup, new_speedup: over the same baseline, if there is one. least: the smallest detectable difference (0.07:
     7%), or None. slower_by_at_most: the largest slowdown that is not ruled out. blind: no difference was detected, and
     one of the tolerance could have been missed. base_bytes, new_bytes: peak memory, if it differs by more than the
-    margin.
+    margin. pairs: the number of paired process runs, if those of the two runs alternated.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Change:
     blind: bool = False
     base_bytes: int | None = None
     new_bytes: int | None = None
+    pairs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,15 +187,21 @@ class _TimedCase:
     name: str
     old: PairedRecord
     new: PairedRecord
-    by: Quantity
-    mean: Mean
+    difference: Difference
     invalid_reason: str | None
+
+    @property
+    def mean(self) -> Mean:
+        """The logarithm of the ratio."""
+        return self.difference.mean
 
 
 def _measure_case(name: str, old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> _TimedCase:
-    quantity, mean = measure_difference(old, new, by, drift)
-    invalid_reason = describe_disturbance(old, new, quantity) if mean.degrees else SINGLE_ROUND_REASON
-    return _TimedCase(name, old, new, quantity, mean, invalid_reason)
+    difference = measure_difference(old, new, by, drift)
+    invalid_reason = None if difference.mean.degrees else SINGLE_ROUND_REASON
+    if invalid_reason is None and difference.pairs is None:  # other programs slow down both of a pair
+        invalid_reason = describe_disturbance(old, new, difference.by)
+    return _TimedCase(name, old, new, difference, invalid_reason)
 
 
 def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float, tolerance: float) -> list[Change]:
@@ -225,8 +233,8 @@ def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float,
 
 def _describe(case: _TimedCase, margin: float) -> dict[str, Any]:
     before, after = case.old.record.row, case.new.record.row
-    fields: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _clipped_exp(case.mean.value)}
-    fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms}
+    fields: dict[str, Any] = {"name": case.name, "by": case.difference.by, "ratio": _clipped_exp(case.mean.value)}
+    fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms, "pairs": case.difference.pairs}
     if speedups := pair_speedups(case.old, case.new):
         fields |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
     peaks = before.peak_memory_bytes, after.peak_memory_bytes

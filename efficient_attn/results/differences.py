@@ -5,22 +5,24 @@ Ratios are time in BASE / time in NEW: above 1 NEW is faster.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .exchange import list_round_values, name_group, select_latest
 from .rows import Record, Row
-from .stats import Mean, estimate_mean
+from .stats import Mean, estimate_mean, estimate_trimmed_mean
 
 Quantity = Literal["speedup", "latency"]
 EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estimated
 # times are not compared above this share of disturbed rounds in either run, or this difference between the shares
 MAX_DISTURBED_SHARE = 0.5
 MAX_DISTURBED_DIFFERENCE = 0.25
+MIN_PAIRS = 3  # of process runs, from which their differences give an interval
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,45 @@ def pair_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] |
     return before, after
 
 
-def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> tuple[Quantity, Mean]:
-    """The logarithm of the ratio of the times, by speedup where both runs allow it."""
+class Difference(NamedTuple):
+    """The logarithm of a ratio of times, what was compared, and the number of paired process runs, if they were."""
+
+    by: Quantity
+    mean: Mean
+    pairs: int | None = None
+
+
+def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> Difference:
+    """By pairs of process runs where those of the two runs alternated, otherwise by speedup where both allow it."""
+    if differences := list_paired_differences(old.record, new.record):
+        return Difference("latency", estimate_trimmed_mean(differences), len(differences))
     if by == "speedup" and old.baseline and new.baseline and _share_baseline(old, new):
         ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
         if (relative := subtract_means(*ratios)).degrees:
-            return "speedup", relative
+            return Difference("speedup", relative)
     have_rounds = list_round_values(old.record) and list_round_values(new.record)
     estimate = estimate_mean_log if have_rounds else _estimate_from_summary
-    return "latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift)
+    return Difference("latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift))
+
+
+def list_paired_differences(old: Record, new: Record) -> list[float]:
+    """log(old / new) of each pair of process runs, if those of the two runs alternated in time; otherwise none.
+
+    The two of a pair follow each other within seconds, so that the speed of the machine is the same for both.
+    """
+    starts = list(zip(old.samples.get("started") or (), new.samples.get("started") or (), strict=False))
+    alternated = all(a != b for a, b in starts) and all(max(x) < min(y) for x, y in itertools.pairwise(starts))
+    before, after = _average_by_process(old), _average_by_process(new)
+    pairs = [number for number in range(len(starts)) if number in before and number in after]
+    return [before[n] - after[n] for n in pairs] if alternated and len(pairs) >= MIN_PAIRS else []
+
+
+def _average_by_process(record: Record) -> dict[int, float]:
+    """The mean of log(milliseconds) over the rounds of each process run."""
+    logs = defaultdict[int, list[float]](list)
+    for (process, _), value in list_rounds(record).items():
+        logs[process].append(math.log(value))
+    return {process: statistics.fmean(values) for process, values in logs.items()}
 
 
 def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:

@@ -23,11 +23,12 @@ MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of the environment; 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRun:
-    """Measured cases: a name, their records, and the environments of the sessions that wrote them."""
+    """Measured cases: a name, their records, the environments of the sessions that wrote them, and the last command."""
 
     name: str
     records: Sequence[Record]
     environments: Sequence[Mapping[str, Any]]
+    command: Sequence[str] = ()
 
 
 def read_run(path: Path) -> ImportedRun:
@@ -35,10 +36,12 @@ def read_run(path: Path) -> ImportedRun:
     if path.suffix == ".json":
         return from_pytest_benchmark(path)
     folder = path.parent if is_shard(path) else path
+    sessions = read_sessions(folder)
     return ImportedRun(
         name=str(path),
         records=tuple(read(path)),
-        environments=[session.get("environment") or {} for session in read_sessions(folder)],
+        environments=[session.get("environment") or {} for session in sessions],
+        command=sessions[-1].get("command") or () if sessions else (),
     )
 
 
@@ -120,13 +123,14 @@ def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
             "efficient_attn": {name: environment.get(name) for name in MACHINE_FIELDS},
         },
         "commit_info": {"id": git.get("revision"), "dirty": git.get("changed"), "project": "efficient-attn"},
-        "benchmarks": [_export_record(record) for record in _list_timed(run)],
+        "benchmarks": [_export_record(record) for record in list_timed(run)],
         "datetime": session.get("started"),
         "version": "5.0.0",  # the version of pytest-benchmark with this format
     }
 
 
-def _list_timed(run: ImportedRun) -> list[Record]:
+def list_timed(run: ImportedRun) -> list[Record]:
+    """The latest record of every case with rounds."""
     return [r for r in select_latest(run.records).values() if r.row.status == "ok" and list_round_values(r)]
 
 
@@ -166,7 +170,7 @@ def _compute_stats(data: list[float], iterations: int) -> dict[str, Any]:
 
 def to_github_action(folder: Path) -> list[dict[str, Any]]:
     """A run in the format of github-action-benchmark's tool ``customSmallerIsBetter``: one time for each case."""
-    return [_make_entry(record) for record in _list_timed(read_run(folder))]
+    return [_make_entry(record) for record in list_timed(read_run(folder))]
 
 
 def _make_entry(record: Record) -> dict[str, Any]:
@@ -176,6 +180,3 @@ def _make_entry(record: Record) -> dict[str, Any]:
         entry["range"] = f"\u00b1 {(row.latency_ms_high - row.latency_ms_low) / 2 / row.latency_ms:.1%}"
     notes = [f"{row.speedup:.3g}x the baseline's speed" if row.speedup is not None else "", f"machine {row.machine}"]
     return entry | {"extra": "\n".join(filter(None, notes))}
-
-
-EXPORTS = {"pytest-benchmark": to_pytest_benchmark, "github-action": to_github_action}

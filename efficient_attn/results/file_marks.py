@@ -22,10 +22,10 @@ KNOWN_FORMATS = (
 
 
 def add_mark(text: str, form: str) -> str:
-    """A text, a Markdown text or a JSON object with the mark at its end."""
+    """A text, a Markdown or XML text, or a JSON object with the mark at its end."""
     if form == "json":
         return text.rstrip().removesuffix("}").rstrip() + f',\n  "note": "{MARK}"\n}}\n'
-    return f"{text}\n<!-- {MARK} -->\n" if form == "markdown" else f"{text}\n{MARK}\n"
+    return f"{text}\n<!-- {MARK} -->\n" if form in ("markdown", "xml") else f"{text}\n{MARK}\n"
 
 
 def is_marked(path: Path) -> bool:

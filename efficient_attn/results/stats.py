@@ -11,6 +11,7 @@ import numpy as np
 
 RatioVerdict = Literal["faster", "slower", "same", "inconclusive"]
 MARGIN = 0.02  # differences below 2% are ignored
+MIN_TRIMMED = 10  # values, of which a trimmed mean is estimated
 
 
 class Estimate(NamedTuple):
@@ -79,6 +80,21 @@ def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) 
     between = sum(len(part) * (float(part.mean()) - center) ** 2 for part in group_values) / (len(group_values) - 1)
     within = sum(float(((part - part.mean()) ** 2).sum()) for part in group_values) / (n - len(group_values))
     return Mean(center, math.sqrt(between / n), len(group_values) - 1) if between > within else overall
+
+
+def estimate_trimmed_mean(values: Sequence[float]) -> Mean:
+    """The mean without a fifth of the values at each end, with its error from winsorized values (Yuen, 1974).
+
+    A few values that are far off, as of disturbed measurements, hardly widen its interval. Of fewer than
+    `MIN_TRIMMED` values it is the usual mean.
+    """
+    x = np.sort(np.asarray(values, dtype=float))
+    cut = len(x) // 5 if len(x) >= MIN_TRIMMED else 0
+    middle = x[cut : len(x) - cut]
+    if len(middle) < 2:
+        return Mean(float(x.mean()), math.inf, 0)
+    squares = float(x.clip(middle[0], middle[-1]).var()) * len(x)
+    return Mean(float(middle.mean()), math.sqrt(squares / (len(middle) * (len(middle) - 1))), len(middle) - 1)
 
 
 def estimate_geometric_mean(

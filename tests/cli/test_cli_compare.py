@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from compare_runs import failed, record, steady, write
@@ -93,6 +94,47 @@ def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
     shown = command("compare", "base", "slow", "--format", "markdown").out
     assert (runs / "deep/comment.md").read_text() == f"{shown}\n<!-- Made by efficient-attn -->\n"
     assert f"| `{LINEAR}` | 2.00x slower" in (runs / "deep/comment.md").read_text()
+
+
+def test_github_annotates_and_writes_the_summary(runs: Path, command: Command) -> None:
+    summary = {"GITHUB_STEP_SUMMARY": str(runs / "summary.md")}
+    done = command("compare", "base", "slow", "--github", "--fail-on-regression", **summary)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith("base (base) and slow (new)")
+    error, notice = [line for line in done.out.splitlines() if line.startswith("::")]
+    assert error.startswith(f"::error title=Regression::{LINEAR}: 2.00x slower (")
+    assert notice == "::notice title=Not compared::1 only in base"
+    assert f"| `{LINEAR}` | 2.00x slower" in (runs / "summary.md").read_text()
+    assert "::" not in command("compare", "base", "slow", **summary).out
+    assert "::" not in command("compare", "base", "base", "--github", "--all").out
+    assert (runs / "summary.md").read_text().count("2.00x slower") == 1
+
+
+def test_github_and_json_need_a_file(runs: Path, command: Command) -> None:
+    done = command("compare", "base", "slow", "--github", "--json")
+    assert (done.code, done.out) == (2, "")
+    assert "--github prints annotations, which are not JSON; write the JSON to --out FILE" in done.err
+    done = command("compare", "base", "slow", "--github", "--json", "--out", "x.json")
+    assert "::error" in done.out
+    assert json.loads((runs / "x.json").read_text())["regressed"]
+
+
+def test_junit_is_written_and_replaced_but_no_other_file(runs: Path, command: Command) -> None:
+    for _ in range(2):
+        assert command("compare", "base", "slow", "--junit", "deep/junit.xml").code == 0
+        suite = ElementTree.parse(runs / "deep/junit.xml").getroot()[0]
+        assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    (runs / "other.xml").write_text("<mine/>")
+    for file, message in (("other.xml", "not written by efficient-attn"), ("base", "one of the compared files")):
+        done = command("compare", "base", "slow", "--junit", file)
+        assert done.code == 2
+        assert message in done.err
+
+
+def test_a_run_is_exported_to_asv_from_a_repository_only(runs: Path, command: Command) -> None:
+    done = command("report", "base", "--export", "asv=history")
+    assert done.code == 2
+    assert "base: asv needs the commit, and none was recorded" in done.err
 
 
 def test_different_machines_are_refused_in_one_line(runs: Path, command: Command) -> None:

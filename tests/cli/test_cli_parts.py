@@ -17,7 +17,6 @@ from efficient_attn.cli import console, values
 from efficient_attn.cli.parser import make_parser
 from efficient_attn.cli.signals import Terminated, interruptible_by_sigterm, report_stop
 from efficient_attn.results.compare import compare
-from efficient_attn.results.exchange import EXPORTS
 
 
 @pytest.mark.parametrize(
@@ -170,4 +169,4 @@ def test_the_parser_has_the_defaults_of_compare() -> None:
     assert {name: parsed[name] for name in defaults} == defaults
     with pytest.raises(argparse.ArgumentTypeError) as caught:
         values.export("nothing=x")
-    assert all(name in str(caught.value) and values.export(f"{name}=x") for name in EXPORTS)
+    assert all(name in str(caught.value) and values.export(f"{name}=x") for name in values.EXPORT_FORMATS)

@@ -74,6 +74,30 @@ def measured(
     return found
 
 
+def measured_in_pairs(
+    rng: np.random.Generator, *, cases: int = 12, pairs: int = 24, noise: float, disturbed: float, slowdown: float
+) -> tuple[list[Record], list[Record]]:
+    """The records of two runs whose process runs alternate in random order, on a machine of changing speed. The first
+    case of the second is slower.
+
+    noise: the standard deviation of the differences of pairs. disturbed: the share of process runs that are slowed
+    down, on average by a half.
+    """
+    sides: tuple[list[Record], list[Record]] = ([], [])
+    for number in range(cases):
+        speed, order = rng.normal(0, 0.2, pairs), rng.integers(0, 2, pairs)
+        for side, records in enumerate(sides):
+            own = rng.normal(0, noise / math.sqrt(2), pairs) + (rng.random(pairs) < disturbed) * rng.exponential(
+                0.5, pairs
+            )
+            factor = 1 + slowdown if side and not number else 1
+            values = factor * 10 * np.exp(speed + own)
+            one = record("linear", 64 * 2**number, values.tolist(), process=list(range(pairs)))
+            one.samples["started"] = [2.0 * pair + (order[pair] ^ side) for pair in range(pairs)]
+            records.append(one)
+    return sides
+
+
 def run(records: Sequence[Record], name: str = "base", **environment: Any) -> ImportedRun:
     return ImportedRun(name=name, records=records, environments=[ENVIRONMENT | environment])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...engines.local import LocalEngine, Method, choose_method
+from ...engines.turns import Turns
 from ...variants import CATALOGUE
 
 if TYPE_CHECKING:  # torch is not imported here, because the fork server imports it at the same time
@@ -34,7 +35,7 @@ def make_engine(method: Method | None = None) -> LocalEngine:
 class Conditions:
     """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
     cases of a group together. choices: timings by which kernels are selected. inspections: each measurement of the
-    machine, with when it was made. folder: the run's."""
+    machine, with when it was made. folder: the run's. turns: with another run."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
@@ -42,6 +43,7 @@ class Conditions:
     engine: LocalEngine = field(default_factory=make_engine)
     choices: Choices = field(default_factory=dict)
     folder: Path | None = None
+    turns: Turns = field(default_factory=Turns)
     inspections: dict[Setting, list[tuple[str, Roofline]]] = field(default_factory=dict)
 
     @property

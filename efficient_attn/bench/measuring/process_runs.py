@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class ProcessRuns:
         self.min_runs = math.ceil(group.sampling.rounds / self.rounds_per_run)
         self.max_runs = max(self.min_runs, group.sampling.max_rounds // self.rounds_per_run)
         self.disturbed: dict[int, str] = {}
+        self.started: list[float] = []
         self.observations: list[dict[str, Any]] = []
         self.reason = "rounds"
 
@@ -99,6 +101,8 @@ class ProcessRuns:
             ):
                 self.reason = "budget"  # no speedup would become more precise
                 break
+            self.conditions.turns.start_process_run()
+            self.started.append(time.time())
             self._run_process(rounds_by_key, number)
             number += 1
             min_runs_now = self.min_runs + min(MAX_EXTRA_RUNS, len(self.disturbed))
@@ -243,6 +247,8 @@ class ProcessRuns:
             "disturbed": {str(process): reason for process, reason in self.disturbed.items()},
             "seen": self.observations,
         }
+        if self.conditions.turns.socket is not None:  # by which `compare` pairs the process runs of two runs
+            timed.samples["started"] = self.started
         return Record(row, timed.samples)
 
 

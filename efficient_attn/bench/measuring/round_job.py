@@ -9,6 +9,7 @@ from typing import Any
 
 from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
+from ...instruments.allocator import shift_heap
 from ...instruments.disturbance import DisturbanceWatch
 from ...instruments.energy import find_meter, measure_joules_per_call
 from ...instruments.environment.gpu import read_sensors
@@ -79,6 +80,7 @@ class MeasureRounds:
         threads, device = set_threads(self.group), self.group.config.device
         kernel_choices.apply_choices(self.choices)
         task = find_task(self.group.target)
+        shift_heap(self.seed)
         limit_memory(self.memory_bytes)
         guard = TurnGuard(self.cases, single_thread=threads == 1 and device == "cpu")
         workloads, failed = self._make_workloads(task, board, guard)

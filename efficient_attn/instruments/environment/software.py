@@ -107,6 +107,16 @@ def describe_checkout() -> dict[str, Any] | None:
     return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new_files else None}
 
 
+def describe_repository(folder: Path) -> dict[str, Any] | None:
+    """The commit of the repository that contains a folder, its time in seconds, and whether tracked files differ."""
+    commit = run_command("git", "log", "-1", "--format=%H %ct", folder=folder)
+    if not commit:
+        return None
+    revision, _, committed = commit.partition(" ")
+    changes = run_command("git", "status", "--porcelain", "--untracked-files=no", folder=folder)
+    return {"revision": revision, "committed": int(committed), "changed": changes != ""}
+
+
 def run_command(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
     """The output of another program; None if it does not exist or fails."""
     try:

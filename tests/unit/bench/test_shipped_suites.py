@@ -174,6 +174,7 @@ WITH_FIDELITY = sorted(
     set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "complexity"}
     - {"fidelity_long"}  # it times nothing
+    - {"ci"}  # it compares times of two revisions
     - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # these train models instead
     - {name for name in list_suite_names() if name.startswith("swap")}
 )

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from efficient_attn.instruments.allocator import ALLOCATOR_VARIABLES, describe_settings
+from efficient_attn.instruments.allocator import ALLOCATOR_VARIABLES, MAX_SHIFT_BYTES, describe_settings
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +43,30 @@ def _faults(*, keep: bool, **variables: str) -> int:
 @pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
 def test_calls_reuse_pages_of_earlier_calls() -> None:
     assert _faults(keep=True) < _faults(keep=False) / 5  # other small allocations may take some pages
+
+
+SHIFTS = """
+import os
+import torch
+from efficient_attn.instruments.allocator import retain_freed_pages, shift_heap
+for seed in (1, 1, 2, 3):
+    if not os.fork():
+        retain_freed_pages()
+        shift_heap(seed)
+        print(torch.empty(10 * 2**20).data_ptr(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
+def test_workers_of_one_server_have_tensors_at_other_addresses() -> None:
+    done = subprocess.run([sys.executable, "-c", SHIFTS], capture_output=True, text=True, timeout=120, check=True)
+    same, again, *others = map(int, done.stdout.split())
+    assert same == again
+    assert len({same, *others}) == 3
+    assert all(abs(same - other) <= MAX_SHIFT_BYTES for other in others)
+    assert {address % 64 for address in (same, *others)} == {0}
 
 
 def test_user_settings_of_the_allocator_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,28 +7,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from comparisons import ALL, BROKEN, FASTER, FIXED, SAME, SINGLE, SLOWER, UNCLEAR, make_comparison
 
 from efficient_attn.report import comparison_text
-from efficient_attn.results.compare import CHANGE_KINDS, Change, Comparison
-
-SLOWER = Change(name="s/slower", kind="slower", by="speedup", ratio=0.8, low=0.75, high=0.85, base_ms=10, new_ms=12.5)
-WORST = replace(SLOWER, name="s/worst", ratio=0.5, low=0.45, high=0.55)
-FASTER = Change(name="s/fast", kind="faster", by="speedup", ratio=1.2, low=1.15, high=1.26, base_ms=0.12, new_ms=0.1)
-SAME = Change(name="s/same", kind="same", by="latency", ratio=1.0, low=0.99, high=1.01, base_ms=900, new_ms=900)
-UNCLEAR = Change(name="s/unclear", kind="inconclusive", by="latency", ratio=1.0, low=0.908, high=1.1)
-SINGLE = Change(name="s/single", kind="inconclusive", by="latency", ratio=1.1, reason="a single round", blind=True)
-BROKEN = Change(name="a|b", kind="broken", reason="oom: no memory")
-FIXED = Change(name="s/fixed", kind="fixed", reason="error: boom")
-ALL = (SAME, UNCLEAR, FASTER, SLOWER, SINGLE, FIXED, BROKEN, WORST)
-
-
-def _make_comparison(*changes: Change, **fields: object) -> Comparison:
-    defaults: dict[str, object] = {
-        "base": "old", "new": "new", "by": "speedup", "confidence": 0.95, "margin": 0.02, "drift": 0.02, "unlike": (),
-        "tolerance": 0.1, "itself": False,
-        "only_in_base": (), "only_in_new": (), "failing": (),
-    }  # fmt: skip
-    return Comparison(changes=changes, **(defaults | fields))  # type: ignore[arg-type]
+from efficient_attn.results.compare import CHANGE_KINDS, Change
 
 
 @pytest.mark.parametrize(
@@ -53,7 +35,7 @@ def test_changes_are_described(change: Change, text: str) -> None:
 
 def test_text_lists_the_worst_first_and_counts_the_same() -> None:
     text = comparison_text.as_text(
-        _make_comparison(*ALL, only_in_base=("s/gone",), only_in_new=("s/n",), failing=("s/bad",))
+        make_comparison(*ALL, only_in_base=("s/gone",), only_in_new=("s/n",), failing=("s/bad",))
     )
     names = [line.split()[0] for line in text.splitlines() if line.startswith(("s/", "a|b"))]
     assert names == ["a|b", "s/worst", "s/slower", "s/fast", "s/fixed", "s/unclear", "s/single"]
@@ -68,28 +50,28 @@ def test_text_lists_the_worst_first_and_counts_the_same() -> None:
 
 
 def test_include_all_lists_unchanged_cases() -> None:
-    assert "s/same" not in comparison_text.as_text(_make_comparison(*ALL))
-    assert "s/same" in comparison_text.as_text(_make_comparison(*ALL), include_all=True)
-    assert "s/same" in comparison_text.as_markdown(_make_comparison(*ALL), include_all=True)
+    assert "s/same" not in comparison_text.as_text(make_comparison(*ALL))
+    assert "s/same" in comparison_text.as_text(make_comparison(*ALL), include_all=True)
+    assert "s/same" in comparison_text.as_markdown(make_comparison(*ALL), include_all=True)
 
 
 def test_changed_memory_is_reported() -> None:
     changed = replace(SAME, base_bytes=2**20, new_bytes=3 * 2**20, reason="so it is")
-    assert "    so it is; memory 1.00 -> 3.00 MiB" in comparison_text.as_text(_make_comparison(changed))
-    assert "| so it is; memory 1.00 -> 3.00 MiB |" in comparison_text.as_markdown(_make_comparison(changed))
+    assert "    so it is; memory 1.00 -> 3.00 MiB" in comparison_text.as_text(make_comparison(changed))
+    assert "| so it is; memory 1.00 -> 3.00 MiB |" in comparison_text.as_markdown(make_comparison(changed))
 
 
 def test_the_deciding_column_of_time_and_speedup_is_marked() -> None:
     """Otherwise "3.35x faster" would be printed next to "94.1 -> 96.4 ms" without an explanation."""
     times = {"base_ms": 94.1, "new_ms": 96.4, "base_speedup": 0.9, "new_speedup": 3.0}
     by_speedup, by_time = replace(FASTER, **times), replace(FASTER, name="s/t", by="latency", **times)
-    head, *lines = [
-        x for x in comparison_text.as_text(_make_comparison(by_speedup, by_time)).splitlines() if "  " in x
-    ][:3]
+    head, *lines = [x for x in comparison_text.as_text(make_comparison(by_speedup, by_time)).splitlines() if "  " in x][
+        :3
+    ]
     assert re.split("  +", head) == ["case", "new against base", "own time", "speedup"]
     assert re.split("  +", lines[0])[2:] == ["94.1 -> 96.4 ms", "0.900 -> 3.00 *"]
     assert re.split("  +", lines[1])[2:] == ["94.1 -> 96.4 ms *", "0.900 -> 3.00"]
-    table = comparison_text.as_markdown(_make_comparison(by_speedup, by_time))
+    table = comparison_text.as_markdown(make_comparison(by_speedup, by_time))
     assert "| 94.1 -> 96.4 ms | **0.900 -> 3.00** |" in table
     assert "| **94.1 -> 96.4 ms** | 0.900 -> 3.00 |" in table
 
@@ -103,7 +85,7 @@ LONG = (
 def test_text_fits_the_terminal_width(change: Change) -> None:
     times = {"base_ms": 0.0468, "new_ms": 0.0471, "base_speedup": 0.532, "new_speedup": 0.535}
     changes = [replace(change, name=LONG.format(n, 1024 * n), **times) for n in (16, 64)]
-    comparison = _make_comparison(
+    comparison = make_comparison(
         *changes, unlike=("machine " + "x " * 80,), itself=True, only_in_new=(LONG.format(2, 4),)
     )
     text = comparison_text.as_text(comparison)
@@ -116,51 +98,51 @@ def test_text_fits_the_terminal_width(change: Change) -> None:
 
 def test_summary_bounds_undetected_slowdowns() -> None:
     conclusive = [replace(SAME, slower_by_at_most=0.01), replace(SLOWER, slower_by_at_most=0.0712)]
-    assert comparison_text.summarise_comparison(_make_comparison(*conclusive))[1:] == [
+    assert comparison_text.summarise_comparison(make_comparison(*conclusive))[1:] == [
         "No case became slower by more than 7.1% (at 95%)."
     ]
     blind = [replace(UNCLEAR, name=f"s/{x}", blind=True, least=x) for x in (0.3, 0.456)]
-    assert comparison_text.summarise_comparison(_make_comparison(*conclusive, *blind))[1:] == [
+    assert comparison_text.summarise_comparison(make_comparison(*conclusive, *blind))[1:] == [
         "No other case became slower by more than 7.1% (at 95%).",
         "2 cases could not have shown a difference of 10%: 2 at best one of 30% to 46%.",
     ]
-    assert comparison_text.summarise_comparison(_make_comparison(*blind[:1], SINGLE))[1:] == [
+    assert comparison_text.summarise_comparison(make_comparison(*blind[:1], SINGLE))[1:] == [
         "2 cases could not have shown a difference of 10%: 1 at best one of 30%, 1 none at all."
     ]
-    text = comparison_text.as_text(_make_comparison(*conclusive, *blind))
+    text = comparison_text.as_text(make_comparison(*conclusive, *blind))
     assert text.splitlines()[-3] == "1 slower, 2 inconclusive, 1 same"
-    assert "No other case became slower" in comparison_text.as_markdown(_make_comparison(*conclusive, *blind))
+    assert "No other case became slower" in comparison_text.as_markdown(make_comparison(*conclusive, *blind))
 
 
 def test_blind_cases_come_after_other_inconclusive_ones() -> None:
     sensitive = replace(UNCLEAR, name="s/seeing")
-    text = comparison_text.as_text(_make_comparison(replace(UNCLEAR, blind=True, least=0.3), sensitive))
+    text = comparison_text.as_text(make_comparison(replace(UNCLEAR, blind=True, least=0.3), sensitive))
     assert text.index("s/seeing") < text.index("s/unclear")
 
 
 def test_self_comparison_is_noted() -> None:
     assert comparison_text.SELF_COMPARISON_NOTE in " ".join(
-        comparison_text.as_text(_make_comparison(SAME, itself=True)).split()
+        comparison_text.as_text(make_comparison(SAME, itself=True)).split()
     )
     assert f"> {comparison_text.SELF_COMPARISON_NOTE}" in comparison_text.as_markdown(
-        _make_comparison(SAME, itself=True)
+        make_comparison(SAME, itself=True)
     )
-    assert comparison_text.SELF_COMPARISON_NOTE not in comparison_text.as_text(_make_comparison(SAME))
+    assert comparison_text.SELF_COMPARISON_NOTE not in comparison_text.as_text(make_comparison(SAME))
 
 
 def test_differing_machines_are_reported_at_the_top() -> None:
-    comparison = _make_comparison(SAME, unlike=("torch 2.12 in old, 2.13 in new",))
+    comparison = make_comparison(SAME, unlike=("torch 2.12 in old, 2.13 in new",))
     assert "\nUnlike machines: torch 2.12 in old, 2.13 in new." in comparison_text.as_text(comparison)
     assert "\n> Unlike machines: torch" in comparison_text.as_markdown(comparison)
-    assert "Unlike" not in comparison_text.as_text(_make_comparison(SAME))
+    assert "Unlike" not in comparison_text.as_text(make_comparison(SAME))
 
 
 def test_an_empty_comparison_is_reported() -> None:
-    assert comparison_text.format_counts(_make_comparison()) == "nothing to compare"
+    assert comparison_text.format_counts(make_comparison()) == "nothing to compare"
 
 
 def test_markdown_folds_inconclusive_cases() -> None:
-    text = comparison_text.as_markdown(_make_comparison(*ALL, only_in_new=("s/n",)))
+    text = comparison_text.as_markdown(make_comparison(*ALL, only_in_new=("s/n",)))
     table, _, folded = text.partition("<details>")
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["a\\|b", "s/worst", "s/slower", "s/fast", "s/fixed"]
@@ -174,7 +156,7 @@ def test_markdown_folds_inconclusive_cases() -> None:
 def test_markdown_of_a_large_comparison_fits_a_github_comment() -> None:
     changes = [replace(c, name=f"{'x' * 90}/{i}") for i in range(2000) for c in (SLOWER, UNCLEAR)]
     text = comparison_text.as_markdown(
-        _make_comparison(*changes, only_in_base=tuple(f"{'x' * 90}/{i}" for i in range(2000)))
+        make_comparison(*changes, only_in_base=tuple(f"{'x' * 90}/{i}" for i in range(2000)))
     )
     assert len(text) < 65536
     assert text.count("\n1900 more") == 3
@@ -182,7 +164,7 @@ def test_markdown_of_a_large_comparison_fits_a_github_comment() -> None:
 
 def test_json_schema_is_stable() -> None:
     document = json.loads(
-        json.dumps(comparison_text.as_json(_make_comparison(*ALL, only_in_base=("s/gone",))), allow_nan=False)
+        json.dumps(comparison_text.as_json(make_comparison(*ALL, only_in_base=("s/gone",))), allow_nan=False)
     )
     assert {name: type(value).__name__ for name, value in document.items()} == {
         "schema": "int", "base": "str", "new": "str", "by": "str", "confidence": "float", "margin": "float",
@@ -194,8 +176,8 @@ def test_json_schema_is_stable() -> None:
     assert list(document["counts"]) == list(CHANGE_KINDS)
     assert set(document["cases"][0]) == {
         "name", "kind", "reason", "by", "ratio", "low", "high", "base_ms", "new_ms", "base_bytes", "new_bytes",
-        "base_speedup", "new_speedup", "least", "slower_by_at_most", "blind", "short",
+        "base_speedup", "new_speedup", "least", "slower_by_at_most", "blind", "short", "pairs",
     }  # fmt: skip
     assert [c["kind"] for c in document["cases"]][:3] == ["broken", "slower", "slower"]
     assert document["regressed"] is True
-    assert comparison_text.as_json(_make_comparison(SAME, FASTER, UNCLEAR, FIXED))["regressed"] is False
+    assert comparison_text.as_json(make_comparison(SAME, FASTER, UNCLEAR, FIXED))["regressed"] is False

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_runs import change_of, compare_rows, key, measured, record, steady
+from compare_runs import LINEAR, change_of, compare_rows, key, measured, measured_in_pairs, record, steady
 
 
 def test_by_speedup_a_slower_machine_is_no_regression_of_a_variant() -> None:
@@ -50,6 +50,76 @@ def test_different_baselines_are_not_compared() -> None:
     assert change_of(compare_rows([dense, linear], [record("full", 64, steady(10)), linear])).by == "latency"
     two = [dense, record("full", 64, steady(10)), linear]
     assert change_of(compare_rows(two, two)).by == "latency"  # which of the two was meant?
+
+
+# -- pairs of process runs -----------------------------------------------------------------------------------------
+
+
+def _timed(variant: str, ms: list[float], started: list[float], **known: Any) -> Any:
+    """A record with two rounds in each process run, which started at these times."""
+    values = [x for value in ms for x in (value, value)]
+    one = record(variant, 64, values, process=[n for n in range(len(ms)) for _ in range(2)], **known)
+    one.samples["started"] = started
+    one.row.rounds = len(values)
+    return one
+
+
+TIMES = [10.0, 13.0, 9.0, 11.0]  # of a machine whose speed changes from one process run to the next
+
+
+def test_alternating_process_runs_are_compared_in_pairs() -> None:
+    old = [_timed("full", TIMES, [0, 3, 4, 7]), _timed("linear", TIMES, [0, 3, 4, 7])]
+    new = [_timed("full", TIMES, [1, 2, 5, 6]), _timed("linear", [1.1 * ms for ms in TIMES], [1, 2, 5, 6])]
+    slower, same = change_of(compare_rows(old, new)), change_of(compare_rows(old, new), key("full", 64)[:-2])
+    assert (slower.kind, slower.by, slower.pairs) == ("slower", "latency", 4)
+    assert slower.ratio == pytest.approx(1 / 1.1)
+    assert (same.kind, same.pairs) == ("same", 4)  # the drift between runs does not count
+
+
+@pytest.mark.parametrize(
+    "started",
+    [
+        [4, 5, 6, 7],  # one run after the other
+        [1, 2, 3, 4],  # the pairs overlap
+        [0, 1, 2, 3],  # the same process runs
+        [],  # of a run that stored no times
+    ],
+)
+def test_process_runs_that_do_not_alternate_are_not_paired(started: list[float]) -> None:
+    old, new = _timed("linear", TIMES, [0, 1, 2, 3]), _timed("linear", TIMES, started)
+    assert change_of(compare_rows([old], [new])).pairs is None
+
+
+def test_only_process_runs_that_both_have_are_paired() -> None:
+    old, new = _timed("linear", TIMES, [0, 2, 4, 6]), _timed("linear", TIMES[:3], [1, 3, 5])
+    assert change_of(compare_rows([old], [new])).pairs == 3
+    assert change_of(compare_rows([old], [_timed("linear", TIMES[:2], [1, 3])])).pairs is None  # too few
+
+
+def test_disturbed_pairs_are_compared_because_both_of_a_pair_are_disturbed() -> None:
+    busy = {"contaminated": 8}
+    old, new = _timed("linear", TIMES, [0, 2, 4, 6], **busy), _timed("linear", TIMES, [1, 3, 5, 7], **busy)
+    assert change_of(compare_rows([old], [new])).kind == "same"
+    new.samples["started"] = [10, 11, 12, 13]
+    assert change_of(compare_rows([old], [new])).reason == "disturbed: 8 of 8 rounds in base, 8 of 8 in new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("noise", "disturbed"), [(0.08, 0.0), (0.05, 0.1)])
+def test_pairs_show_a_slowdown_of_a_tenth_nine_times_of_ten(noise: float, disturbed: float) -> None:
+    rng, repeats = np.random.default_rng(0), 60
+    detected = families = 0
+    for _ in range(repeats):
+        runs = measured_in_pairs(rng, noise=noise, disturbed=disturbed, slowdown=0.1)
+        slower, *others = compare_rows(*runs).changes
+        assert slower.name == LINEAR
+        detected += slower.kind == "slower"
+        families += any(change.kind in ("slower", "faster") for change in others)
+    assert detected >= 0.9 * repeats
+    assert families <= 0.05 * repeats + 3 * (0.05 * 0.95 * repeats) ** 0.5  # family-wise, of eleven cases
+
+
+# -- baselines and disturbances ------------------------------------------------------------------------------------
 
 
 def test_variants_with_other_key_value_heads_share_the_group() -> None:

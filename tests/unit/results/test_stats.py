@@ -19,6 +19,7 @@ from efficient_attn.results.stats import (
     estimate_mean,
     estimate_paired_ratio,
     estimate_share,
+    estimate_trimmed_mean,
     median,
 )
 
@@ -244,3 +245,24 @@ def test_an_interval_of_a_share_contains_it_and_narrows(count: int, data: st.Dat
     assert many.high - many.low < few.high - few.low
     other = estimate_share(count - hits, count)
     assert (1 - other.low, 1 - other.high) == pytest.approx((few.high, few.low), abs=1e-12)
+
+
+def test_the_trimmed_mean_has_its_nominal_coverage_with_outliers() -> None:
+    rng, repeats, confidence = np.random.default_rng(3), 1000, 0.99
+    intervals = [estimate_trimmed_mean(rng.standard_t(2, 24).tolist()).interval(confidence) for _ in range(repeats)]
+    misses = sum(low > 0 or high < 0 for low, high in filter(None, intervals))
+    assert misses <= 0.01 * repeats + 3 * math.sqrt(0.01 * 0.99 * repeats)
+
+
+def test_a_trimmed_mean_ignores_values_that_are_far_off() -> None:
+    values = [0.01 * i for i in range(-10, 11)]
+    usual, disturbed = estimate_trimmed_mean(values), estimate_trimmed_mean([*values[:-3], 1e3, 1e4, 1e5])
+    assert disturbed.value == pytest.approx(usual.value) == pytest.approx(0, abs=1e-12)
+    assert disturbed.error == pytest.approx(usual.error)
+    assert usual.degrees == 21 - 2 * 4 - 1
+
+
+def test_few_values_are_not_trimmed() -> None:
+    values = [1.0, 2.0, 4.0, 8.0]
+    assert estimate_trimmed_mean(values) == pytest.approx(estimate_mean(values))
+    assert estimate_trimmed_mean([3.0]).degrees == 0
