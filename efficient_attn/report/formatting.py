@@ -47,6 +47,11 @@ def split_batches(items: Sequence[T], size: int) -> Iterator[tuple[str, Sequence
         yield f"{number + 1} of {count}" if count > 1 else "", items[number * size : (number + 1) * size]
 
 
+def split_evenly(items: Sequence[T], most: int) -> Iterator[tuple[str, Sequence[T]]]:
+    """Split into as few batches of at most this size as possible, of about equal sizes."""
+    return split_batches(items, math.ceil(len(items) / max(1, math.ceil(len(items) / most))) or 1)
+
+
 def make_slug(*parts: object) -> str:
     """Join the parts to a name for files and HTML ids."""
     text = "-".join(str(part) for part in parts if part is not None and str(part))

@@ -37,9 +37,16 @@ from .sections import (
     tradeoffs,
 )
 
+BLOCK_START = '<div class="block"'  # of a block of a section in a page
 MOST_FINDINGS = 3  # at the top; all comparisons are next to their tables
 MOST_MARKDOWN_ROWS = 200  # more are left to rows.csv, as code hosts do not render long Markdown
 
+LAST_PARTS = {
+    "#reading": "How to read this",
+    "#reproduce": "How to reproduce",
+    "#environment": "Environment",
+    "#rows": "All rows",
+}
 # the module for each layout of a section; other layouts use `generic`
 SECTION_MODULES = {
     "speed": speed,
@@ -60,7 +67,8 @@ BUILT_IN = (
 
 @dataclass
 class Content:
-    """Content of both pages, in order. folded: collapsed sections at the end."""
+    """Content of both pages, in order. folded: collapsed sections at the end. contents: titles and addresses, if the
+    page is one of several."""
 
     title: str
     override_notice: str
@@ -76,6 +84,7 @@ class Content:
     families: dict[str, str]
     environment: tables.ReportTable | None
     sessions: list[dict[str, Any]]
+    contents: Sequence[tuple[str, str]] = ()
 
     @property
     def plots(self) -> Iterator[figures.Plot]:
@@ -87,6 +96,18 @@ class Content:
         """The sections with an explanation."""
         return [section for section in (*self.sections, *self.folded) if section.intro]
 
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Titles and addresses of the parts of this page."""
+        parts = [(section.title, f"#{section.anchor}") for section in self.sections]
+        parts += [("What did not run", "#missing")] if self.missing else []
+        parts += [(section.title, f"#{section.anchor}") for section in self.folded]
+        last = {
+            "#reading": self.explained_sections, "#reproduce": self.sessions, "#environment": self.environment,
+            "#rows": True,
+        }  # fmt: skip
+        return parts + [(title, href) for href, title in LAST_PARTS.items() if last[href]]
+
 
 DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
 
@@ -97,7 +118,8 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
     draw: renders the planned plots of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
-    line_styles = style.choose_line_styles(rows["label"])
+    families = dict(zip(rows["label"], rows["family"], strict=True))
+    line_styles = style.choose_line_styles(rows["label"], families)
     sections, folded = _make_chapters(
         data.sections, section_blocks.SectionData(rows, data.cpus, line_styles, data.run_notes)
     )
@@ -177,11 +199,16 @@ def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
     site_links: if the page is part of a site; then the rows are in a file next to it and not in the page.
     """
     env = _make_environment(autoescape=True)
-    script, sheet = (_read_template(env, name) for name in ("page.js", "style.css"))
+    script, sheet = _read_template(env, "page.js"), read_style_sheet()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     body = "" if site_links else make_table_body(content.rows.cells)
     variables = {"script": script, "sheet": sheet, "digest": digest, "site_links": site_links}
     return env.get_template("report.html.j2").render(report=content, body=body, **variables)
+
+
+def read_style_sheet() -> str:
+    """The style sheet of a page and its charts."""
+    return _read_template(_make_environment(autoescape=True), "style.css") + style.make_chart_sheet()
 
 
 def split_config(sentence: str) -> tuple[str, str]:

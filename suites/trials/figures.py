@@ -17,10 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 import pandas as pd
 from published_tables import (
     HEAD_DIM,
@@ -33,18 +29,21 @@ from published_tables import (
     load_timings,
     make_peer_table,
     make_timing_table,
-    name_processor,
 )
 
 from efficient_attn.cli import summary
 from efficient_attn.cli.answer_output import show_answer
+from efficient_attn.report import page
 from efficient_attn.report.answers.better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
 from efficient_attn.report.answers.quality import Quality
 from efficient_attn.report.answers.recommendation import RecommendationData, recommend
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.comparable_quality import canonicalise_spec
+from efficient_attn.report.drawing.figures import PlotPlan
 from efficient_attn.report.gather import gather
+from efficient_attn.report.published import shrink_png
+from efficient_attn.report.sections.section_blocks import SectionBlock
 from efficient_attn.results.frames import load
 
 README = ROOT / "README.md"
@@ -66,7 +65,6 @@ LONG_MODEL_RUN = "swap_long"  # perplexity at 8,192 tokens: the picture
 QUALITY_RUNS = (LONG_MODEL_RUN, "fidelity_long", "fidelity_8192")  # as far as they are published
 QUALITY_LENGTH = 8192
 PICTURE = ROOT / "docs" / "perplexity.png"
-LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
 TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup at", "Quality")  # processors precede the last
 MODES = {"forward": "forward", "forward_backward": "forward and backward", "decode": "a decode step"}
 
@@ -232,54 +230,15 @@ def read_quality() -> Quality:
     return Quality(gather([path for path in sorted((ROOT / "results").glob("*")) if path.name in QUALITY_RUNS]).rows)
 
 
-def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
-    """For each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, minimum and maximum
-    over texts of the seconds of a forward pass."""
-    rows = load(ROOT / "results" / name)
-    rows = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna()]
-    seconds = (rows.groupby("variant")["latency_ms"].agg(["median", "min", "max"])) / 1e3
-    first = rows.iloc[0]
-    seconds.attrs |= {name: first[name] for name in ("seq_len", "threads", "heads", "head_dim", "dtype", "batch")}
-    seconds.attrs |= {"texts": rows["swap.segment"].nunique(), "processor": name_processor(first["machine"])}
-    return rows.groupby("variant")["loss"].mean().map(math.exp), seconds
-
-
 def draw_picture(path: Path) -> None:
-    """Perplexity against time of one forward pass of SmolLM2-135M, with a labelled point for each mechanism."""
-    perplexity, seconds = read_model_run(LONG_MODEL_RUN)
-    conditions = seconds.attrs
-    figure, axes = plt.subplots(figsize=(7.2, 4.0), dpi=150, layout="constrained")
-    for variant, y in perplexity.items():
-        x, low, high = seconds.loc[variant]
-        exact = variant == "full"
-        marker = {"fmt": "D" if exact else "o", "color": "black" if exact else "#0072B2", "capsize": 3}
-        axes.errorbar(x, y, xerr=[[x - low], [high - x]], **marker)
-        name, _, options = str(variant).partition(":")
-        text = f"perplexity {y:,.1f}, {x:.1f} s"
-        lines = ["exact attention (full)" if exact else name, options.replace(":", ", "), text]
-        side = LABEL_SIDES.get(name, "center")
-        below = name in LABEL_SIDES
-        offset = {"xytext": (0, -9 if below else 9), "textcoords": "offset points", "va": "top" if below else "bottom"}
-        axes.annotate("\n".join(filter(None, lines)), (x, y), ha=side, fontsize=8, **offset)
-    axes.set(xlim=(6, 28), yscale="log", ylim=(4, 12000), xlabel="seconds per forward pass (less is better)")
-    axes.set_ylabel("perplexity (less is better)")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title(
-        f"SmolLM2-135M on {conditions['seq_len']:,} tokens, attention replaced, weights unchanged\n",
-        fontsize=10,
-        loc="left",
-        fontweight="bold",
-    )
-    config = (
-        f"{conditions['dtype']}, batch {conditions['batch']}, {conditions['heads']} heads of {conditions['head_dim']}"
-    )
-    machine = f"{conditions['threads']} threads of {conditions['processor']}"
-    note = f"{config}, {machine}; median time and range of {conditions['texts']} texts"
-    axes.text(0, 1.02, note, transform=axes.transAxes, fontsize=8, color="#555555")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    figure.savefig(path, metadata={"Software": None})
-    plt.close(figure)
+    """Perplexity against the time of a forward pass of a pretrained model, with a labeled point for each mechanism."""
+    plans: list[PlotPlan] = []
+
+    def collect(blocks: Sequence[SectionBlock]) -> None:
+        plans.extend(plan for block in blocks for plan in block.plans if plan.kind == "swap")
+
+    page.make_content(gather([ROOT / "results" / LONG_MODEL_RUN]), draw=collect)
+    path.write_bytes(shrink_png(plans[0].render().png))
 
 
 def find_start(timings: pd.DataFrame) -> str:

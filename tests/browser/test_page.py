@@ -182,8 +182,11 @@ def test_all_plots_are_visible_and_their_labels_fit(page: sync_api.Page) -> None
         assert box["height"] > 150
         card = plot.evaluate("it => getComputedStyle(it.parentElement).backgroundColor")
         assert card == ("rgb(26, 30, 35)" if dark else "rgb(255, 255, 255)")
-        color_filter = plot.evaluate("it => getComputedStyle(it).filter")
-        assert color_filter.startswith("invert(1)") == dark, "colors are inverted in the dark scheme"
+        ink = plot.evaluate("it => getComputedStyle(it.querySelector('text')).fill")
+        assert ink == ("rgb(228, 231, 235)" if dark else "rgb(27, 31, 36)"), "charts follow the colors of the page"
+        sizes = "it => [...it.querySelectorAll('text')].map(t => parseFloat(getComputedStyle(t).fontSize))"
+        scale = box["width"] / float(plot.get_attribute("viewBox").split()[2])
+        assert min(plot.evaluate(sizes)) * scale >= 10, "legible on a phone"
     list_clipped = """() => [...document.querySelectorAll("figure svg text")].filter(text => {
         const a = text.getBoundingClientRect(), b = text.closest("svg").getBoundingClientRect();
         return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;

@@ -13,6 +13,10 @@ import published_tables
 import pytest
 import report_runs
 
+from efficient_attn import units
+from efficient_attn.report.drawing.style import choose_line_styles
+from efficient_attn.report.sections.swap import make_quality_chart
+from efficient_attn.report.select import add_labels
 from efficient_attn.results.rows import Record
 
 README, MEASURED = figures.README, figures.MEASURED
@@ -104,16 +108,18 @@ def test_the_start_of_a_speedup_names_its_processors() -> None:
     assert both == "512 (A), 1,024 (B)"
 
 
-def test_the_picture_has_the_published_perplexities(tmp_path: Path, monkeypatch) -> None:
-    labels = []
-    real = figures.plt.Axes.annotate
-    monkeypatch.setattr(
-        figures.plt.Axes, "annotate", lambda *args, **options: labels.append(args[1]) or real(*args, **options)
-    )
+def test_the_picture_is_a_chart_of_the_published_perplexities(tmp_path: Path) -> None:
     figures.draw_picture(tmp_path / "picture.png")
-    perplexity, _ = figures.read_model_run(figures.LONG_MODEL_RUN)
-    assert len(labels) == len(perplexity) == 5
-    assert all(any(f"{value:,.1f}" in label for label in labels) for value in perplexity)
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    rows = add_labels(figures.gather([figures.ROOT / "results" / figures.LONG_MODEL_RUN]).rows)
+    panel = make_quality_chart(rows, choose_line_styles(rows["label"]))
+    assert panel is not None
+    notes = {line.label: line.note for line in panel.lines}
+    assert len(notes) == rows["label"].nunique()
+    assert notes["full"] == "1.00x"
+    losses = rows.groupby("label")["swap.loss"].mean()
+    linear = math.exp(losses["linear"] - losses["full"])
+    assert notes["linear"] == units.ratio(linear)
 
 
 def test_quality_names_model_length_and_direction() -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-import re
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from typing import Any, Literal
 
@@ -20,22 +19,23 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ...results.file_marks import MARK
+from ...results.sanitize import sanitize_line
 from ...units import Unit
+from .. import formatting
 from .axes import compute_linear_limits, compute_log_limits, make_y_ticks
+from .labels import ChartFormat
+from .layout import make_chart
 from .panel_data import Line, PanelData, Picture
-from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
-from .style import FAINT, INK, LineStyles
+from .primitives import compute_bar_width
+from .style import FAINT, LineStyle, LineStyles, make_chart_sheet
+from .svg_renderer import SMALL_TEXT_SIZE, TEXT_SIZE, TITLE_SIZE, draw_svg
 
 FigureFormat = Literal["pdf", "svg", "png"]
 
-WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
-TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
-CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
-MOST_LINES = 14  # of a panel
+PAGE_FORMAT = ChartFormat(270.0, TEXT_SIZE, SMALL_TEXT_SIZE, TITLE_SIZE)  # legible in a phone's column
+MOST_LINES, MOST_ROWS, MOST_POINTS = 12, 14, 20  # lines of a panel; rows of a dot plot; labels of a scatter plot
 MAX_TITLE_LETTERS = 60  # of a picture
-MAX_LETTERS = 26  # approximate length of a line of a label
-PAGE_DPI = 150
-NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
+PAGE_DPI = 200
 # svg.hashsalt makes ids deterministic; text stays text, so that it is searchable and accessible
 SETTINGS: Any = {
     "font.family": "sans-serif",
@@ -59,7 +59,31 @@ class Panel(PanelData):
 
     def make_figure(self) -> Figure:
         """The panel as a matplotlib figure."""
-        return _make_figure(self.resolve())
+        return make_chart(self.resolve(), PAGE_FORMAT)
+
+    def split(self) -> list[tuple[str, Picture]]:
+        """Several dot plots, the one with the lowest rows first; or scatter plots, all with all points, of which those
+        of the others are grey and have no labels."""
+        if self.is_dot_plot:
+            return [(text, self._take(text, lines)) for text, lines in formatting.split_evenly(self.lines, MOST_ROWS)]
+        if not self.is_scatter_plot or len(self.lines) <= MOST_POINTS:
+            return [("", self)]
+        grey, parts = LineStyle(FAINT, "o", "-", hollow=True), []
+        by_label = sorted(self.lines, key=lambda line: line.label)
+        for text, labeled in formatting.split_evenly(by_label, MOST_POINTS):
+            rest = (replace(line, label="", note="", line_style=grey) for line in self.lines if line not in labeled)
+            parts.append((text, replace(self, title=f"{self.title}, {text}", lines=(*rest, *labeled))))
+        return parts
+
+    def _take(self, text: str, lines: Sequence[Line]) -> Panel:
+        """These rows of a dot plot."""
+        rows = tuple(replace(line, y=[float(y)]) for y, line in enumerate(lines))
+        title = ", ".join(filter(None, (self.title, text)))
+        return replace(self, title=title, lines=rows, bounds=_compute_row_bounds(len(rows)))
+
+
+def _compute_row_bounds(count: int) -> tuple[float, float]:
+    return -0.6, count - 0.4
 
 
 def make_dot_plot(
@@ -70,43 +94,65 @@ def make_dot_plot(
     ticks: of x, by default such that all values and bands are between the outer ones. fields: others of the panel.
     """
     if ticks is None:
-        values = [x for line in lines for x in line.list_x() if math.isfinite(x)]
+        least = fields.get("exact_below") or -math.inf
+        values = [x for line in lines for x in line.list_x() if math.isfinite(x) and x >= least]
         values += [end for band in fields.get("bands", ()) for end in band]
         limits = compute_log_limits(values) if log_x else compute_linear_limits(values)
         ticks = {limits[0]: "", limits[1]: "", **make_y_ticks(unit, *limits, log=log_x)}
-    fields |= {"ylabel": "", "log_y": False, "bounds": (-0.6, len(lines) - 0.4), "mark_type": "points", "margin": 0.0}
+    fields |= {
+        "ylabel": "",
+        "log_y": False,
+        "bounds": _compute_row_bounds(len(lines)),
+        "mark_type": "points",
+        "margin": 0.0,
+    }
     return Panel(lines=tuple(lines), unit=unit, log_x=log_x, ticks=ticks, **fields)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A rendered picture. The page embeds the SVG; both files are stored as well. mode: if all rows share one."""
+    """A rendered picture. body: elements of its SVG. mode: if all rows share one."""
 
     panel: Picture
-    svg: str
+    view_box: str
+    body: str
     png: bytes = field(repr=False)
     mode: str | None = None
 
     @property
     def inline(self) -> str:
-        """The SVG for embedding: unique ids, no prolog, sized by the page, with a title for screen readers."""
-        name = self.panel.name
-        body = self.svg[self.svg.index("<svg") :]
-        body = re.sub(r"<metadata>.*?</metadata>|<style type.*?</style>", "", body, flags=re.DOTALL)
-        body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", body)
-        box = re.search(r'viewBox="[^"]*"', body)
-        about = f'<svg {box[0] if box else ""} role="img" aria-labelledby="t-{name}">'
-        title = f'<title id="t-{name}">{escape(self.panel.alt or self.panel.title, quote=False)}</title>'
-        return about + title + body[body.index(">") + 1 :]
+        """The SVG for pages, which have the style sheet of all charts."""
+        return _wrap_svg(self.view_box, self.body, self.panel.alt or self.panel.title)
+
+    @property
+    def svg(self) -> str:
+        """The SVG as a file of its own."""
+        return format_svg(self.view_box, self.body, self.panel.alt or self.panel.title)
+
+
+def format_svg(view_box: str, body: str, title: str, description: str = "") -> str:
+    """A file of an SVG's elements, with the style sheet of charts and a background."""
+    _, _, width, height = view_box.split()
+    size = f' xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt"'
+    about = f"<desc>{escape(sanitize_line(description), quote=False)}</desc>" if description else ""
+    card = '<rect class="h" stroke-width="0" width="100%" height="100%"/>'
+    sheet = f"<metadata>{MARK}</metadata><style>{make_chart_sheet()}</style>"
+    return _wrap_svg(view_box, about + sheet + card + body, title, size) + "\n"
+
+
+def _wrap_svg(view_box: str, body: str, title: str, attributes: str = "") -> str:
+    text = escape(sanitize_line(title), quote=False)
+    return f'<svg class="chart" viewBox="{view_box}" role="img"{attributes}><title>{text}</title>{body}</svg>'
 
 
 def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
     """Render the picture as SVG and PNG. Without ``raster`` the PNG is omitted, which halves the time."""
     with matplotlib.rc_context(SETTINGS):
         figure = picture.make_figure()
-        svg = save_figure(figure, "svg", dpi=PAGE_DPI)
-        png = save_figure(figure, "png", dpi=PAGE_DPI, pil_kwargs={"compress_level": 2}) if raster else b""
-    return Plot(picture, svg.decode(), png)
+        view_box, body = draw_svg(figure)
+        options = {"facecolor": "white", "pil_kwargs": {"compress_level": 2}}
+        png = save_figure(figure, "png", dpi=PAGE_DPI, **options) if raster else b""
+    return Plot(picture, view_box, body, png)
 
 
 def save_figure(
@@ -168,14 +214,17 @@ class PlotContext:
         """The plan of a plot of this setting. options: other fields of `PlotPlan`."""
         return PlotPlan(name, kind, title, line_count, collect, config_text=self.config_text, **options)
 
-    def plan_panel(self, name: str, kind: str, panel: Panel, **options: Any) -> PlotPlan:
-        """The plan of a panel whose data are collected already."""
-        return self.plan(name, kind, panel.title, len(panel.lines), lambda: panel, **options)
+    def plan_pictures(self, name: str, kind: str, picture: Picture, **options: Any) -> Iterator[PlotPlan]:
+        """The plans of a picture whose data are collected already; several if it would be too tall."""
+        for text, part in picture.split():
+            part_name, make = formatting.make_slug(name, text), partial(replace, part)
+            yield self.plan(part_name, kind, part.title, part.count_lines(), make, **options)
 
 
 def _compute_bounds(panel: Panel) -> tuple[float, float]:
     """y limits that contain all values, with padding."""
-    values = [v for line in panel.lines for part in (line.y, line.low, line.high) if part for v in part]
+    lines = panel.split_lane(exact=False) if panel.has_lane else panel.lines
+    values = [v for line in lines for part in (line.y, line.low, line.high) if part for v in part]
     if panel.log_y:
         return compute_log_limits(values, panel.level)
     if panel.mark_type != "bars":
@@ -190,49 +239,3 @@ def _offset_bars(lines: Sequence[Line]) -> tuple[Line, ...]:
     return tuple(
         replace(n, x=[x + (i - centre) * compute_bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines)
     )
-
-
-def _make_figure(panel: Panel) -> Figure:
-    labels = [_make_label(line) for line in panel.lines]
-    rows = sum(text.count("\n") + 1 for text in labels)
-    axes_height = max(2.55, rows * LINE_HEIGHT + 0.2)
-    figure, _ = make_titled_figure(panel, axes_height + BOTTOM, LEFT)
-    height = figure.get_figheight()
-    axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES_WIDTH / WIDTH, axes_height / height))
-    draw_frame(axes, panel)
-    draw_values(axes, panel)
-    label_line_ends(axes, panel, labels, LINE_HEIGHT / axes_height)
-    return figure
-
-
-def make_titled_figure(picture: Picture, height: float, left: float) -> tuple[Figure, float]:
-    """A figure with the title and the configuration above an area of this height; and their height, in inches."""
-    config_lines = textwrap.wrap(picture.config_text, CONFIG_LETTERS)
-    top = TOP + CONFIG_LINE_HEIGHT * len(config_lines)
-    figure = Figure(figsize=(WIDTH, top + height))
-    title_style = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
-    figure.text(left / WIDTH, 1 - 0.1 / (top + height), picture.title, **title_style)
-    config_style = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
-    figure.text(left / WIDTH, 1 - (TOP - 0.07) / (top + height), "\n".join(config_lines), **config_style)
-    return figure, top
-
-
-def _make_label(line: Line) -> str:
-    """The wrapped label of a line with its note."""
-    indent = NO_BREAK_SPACE * 2
-    lines = wrap_label(line.label, lambda text: len(text) <= MAX_LETTERS, breaks=r"(?=[:|]| \()", indent=indent)
-    if line.note:
-        lines[-1] += indent if len(lines[-1]) + len(line.note) < MAX_LETTERS else f"\n{indent}"
-        lines[-1] += line.note
-    return "\n".join(lines)
-
-
-def wrap_label(label: str, fits: Callable[[str], bool], *, breaks: str = r"(?=[:|])", indent: str = "") -> list[str]:
-    """Split a label into lines that fit, at a regular expression, by default before options."""
-    lines = [""]
-    for part in re.split(breaks, label):
-        if lines[-1] and not fits(lines[-1] + part):
-            lines.append(indent + part.lstrip())
-        else:
-            lines[-1] += part
-    return lines

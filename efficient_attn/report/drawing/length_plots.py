@@ -95,6 +95,7 @@ def _plan_by_family(
                 lines=plot_lines,
                 ticks={x: units.short_length(x) for x in lengths},
                 level=kind.level,
+                level_text=setting.baseline if kind.level is not None else "",
                 bounds=find_limits(),
                 alt=f"{title}, by length, for {formatting.join_words(line.label for line in plot_lines)}.",
             )

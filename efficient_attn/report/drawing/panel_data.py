@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from ...results.section import PlotKind, Unit
 from ...results.stats import Estimate
 from .style import LineStyle
+
+ENDS = ("x", "y", "low", "high", "left", "right")  # fields of a line with a value for each point
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,14 @@ class Picture:
         """The picture as a matplotlib figure."""
         raise NotImplementedError
 
+    def split(self) -> list[tuple[str, Picture]]:
+        """The picture as several that are not too tall, each with its number; empty for a single one."""
+        return [("", self)]
+
+    def count_lines(self) -> int:
+        """Number of lines or grids."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class PanelData(Picture):
@@ -72,6 +83,9 @@ class PanelData(Picture):
     ticks: positions and labels of the x axis. margin: padding beside the outer ticks of a linear x axis. bounds: y
     limits, if shared with other panels. mark_type: bars are grouped and start at zero. pareto_front: points joined by
     a thin line. Without a ylabel, y has no scale and only separates the lines.
+
+    exact_below: smaller values (of x, if y has no scale) stand in a lane of their own beyond a break of the axis.
+    front_end: x at which the front continues to the lane.
     """
 
     xlabel: str
@@ -85,6 +99,46 @@ class PanelData(Picture):
     mark_type: PlotKind = "line"
     level: float | None = None
     level_x: float | None = None
+    level_text: str = ""
     bands: tuple[tuple[float, float], ...] = ()  # x ranges, shaded in the background
+    band_texts: tuple[str, ...] = ()  # at most two, above the bands
     bounds: tuple[float, float] | None = None
     pareto_front: tuple[tuple[float, float], ...] = ()
+    exact_below: float | None = None
+    front_end: float | None = None
+
+    def count_lines(self) -> int:
+        """Number of lines."""
+        return len(self.lines)
+
+    @property
+    def is_dot_plot(self) -> bool:
+        """Whether each line has a row of its own."""
+        return not self.ylabel
+
+    @property
+    def is_scatter_plot(self) -> bool:
+        """Whether each line is a single point between two axes."""
+        return self.mark_type == "points" and not self.is_dot_plot and all(len(line.x) == 1 for line in self.lines)
+
+    def is_exact(self, x: float, y: float) -> bool:
+        """Whether a point stands in the lane of exact values."""
+        return self.exact_below is not None and (x if self.is_dot_plot else y) < self.exact_below
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether a value stands in the lane."""
+        return any(self.is_exact(x, y) for line in self.lines for x, y in zip(line.x, line.y, strict=True))
+
+    def split_lane(self, *, exact: bool) -> tuple[Line, ...]:
+        """The lines with the values in the lane, at 0 across it, or with the others only."""
+        split: list[Line] = []
+        for line in self.lines:
+            indices = [i for i, at in enumerate(zip(line.x, line.y, strict=True)) if self.is_exact(*at) == exact]
+            ends_by_name = ((name, getattr(line, name)) for name in ENDS)
+            fields: dict[str, Any] = {name: [v[i] for i in indices] for name, v in ends_by_name if v is not None}
+            if exact:
+                across, *ends = ("x", "left", "right") if self.is_dot_plot else ("y", "low", "high")
+                fields |= {across: [0.0] * len(indices), **dict.fromkeys(ends)}
+            split.append(replace(line, **fields))
+        return tuple(split)

@@ -1,8 +1,7 @@
-"""Colors and markers of mechanisms, determined by the name, so that all plots of all reports agree.
+"""Colors and markers of mechanisms, so that all charts agree: a family has a color, a mechanism a marker.
 
-The colors are those of Okabe and Ito (without yellow, and with darker orange and sky blue for a contrast of 3 on white)
-and three of Tol's; all are safe for color blindness. Nine colors and ten markers are coprime, so that ninety
-consecutive names differ.
+The colors keep apart under simulated color blindness and contrast with the background (3 or more), on light and on dark
+pages; a test checks both. The options of a mechanism differ in fill and dashes.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
 from ...spec import list_names
+from ...variants import CATALOGUE
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#B97F00", "#3A93CC", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DASH_PATTERNS: tuple[Any, ...] = (
     "-",
@@ -25,8 +25,25 @@ DASH_PATTERNS: tuple[Any, ...] = (
     (0, (9, 3)),
 )
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
+FAMILY_COLOURS = {
+    "full": INK,
+    "sparse": "#5790f7",
+    "linear": "#a32204",
+    "low_rank": "#3f7c5f",
+    "hashed": "#853677",
+    "shared_kv": "#bd8832",
+    "other": "#7234db",  # plug-ins without a family, and rows that are not mechanisms
+}
+COLOURS = tuple(colour for colour in FAMILY_COLOURS.values() if colour != INK)
+# each color of a chart with the class that the style sheet gives to it, and its counterpart on dark pages
+CLASSES = {INK: "i", FAINT: "q", GRID: "g", "#ffffff": "w"} | {colour: f"k{i}" for i, colour in enumerate(COLOURS)}
+DARK_COLOURS = (
+    {INK: "#e4e7eb", FAINT: "#9aa3ad", GRID: "#343a42", "#ffffff": "#ffffff"}
+    | dict(zip(COLOURS, ("#2c73a5", "#e55a17", "#6fb381", "#fa95d5", "#fbda30", "#aa6ffa"), strict=True))
+)  # fmt: skip
+CARD, DARK_CARD = "#ffffff", "#1a1e23"  # backgrounds
 
-# The index of a name determines its line style: append new names, never sort or remove.
+# The index of a name within its family determines its marker: append new names, never sort or remove.
 # fmt: off
 MECHANISM_ORDER = (
     "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
@@ -34,6 +51,7 @@ MECHANISM_ORDER = (
     "retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine", "luong_local",
 )
 # fmt: on
+_FAMILIES = {entry.name: entry.family for entry in CATALOGUE}
 
 
 class LineStyle(NamedTuple):
@@ -54,30 +72,75 @@ def name_mechanism(label: str) -> str:
     return "|".join(list_names(label))
 
 
-def choose_colour_and_marker(name: str) -> tuple[str, str]:
-    """Color and marker of a mechanism: black for full attention; for unknown names, by hash."""
-    if name == "full":
-        return INK, "o"
-    index = (
-        MECHANISM_ORDER.index(name)
-        if name in MECHANISM_ORDER
-        else zlib.crc32(name.encode()) % (len(COLOURS) * len(MARKERS))
-    )
-    return COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+def choose_colour_and_marker(name: str, family: str = "") -> tuple[str, str]:
+    """Color and marker of a mechanism; a union is of the family of its first part.
+
+    family: of a name that is not built in. Its marker is determined by a hash.
+    """
+    family = _FAMILIES.get(name.partition("|")[0], family)
+    colour = FAMILY_COLOURS.get(family, FAMILY_COLOURS["other"])
+    if name in _FAMILIES:
+        siblings = [sibling for sibling in ("full", *MECHANISM_ORDER) if _FAMILIES.get(sibling) == family]
+        return colour, MARKERS[siblings.index(name) % len(MARKERS)]
+    return colour, MARKERS[zlib.crc32(name.encode()) % len(MARKERS)]
 
 
-def choose_line_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
-    """The line style of each variant of a report. Variants with the same color and marker differ in dashes and fill."""
+def choose_line_styles(
+    labels: Iterable[str], families: Mapping[str, str] | None = None, *, colours: Mapping[str, str] | None = None
+) -> dict[str, LineStyle]:
+    """The line style of each variant of a report.
+
+    Names that are not built in move on to the next marker that their color has free; variants with the same color and
+    marker differ in dashes and fill. families: by label. colours: by label, of labels that name no mechanism.
+    """
+    pairs: dict[str, tuple[str, str]] = {}
     rank_by_pair: dict[tuple[str, str], int] = {}
     look_by_label = {}
-    for label in sorted(set(labels), key=make_natural_sort_key):
-        pair = choose_colour_and_marker(name_mechanism(label))
-        rank = rank_by_pair.get(pair, 0)
-        rank_by_pair[pair] = rank + 1
-        look_by_label[label] = LineStyle(*pair, DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
+    ordered = sorted(set(labels), key=make_natural_sort_key)
+    for label in sorted(ordered, key=lambda label: name_mechanism(label) not in _FAMILIES):
+        name = name_mechanism(label)
+        if name not in pairs:
+            family = (families or {}).get(label)
+            colour, marker = choose_colour_and_marker(name, family if isinstance(family, str) else "")
+            pair = (colours or {}).get(label, colour), marker
+            if name not in _FAMILIES:
+                start = MARKERS.index(marker)
+                candidates = [(pair[0], MARKERS[(start + i) % len(MARKERS)]) for i in range(len(MARKERS))]
+                pair = next((candidate for candidate in candidates if candidate not in pairs.values()), pair)
+            pairs[name] = pair
+        rank = rank_by_pair.get(pairs[name], 0)
+        rank_by_pair[pairs[name]] = rank + 1
+        look_by_label[label] = LineStyle(*pairs[name], DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
     return look_by_label
+
+
+def choose_category_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
+    """The line styles of labels that may name no mechanism, such as the levels of a factor: each has its own color."""
+    ordered = sorted(set(labels), key=make_natural_sort_key)
+    others = [label for label in ordered if name_mechanism(label) not in _FAMILIES]
+    used = {choose_colour_and_marker(name_mechanism(label))[0] for label in ordered if label not in others}
+    free = [colour for colour in COLOURS if colour not in used] or COLOURS
+    return choose_line_styles(ordered, colours={label: free[i % len(free)] for i, label in enumerate(others)})
 
 
 def make_natural_sort_key(label: str) -> list[tuple[int, str]]:
     """Sort key that compares numbers by value: window=64 comes before window=128."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", label)]
+
+
+def make_chart_sheet() -> str:
+    """The style sheet that all charts of a page share: light colors, and dark ones if the reader prefers them."""
+    rules = resources.files("efficient_attn.report").joinpath("templates/chart.css").read_text("utf-8")
+    light, dark = ({name: colours[colour] for colour, name in CLASSES.items()} for colours in (_LIGHT, DARK_COLOURS))
+    return (
+        f"{rules}{_format_colours(light, CARD)}@media (prefers-color-scheme:dark){{"
+        f"{_format_colours(dark, DARK_CARD)}}}\n"
+    )
+
+
+_LIGHT = {colour: colour for colour in CLASSES}
+
+
+def _format_colours(colours: Mapping[str, str], card: str) -> str:
+    rules = "".join(f".chart .{name}{{color:{colour}}}" for name, colour in colours.items())
+    return f".chart{{color:{colours['i']}}}{rules}.chart .h{{fill:{card}}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
-from ..drawing.figures import Line, Panel, PlotContext, make_dot_plot
+from ..drawing.figures import MOST_LINES, Line, Panel, PlotContext, PlotPlan, make_dot_plot
 from ..drawing.panel_data import make_point
 from ..drawing.style import NULL_STYLE, LineStyles
 from ..gather import Frame
@@ -39,10 +39,9 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in tables if table]
         name_parts = (piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix)
-        for kind, make in (("loss", make_dot_panel), ("error", _make_layer_panel)):
-            if panel := make(piece, context.line_styles):
-                name = formatting.make_slug(kind, *name_parts)
-                block.plans.append(context.plan_panel(name, kind, panel))
+        if panel := make_dot_panel(piece, context.line_styles):
+            block.plans += context.plan_pictures(formatting.make_slug("loss", *name_parts), "loss", panel)
+        block.plans += _plan_layer_plots(piece, name_parts, context)
 
 
 def _describe_slice(piece: select.Slice) -> str:
@@ -146,42 +145,31 @@ def _format_suffix(piece: select.Slice) -> str:
 # -- the plots -----------------------------------------------------------------------------------------------------
 
 
-MAX_DOTS = 30  # rows of a plot with readable names
-
-
 def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
     """Dot plot of mean errors with intervals over layers, smallest below; trivial predictors as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
     means = sorted(((sum(by_layer) / len(by_layer), str(label), by_layer) for label, by_layer in errors.items()))
-    exact = [label for mean, label, _ in reversed(means) if mean < ROUNDING_ERROR]
-    inexact = means[len(exact) :]
-    drawn = inexact[-MAX_DOTS:]
-    if not drawn:
+    if not means or means[-1][0] < ROUNDING_ERROR:
         return None
     lines = []
-    for y, (mean, label, by_layer) in enumerate(drawn):
+    for y, (mean, label, by_layer) in enumerate(means):
         low, high = compute_error_interval(by_layer)
         error = Estimate(mean, low, high) if low > 0 and math.isfinite(high) else Estimate(mean)
-        lines.append(make_point(label, line_styles[label], error, Estimate(float(y)), units.number(mean)))
+        note = "" if mean < ROUNDING_ERROR else units.number(mean)
+        lines.append(make_point(label, line_styles[label], error, Estimate(float(y)), note))
     bands, slice_text = _find_null_bands(piece.rows), _describe_slice(piece)
-    notes = _describe_exact(exact)
-    if omitted := len(inexact) - len(drawn):
-        variants = formatting.format_count(omitted, "variant")
-        notes += f" Not drawn: {variants} with smaller errors; they are in the table."
     return make_dot_plot(
         lines,
         "error",
         title=f"Relative error: {slice_text}" if slice_text else "Relative error",
         caption=f"Error against exact attention ({slice_text}), mean and 95% interval over layers. Bands: errors of "
-        f"predicting the mean of v and zero, over layers.{notes}",
+        "predicting the mean of v and zero, over layers.",
         xlabel="relative error",
         bands=bands,
+        band_texts=("mean of v", "zero")[-len(bands) :],
+        exact_below=ROUNDING_ERROR,
         alt=f"Error against exact attention for {formatting.join_words(line.label for line in lines)}.",
     )
-
-
-def _describe_exact(labels: Sequence[str]) -> str:
-    return f" Exact up to rounding, so not drawn: {formatting.join_words(labels)}." if labels else ""
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
@@ -190,36 +178,42 @@ def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
-def _make_layer_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
-    """Plot of relative error by layer, with trivial predictors; None if all variants are exact."""
-    rows = piece.rows
-    top = rows.groupby("label")["relative_error"].transform("max")
-    exact = list(dict.fromkeys(rows.loc[top < ROUNDING_ERROR, "label"]))
-    drawn = rows[(top >= ROUNDING_ERROR) & (rows["relative_error"] > 0)].sort_values("layer", kind="stable")
-    if drawn.empty:
-        return None
+def _plan_layer_plots(piece: select.Slice, name_parts: Sequence[object], context: PlotContext) -> Iterator[PlotPlan]:
+    """Plots of relative error by layer, those with small errors first; none if all variants are exact."""
+    drawn = piece.rows[piece.rows["relative_error"] >= 0].sort_values("layer", kind="stable")
+    if not (drawn["relative_error"] >= ROUNDING_ERROR).any():
+        return
+    labels = drawn.groupby("label", sort=False)["relative_error"].mean().sort_values(kind="stable").index.tolist()
+    for text, batch in formatting.split_evenly(labels, MOST_LINES - 2):  # two trivial predictors are drawn as well
+        panel = _make_layer_panel(piece, drawn[drawn["label"].isin(batch)], text, context.line_styles)
+        yield from context.plan_pictures(formatting.make_slug("error", *name_parts, text), "error", panel)
+
+
+def _make_layer_panel(piece: select.Slice, drawn: Frame, batch_text: str, line_styles: LineStyles) -> Panel:
+    """Plot of these relative errors by layer, with trivial predictors."""
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
     lines = [_make_line(part, line_styles) for _, part in drawn.groupby("label", sort=False)]
     lines += _make_null_lines(drawn)
     slice_text = _describe_slice(piece)
     return Panel(
-        title=f"Error: {slice_text}" if slice_text else "Error",
-        caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors."
-        + _describe_exact(exact),
+        title=", ".join(filter(None, (f"Error: {slice_text}" if slice_text else "Error", batch_text))),
+        caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors.",
         xlabel="layer",
         ylabel="relative error",
         unit="error",
         lines=tuple(lines),
         ticks={float(i): "all" if layer < 0 else str(int(layer)) for layer, i in places.items()},
         log_x=False,
+        exact_below=ROUNDING_ERROR,
         alt=f"Relative error by layer for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
 def _make_line(rows: Frame, line_styles: LineStyles) -> Line:
     label, errors = rows["label"].iloc[0], rows["relative_error"]
-    return Line(label, line_styles[label], rows["place"].tolist(), errors.tolist(), note=units.number(errors.mean()))
+    note = "" if errors.max() < ROUNDING_ERROR else units.number(errors.mean())
+    return Line(label, line_styles[label], rows["place"].tolist(), errors.tolist(), note=note)
 
 
 def _make_null_lines(rows: Frame) -> list[Line]:

@@ -16,7 +16,7 @@ from ...units import Unit
 from .. import formatting, select
 from ..drawing.axes import strip_zeros
 from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
-from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -161,7 +161,7 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
 
 def _make_lines(rows: Frame, unit: Unit, known_styles: LineStyles) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
-    line_styles = {**choose_line_styles(rows["name"]), **known_styles}
+    line_styles = {**choose_category_styles(rows["name"]), **known_styles}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()

@@ -15,7 +15,7 @@ from ...results.stats import Estimate
 from ...units import Unit
 from .. import formatting
 from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
-from ..drawing.heatmap import MAX_COLUMNS, Heatmap, HeatmapGrid
+from ..drawing.heatmap import MAX_GRIDS, Heatmap, HeatmapGrid
 from ..drawing.panel_data import Picture, make_point
 from ..drawing.style import LineStyles
 from .trained_scores import LearningTest, MechanismResult
@@ -81,7 +81,7 @@ def plan_curves(test: LearningTest, context: PlotContext) -> Iterator[PlotPlan]:
     with_alignment = [result for result in scored if result.get_first_samples("alignment")]
     kinds.append(("alignment", "Alignment", 2, _make_alignment_heatmap, with_alignment))
     for kind, kind_title, draw_order, make, results in kinds:
-        most = MAX_COLUMNS if kind == "alignment" else MOST_LINES
+        most = MAX_GRIDS if kind == "alignment" else MOST_LINES
         for batch_text, batch in formatting.split_batches(results, most):
             name = formatting.make_slug(kind, test.name, batch_text, context.suffix)
             title = ", ".join(filter(None, (f"{kind_title}: {test.name}", batch_text)))

@@ -13,7 +13,7 @@ from ...results.stats import Estimate
 from ...spec import format_label
 from .. import select
 from ..drawing.figures import Line, Panel, PlotContext
-from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
@@ -148,7 +148,7 @@ def _make_block(section: Section, design: _Design, number: int | None, data: Sec
     ]
     name = make_slug("section", section.name, design.key.get("mode"), number)
     panel = _make_panel(design, speedups, data.line_styles)
-    block.plans = [PlotContext(data.line_styles).plan_panel(name, section.name, panel)]
+    block.plans = list(PlotContext(data.line_styles).plan_pictures(name, section.name, panel))
     return block
 
 
@@ -236,7 +236,7 @@ def _list_points(design: _Design) -> ReportTable:
 
 def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineStyles) -> Panel:
     steps, labels = _list_fitted_steps(fitted), list(fitted)
-    line_styles = {**choose_line_styles(labels), **known_styles}
+    line_styles = {**choose_category_styles(labels), **known_styles}
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]

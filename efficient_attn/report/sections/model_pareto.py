@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from ... import units
 from ...results.stats import Estimate
+from ...units import Unit
+from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, PlotPlan
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..drawing.panel_data import make_point
+from ..drawing.style import LineStyles
 from ..formatting import join_words, make_slug
 from ..gather import Frame
 
@@ -20,84 +22,93 @@ SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are w
 
 
 class SwapCost(NamedTuple):
-    """A cost axis. column: of the summary over segments."""
+    """A cost axis. column: of the summary over segments. unit: of its values."""
 
     name: str
     title: str
     label: str
     description: str
     column: str
-    higher_is_better: bool = False
+    unit: Unit
 
     def find_estimate(self, line: Mapping[str, Any]) -> Estimate | None:
-        """The cost in a summary over segments; None if unknown or zero."""
+        """The cost in a summary over segments; None if unknown or zero. A speedup becomes a relative time."""
         value = line[self.column]
         if isinstance(value, Estimate):
-            return value
+            low, high = (1 / end if end else None for end in (value.high, value.low))
+            return Estimate(1 / value.value, low, high)
         return Estimate(float(value)) if value else None
 
-    def format_value(self, value: float) -> str:
-        """A ratio if higher is better, else a number of bytes."""
-        return units.ratio(value) if self.higher_is_better else units.size(value)
 
-
-TIME_LABEL, TIME_DESCRIPTION = "time of the unmodified model over time swapped", "the speedup of a whole pass"
-MEMORY_LABEL = "peak memory of a pass, weights not counted"
 SWAP_COSTS = (
-    SwapCost("", "time", TIME_LABEL, TIME_DESCRIPTION, "speedup", higher_is_better=True),
-    SwapCost("state", "state", "decode states of all layers", "the decode states of all layers", "state_bytes"),
-    SwapCost("memory", "memory", MEMORY_LABEL, "the peak memory of a pass", "peak_memory_bytes"),
+    SwapCost("", "time", "time of a pass over the unmodified model's", "time of a whole pass", "speedup", "ratio"),
+    SwapCost(
+        "state", "state", "decode states of all layers", "the decode states of all layers", "state_bytes", "bytes"
+    ),
+    SwapCost(
+        "memory",
+        "memory",
+        "peak memory of a pass, without weights",
+        "the peak memory of a pass",
+        "peak_memory_bytes",
+        "bytes",
+    ),
 )
 
 
 def plan_pareto_plots(
     lines: Sequence[Mapping[str, Any]], name: str, setting_text: str, context: PlotContext
 ) -> Iterator[PlotPlan]:
-    """Plan a plot of divergence against each cost that several lines have."""
+    """Plan a plot of quality against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        pairs = ((line, cost.find_estimate(line)) for line in lines if line["divergence"] is not None)
-        drawn = [(line, estimate) for line, estimate in pairs if estimate is not None]
-        if len(drawn) > 1 and any(line["divergence"].value > EXACT_DIVERGENCE for line, _ in drawn):
-            make = partial(_make_pareto_panel, drawn, cost, setting_text, context)
-            yield context.plan(make_slug(name, cost.name), "swap", setting_text, len(drawn), make)
+        if panel := make_quality_panel(lines, cost, setting_text, context.line_styles):
+            yield from context.plan_pictures(make_slug(name, cost.name), "swap", panel)
 
 
-def _make_pareto_panel(
-    estimates: Sequence[tuple[Mapping[str, Any], Estimate]], cost: SwapCost, setting_text: str, context: PlotContext
-) -> Panel:
-    """A point per variant with both intervals, and the Pareto front."""
-    drawn = [(line, estimate) for line, estimate in estimates if line["divergence"].value > EXACT_DIVERGENCE]
-    exact = [(line, estimate) for line, estimate in estimates if line["divergence"].value <= EXACT_DIVERGENCE]
-    exact_names = join_words(f"{line['label']} ({cost.format_value(estimate.value)})" for line, estimate in exact)
-    points = tuple(
-        make_point(line["label"], context.line_styles[line["label"]], estimate, line["divergence"])
-        for line, estimate in drawn
-    )
-    marks = sorted({estimate.value for _, estimate in drawn})
-    interval_reach = max(abs(end - estimate.value) for _, estimate in drawn for end in estimate if end)
-    values = [(estimate.value, line["divergence"].value) for line, estimate in drawn]
-    decoder = any(line["swap.divergence"] is not None for line, _ in estimates)
+def make_quality_panel(
+    lines: Sequence[Mapping[str, Any]], cost: SwapCost, setting_text: str, line_styles: LineStyles
+) -> Panel | None:
+    """A point per variant with both intervals, and the Pareto front; None without two variants of which one is inexact.
+
+    Quality is the ratio of perplexities if all variants have one, which includes 1, else the error of hidden states.
+    """
+    pairs = ((line, cost.find_estimate(line)) for line in lines if line["divergence"] is not None)
+    drawn = [(line, estimate) for line, estimate in pairs if estimate is not None]
+    if len(drawn) < 2 or all(line["divergence"].value <= EXACT_DIVERGENCE for line, _ in drawn):
+        return None
+    has_perplexity = all(line["perplexity"] is not None for line, _ in drawn)
+    column, quality = ("perplexity", "Perplexity") if has_perplexity else ("divergence", "Error")
+    points = []
+    for line, estimate in drawn:
+        note = units.ratio(line[column].value) if has_perplexity else ""
+        points.append(make_point(line["label"], line_styles[line["label"]], estimate, line[column], note))
+    exact_below = None if has_perplexity else EXACT_DIVERGENCE
+    front = find_pareto_points([(point.x[0], point.y[0]) for point in points])
+    inexact = [at for at in front if exact_below is None or at[1] >= exact_below]
+    ends = [x for point in points for x in point.list_x()]
+    limits = compute_log_limits(ends)
+    title = f"{quality} against {cost.title}: {setting_text}"
     return Panel(
-        title=f"Quality against {cost.title}: {setting_text}"[:MAX_TITLE_LETTERS],
-        caption=f"Quality against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The line "
-        "is the Pareto front." + (f" Exact up to rounding, so not drawn: {exact_names}." if exact else ""),
+        title=title,
+        caption=f"{quality} against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The "
+        "line is the Pareto front.",
         xlabel=cost.label,
-        ylabel="KL from the unmodified model, nats" if decoder else "error of hidden states",
-        unit="error",
-        lines=points,
-        ticks={mark: cost.format_value(mark) for mark in marks},
-        log_x=not cost.higher_is_better,
-        margin=max(0.05, interval_reach),
+        ylabel="perplexity over the unmodified model's" if has_perplexity else "error of hidden states",
+        unit="ratio" if has_perplexity else "error",
+        lines=tuple(points),
+        ticks={**dict.fromkeys(limits, ""), **make_y_ticks(cost.unit, *limits)},
         mark_type="points",
-        pareto_front=tuple(find_pareto_points(values, higher_is_better=cost.higher_is_better)),
-        alt=f"Quality against {cost.title} over {setting_text} for {join_words(line.label for line in points)}.",
+        pareto_front=tuple(inexact),
+        exact_below=exact_below,
+        front_end=front[len(inexact)][0] if len(inexact) < len(front) else None,
+        alt=f"{title}, for {join_words(point.label for point in points)}.",
     )
 
 
-def find_pareto_points(points: Sequence[tuple[float, float]], *, higher_is_better: bool) -> list[tuple[float, float]]:
-    """Pareto-optimal points (cost, divergence), best cost first."""
+def find_pareto_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Pareto-optimal points (cost, error), lowest cost first."""
     best: list[tuple[float, float]] = []
-    for cost, error in sorted(points, key=lambda p: (-p[0] if higher_is_better else p[0], p[1])):
+    for cost, error in sorted(points):
         if not best or error < best[-1][1]:
             best.append((cost, error))
     return best

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from ... import units
@@ -47,8 +46,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
             name, title = formatting.make_slug("found", inputs, needles, context.suffix), f"{needles} needles, {inputs}"
             labels = list(dict.fromkeys(part["label"]))
-            make = partial(_make_heatmap, part, labels, title)
-            block.plans.append(context.plan(name, "found", title, len(labels), make))
+            block.plans += context.plan_pictures(name, "found", _make_heatmap(part, labels, title))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------

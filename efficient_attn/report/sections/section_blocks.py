@@ -13,8 +13,8 @@ from ..drawing.figures import Plot, PlotContext, PlotPlan
 from ..drawing.style import LineStyles
 from ..gather import Frame, join_notes
 
-# a plot takes a tenth of a second, half of it for lines and labels
-MOST_PLOTS, MOST_LINES = 24, 240
+# a plot takes a tenth of a second, half of it for its PNG; these limits keep reports of many runs below a minute
+MOST_PLOTS, MOST_LINES = 240, 2400
 MOST_NAMED = 2  # mechanisms in a highlight
 MOST_OMITTED = 4  # titles of plots that are not drawn
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ... import units
@@ -15,10 +14,11 @@ from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
 from ...units import Unit
 from .. import formatting, select
-from ..drawing.figures import PlotContext
+from ..drawing.figures import Panel, PlotContext
+from ..drawing.style import LineStyles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .model_pareto import make_layer_heatmap, plan_pareto_plots
+from .model_pareto import SWAP_COSTS, make_layer_heatmap, make_quality_panel, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -59,6 +59,16 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
             )
         name = formatting.make_slug("swap", inputs, length, context.suffix)
         block.plans += plan_pareto_plots(lines, name, setting_text, context)
+
+
+def make_quality_chart(rows: Frame, line_styles: LineStyles) -> Panel | None:
+    """Quality against the time of a pass in one model at one length, whose labeled rows these are; None if they hold
+    fewer than two mechanisms."""
+    rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna()]
+    if rows.empty:
+        return None
+    setting_text = formatting.format_inputs(*(rows[name].iloc[0] for name in ("inputs", "causal", "seq_len")))
+    return make_quality_panel(list(summarise_segments(rows)), SWAP_COSTS[0], setting_text, line_styles)
 
 
 # -- summary over segments ---------------------------------------------------------------------------------------
@@ -166,5 +176,4 @@ def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str,
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
     title = f"{measure} with one layer swapped, {setting_text}, mean over {segments}"
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
-    make = partial(make_layer_heatmap, means, measure, setting_text)
-    block.plans.append(context.plan(name, "layers", setting_text, means.shape[1], make))
+    block.plans += context.plan_pictures(name, "layers", make_layer_heatmap(means, measure, setting_text))

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Literal
 
 from ... import units
-from ...results.stats import Estimate
 from .. import formatting
 from ..answers.decision_table import DecisionTable
 from ..answers.pareto import RankedPoint, classify_points, list_points
@@ -22,12 +21,13 @@ from .section_blocks import Chapter, SectionBlock, SectionData, list_varying_col
 TITLE, ANCHOR = "Relative error against time, memory and state", "front"
 MAX_TABLES = 4
 INTRO = (
-    "A point is a mechanism: lower cost is to the left, smaller error is below. Bars are 95% intervals, of the error "
-    "over layers. The line is the Pareto front. Grey points are significantly dominated by another mechanism. Points "
-    "whose intervals overlap with those of a seemingly better one are not significantly different: they keep their "
-    "color and are named in the caption."
+    "A point is a mechanism: lower cost is to the left, smaller error is below; mechanisms that equal exact attention "
+    "up to rounding stand below the break of the axis. Bars are 95% intervals, of the error over layers. The line is "
+    "the Pareto front, dashed where it ends at an exact mechanism. Grey points are significantly dominated by another "
+    "mechanism. Points whose intervals overlap with those of a seemingly better one are not significantly different: "
+    "they keep their color and are named in the caption."
 )
-EXACT_FLOOR = 0.5  # position of exact mechanisms, relative to the smallest error above rounding
+INTERVAL_FLOOR = 0.5  # lower end of an interval that is drawn, relative to the smallest error above rounding
 
 CostName = Literal["time", "memory", "state"]
 # the title of each cost axis, and when it is drawn if not all plots can be
@@ -63,7 +63,7 @@ def _plan_axis(decision_table: DecisionTable, cost: CostName, context: PlotConte
         return
     name = formatting.make_slug("front", cost, mode, formatting.format_direction(causal), context.suffix)
     panel = make_pareto_panel(decision_table, cost, points, context.line_styles)
-    yield context.plan_panel(name, "front", panel, draw_order=COST_AXES[cost][1], mode=mode)
+    yield from context.plan_pictures(name, "front", panel, draw_order=COST_AXES[cost][1], mode=mode)
 
 
 def make_pareto_panel(
@@ -75,14 +75,19 @@ def make_pareto_panel(
     axis_title = COST_AXES[cost][0]
     title = f"Error against {axis_title}: {slice_text}, {units.short_length(decision_table.lengths[-1])}"
     least = min(point.point.error.value for point in points if point.point.error.value >= ROUNDING_ERROR)
-    lines = tuple(_make_line(point, least * EXACT_FLOOR, line_styles) for point in points)
+    lines = tuple(_make_line(point, least * INTERVAL_FLOOR, line_styles) for point in points)
     nulls = [decision.null_error for decision in decision_table.decisions if decision.null_error is not None]
-    front = [(line.x[0], line.y[0]) for line, point in zip(lines, points, strict=True) if point.status == "front"]
+    on_front = [point.point for point in points if point.status == "front"]
+    front = [(point.cost.value, point.error.value) for point in on_front if point.error.value >= ROUNDING_ERROR]
+    ends = [point.cost.value for point in on_front if point.error.value < ROUNDING_ERROR]
     costs = [x for line in lines for x in line.list_x()]
     return Panel(
         title=title,
         caption=f"{title}.{_describe_dominated(points)}{_describe_errors(decision_table)}"
         + (" The horizontal line is the error of predicting the mean of v." if nulls else ""),
+        level_text="mean of v" if nulls else "",
+        exact_below=ROUNDING_ERROR,
+        front_end=min(ends, default=None),
         xlabel=f"{axis_title} over {decision_table.baseline}'s",
         ylabel="error against exact attention",
         unit="error",
@@ -90,7 +95,7 @@ def make_pareto_panel(
         ticks=_make_ticks(costs),
         level=median(nulls) if nulls else None,
         mark_type="points",
-        pareto_front=tuple(find_pareto_points(front, higher_is_better=False)),
+        pareto_front=tuple(find_pareto_points(front)),
         alt=f"{title}, for {formatting.join_words(line.label for line in lines)}.",
     )
 
@@ -102,15 +107,13 @@ def _describe_errors(decision_table: DecisionTable) -> str:
 
 
 def _make_line(ranked_point: RankedPoint, floor: float, line_styles: LineStyles) -> Line:
-    """A point with its intervals; exact mechanisms are drawn at the floor and labeled."""
+    """A point with its intervals."""
     point = ranked_point.point
     line_style = line_styles.get(point.label, LineStyle(FAINT, "o", "-", False))
     if ranked_point.status == "dominated":
         line_style = line_style._replace(colour=FAINT, hollow=True)
-    exact = point.error.value < ROUNDING_ERROR
-    error = Estimate(floor) if exact else point.error
-    error = error if error.low is None else error._replace(low=max(error.low, floor))
-    return make_point(point.label, line_style, point.cost, error, "exact" if exact else "")
+    error = point.error if point.error.low is None else point.error._replace(low=max(point.error.low, floor))
+    return make_point(point.label, line_style, point.cost, error)
 
 
 def _make_ticks(costs: Sequence[float]) -> dict[float, str]:

@@ -14,8 +14,6 @@ from .site_data import ROWS_FILE, MechanismDetails, SiteData, read_site_data
 from .site_index import Index, ListedClaim, ListedLeaderboard, ListedMechanism, ListedTask
 from .site_pages import SitePages
 
-MAX_BYTES = 4_950_000  # limit of a site without its file list; plots are dropped to fit
-
 
 @dataclass(frozen=True)
 class PublishedSite:
@@ -53,9 +51,9 @@ def make_site(data: SiteData) -> dict[str, bytes]:
     files[ROWS_FILE] = run_pages.pack_rows(data.gathered.loaded)
     files[site_index.INDEX_FILE] = site_index.format_index(_make_index(data, pages)).encode()
     files[site_index.SCHEMA_FILE] = site_index.format_schema().encode()
-    pages_of_runs = [run_pages.make_run_page(run) for run in data.runs]
-    run_pages.drop_plots_to_fit(pages_of_runs, MAX_BYTES - sum(map(len, files.values())))
-    return files | {run_page.run.listed.page: run_page.html.encode() for run_page in pages_of_runs}
+    for run in data.runs:
+        files |= run_pages.make_run_pages(run)
+    return files
 
 
 def _make_index(data: SiteData, pages: SitePages) -> Index:

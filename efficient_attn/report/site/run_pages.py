@@ -1,76 +1,98 @@
-"""Compact pages of runs: few plots, and the rows as a file next to the page."""
+"""Pages of runs with all plots, split into several above a size; the rows are in a file next to them."""
 
 from __future__ import annotations
 
 import gzip
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import count, zip_longest
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .. import page
-from ..drawing.figures import Plot
+from ..formatting import split_batches
 from ..gather import Frame, as_csv
-from ..sections.section_blocks import SectionBlock, rank_plans
-from .minify import drop_end_tags, minify_svg
+from ..sections.section_blocks import Chapter, SectionBlock
+from .minify import drop_end_tags
 from .site_data import ROWS_FILE, SiteRun
 
-MAX_PLOTS = 6  # per run
-OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
+MAX_PAGE_BYTES = 300_000
+PAGE_BYTES = 20_000  # of a page without blocks
+MAX_BLOCK_PLOTS = 40  # about 120 kB; blocks with more are split
 STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site
 
 
-@dataclass
-class RunPage:
-    """A run's content and its rendered page."""
+def make_run_pages(run: SiteRun) -> dict[str, bytes]:
+    """The pages of a run, by address; each has the contents of all."""
+    content = page.make_content(run.gathered, draw=draw_all_plots)
+    for chapter in (*content.sections, *content.folded):
+        chapter.blocks = [part for block in chapter.blocks for part in _split_block(block)]
+    html = _render(content)
+    sizes = [len(text.encode()) for text in html.split(page.BLOCK_START)[1:]]
+    if len(html.encode()) <= MAX_PAGE_BYTES or not sizes:
+        return {run.listed.page: html.encode()}
+    rest = len(_render(_select_blocks(content, [1] * len(sizes), 0)).encode())
+    numbers = _assign_pages(sizes, rest)
+    names = [f"page-{number + 1}.html" if number else "index.html" for number in range(numbers[-1] + 1)]
+    pages = [_select_blocks(content, numbers, number) for number in range(len(names))]
+    contents = list(_list_contents(pages, names))
+    folder = run.listed.page.removesuffix("index.html")
+    return {
+        f"{folder}{name}": _render(replace(part, contents=contents)).encode()
+        for name, part in zip(names, pages, strict=True)
+    }
 
-    run: SiteRun
-    content: page.Content
-    html: str
+
+def _split_block(block: SectionBlock) -> Iterator[SectionBlock]:
+    """Parts of a block with few enough plots; the first has the tables."""
+    batches = list(split_batches(block.plots, MAX_BLOCK_PLOTS)) or [("", block.plots)]
+    yield replace(block, plots=list(batches[0][1]))
+    for text, plots in batches[1:]:
+        yield SectionBlock(f"{block.title} ({text})", plots=list(plots), device=block.device)
 
 
-def make_run_page(run: SiteRun) -> RunPage:
-    """Render the page of a run."""
-    content = page.make_content(run.gathered, draw=draw_top_plots)
-    return RunPage(run, content, _render(content))
-
-
-def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
-    """Draw the highest-ranked plots of all blocks, as SVG only."""
-    chosen_names, numbers = {plan.name for plan in rank_plans(blocks)[:MAX_PLOTS]}, count()
+def draw_all_plots(blocks: Sequence[SectionBlock]) -> None:
+    """Draw the plots of all blocks, as SVG only."""
     for block in blocks:
-        drawn = [plan for plan in block.plans if plan.name in chosen_names]
-        block.plots = [_minify_plot(plan.render(raster=False), next(numbers)) for plan in drawn]
-        block.note = OMITTED_PLOTS_NOTE if len(drawn) < len(block.plans) else ""
+        block.plots = [plan.render(raster=False) for plan in block.plans]
 
 
-def _minify_plot(plot: Plot, number: int) -> Plot:
-    """Minify a plot, with short ids from its number on the page instead of its long name."""
-    return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=minify_svg(plot.svg))
+def _assign_pages(sizes: Sequence[int], first_size: int) -> list[int]:
+    """The page of each block, in order. first_size: what the first page has besides blocks."""
+    numbers, number, size = [], 0, first_size
+    for block_size in sizes:
+        if size + block_size > MAX_PAGE_BYTES - PAGE_BYTES and size > PAGE_BYTES:
+            number, size = number + 1, PAGE_BYTES
+        size += block_size
+        numbers.append(number)
+    return numbers
 
 
-def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
-    """Drop plots until the pages fit into max_bytes; the first plots of each run are dropped last."""
-    size = sum(len(run_page.html.encode()) for run_page in pages)
-    plots_by_page = ([(run_page.run.listed.digest, plot) for plot in run_page.content.plots] for run_page in pages)
-    interleaved = [pair for pairs in zip_longest(*plots_by_page) for pair in pairs if pair]
-    dropped: dict[str, set[str]] = defaultdict(set)
-    for digest, plot in reversed(interleaved):
-        if size <= max_bytes:
-            break
-        size -= len(plot.inline.encode())
-        dropped[digest].add(plot.panel.name)
-    for run_page in pages:
-        if run_page.run.listed.digest in dropped:
-            _drop_plots(run_page, dropped[run_page.run.listed.digest])
+def _select_blocks(content: page.Content, numbers: Sequence[int], number: int) -> page.Content:
+    """The content of a page: its blocks and, on the first one, all that is not a block."""
+    remaining = iter(numbers)
+    lists = [_select_chapters(chapters, remaining, number) for chapters in (content.sections, content.folded)]
+    part = replace(content, sections=lists[0], folded=lists[1])
+    if not number:
+        return part
+    title = f"{content.title}, page {number + 1} of {numbers[-1] + 1}"
+    return replace(part, title=title, findings=[], missing=None, environment=None, sessions=[])
 
 
-def _drop_plots(run_page: RunPage, names: set[str]) -> None:
-    for block in (block for section in run_page.content.sections for block in section.blocks):
-        remaining = [plot for plot in block.plots if plot.panel.name not in names]
-        if len(remaining) < len(block.plots):
-            block.plots, block.note = remaining, OMITTED_PLOTS_NOTE
-    run_page.html = _render(run_page.content)
+def _select_chapters(chapters: Sequence[Chapter], remaining: Iterator[int], number: int) -> list[Chapter]:
+    """The chapters with their blocks on this page. remaining: the pages of all blocks from here on."""
+    selected = []
+    for chapter in chapters:
+        blocks = [block for block, page_number in zip(chapter.blocks, remaining) if page_number == number]  # noqa: B905
+        selected += [replace(chapter, blocks=blocks)] if blocks else []
+    return selected
+
+
+def _list_contents(pages: Sequence[page.Content], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The title and the address of each section on each page."""
+    counts: dict[str, int] = {}
+    for part, name in zip(pages, names, strict=True):
+        for title, href in part.links:
+            counts[title] = counts.get(title, 0) + 1
+            if counts[title] == 1 or href not in page.LAST_PARTS:
+                yield title if counts[title] == 1 else f"{title} ({counts[title]})", name + href
 
 
 def _render(content: page.Content) -> str:

@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +27,6 @@ from ..sections import tradeoffs
 from ..sections.section_blocks import SectionData, rank_plans
 from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
 from .group_results import GroupResult, TimedMechanism, list_leaderboards
-from .minify import minify_svg
 from .page_names import make_name
 from .run_pages import STYLE_SHEET
 from .site_data import ROWS_FILE, SiteData, SiteMechanism, SiteRun
@@ -60,8 +58,8 @@ class SitePages:
 
     def render(self) -> Iterator[tuple[str, str]]:
         """Yield the address within the site and the text of every page."""
-        for name in (STYLE_SHEET, SITE_STYLE_SHEET):
-            yield name, f"{self._read_template(name)}/* {MARK} */\n"
+        yield STYLE_SHEET, f"{page.read_style_sheet()}/* {MARK} */\n"
+        yield SITE_STYLE_SHEET, f"{self._read_template(SITE_STYLE_SHEET)}/* {MARK} */\n"
         yield "index.html", self._render_front()
         for board in self.leaderboards:
             yield board.page, self._render_template("board", 1, board=board, groups=board.groups[:MAX_GROUPS])
@@ -136,8 +134,7 @@ class SitePages:
         plans = rank_plans(chapter.blocks)
         if not plans:
             return None
-        plot = max(plans, key=lambda plan: plan.line_count).render(raster=False)
-        return replace(plot, svg=minify_svg(plot.svg))
+        return max(plans, key=lambda plan: plan.line_count).render(raster=False)
 
     def _group_by_family(self) -> list[tuple[families.FamilyCard, list[SiteMechanism]]]:
         listed = [mechanism for mechanism in self.data.mechanisms.values() if mechanism.is_listed]

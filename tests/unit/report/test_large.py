@@ -62,14 +62,22 @@ def _wide(count: int, variants: int, lengths: tuple[int, ...] = (512, 1024)) -> 
     ])  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("count", "variants", "drawn", "limit"), [(24, 2, 24, ""), (25, 2, 24, "24 plots"), (24, 12, 20, "240 lines")]
+    ("count", "most_plots", "most_lines", "drawn", "limit"),
+    [(6, 6, 99, 6, ""), (6, 5, 99, 5, "5 plots"), (6, 9, 10, 5, "10 lines")],
 )
 def test_numbers_of_plots_and_lines_are_limited(
-    count: int, variants: int, drawn: int, limit: str, tmp_path: Path
+    count: int,
+    most_plots: int,
+    most_lines: int,
+    drawn: int,
+    limit: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = runs.write_run(tmp_path / "run", _wide(count, variants))
+    monkeypatch.setattr(section_blocks, "MOST_PLOTS", most_plots)
+    monkeypatch.setattr(section_blocks, "MOST_LINES", most_lines)
+    run = runs.write_run(tmp_path / "run", _wide(count, 2))
     text = page.as_markdown(page.make_content(gather.gather([run])))
     assert text.count("](plots/") == drawn
     assert text.count("Not drawn, because a report has at most ") == count - drawn
@@ -82,9 +90,10 @@ def test_lines_are_computed_only_for_drawn_plots(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         length_plots, "_make_line", lambda label, *rest: labels.append(label) or make_line(label, *rest)
     )
-    run = runs.write_run(tmp_path / "run", _wide(30, 3))
+    monkeypatch.setattr(section_blocks, "MOST_PLOTS", 4)
+    run = runs.write_run(tmp_path / "run", _wide(6, 3))
     page.make_content(gather.gather([run]))
-    assert len(labels) == section_blocks.MOST_PLOTS * 3
+    assert len(labels) == 4 * 3
 
 
 def test_directions_share_limits_and_plans_match_their_panels(tmp_path: Path) -> None:

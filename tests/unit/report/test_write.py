@@ -14,6 +14,7 @@ import report_runs as runs
 
 from efficient_attn import units
 from efficient_attn.errors import UsageError
+from efficient_attn.report.sections import section_blocks
 from efficient_attn.report.write import ReportPaths, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
@@ -276,13 +277,15 @@ def test_long_findings_are_repeated_in_full_below_the_tables(tmp_path: Path) -> 
     assert "All comparisons as text" not in few
 
 
-def test_plots_beyond_the_limit_are_named(tmp_path: Path) -> None:
-    records = [record for threads in range(1, 10) for record in runs.speed(lengths=(512, 1024), threads=threads)]
+def test_plots_beyond_the_limit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record for threads in range(1, 4) for record in runs.speed(lengths=(512, 1024), threads=threads)]
     run = runs.write_run(tmp_path / "run", records)
+    assert len(write_report([run], run).plots) == 2 * 9
+    monkeypatch.setattr(section_blocks, "MOST_PLOTS", 7)
     written = write_report([run], run)
-    assert len(written.plots) == 2 * 24
-    assert "Not drawn, because a report has at most 24 plots: Peak memory" in written.page.read_text()
-    assert sum("time" in path.name for path in written.plots) == 2 * 9
+    assert len(written.plots) == 2 * 7
+    assert "Not drawn, because a report has at most 7 plots: Peak memory" in written.page.read_text()
+    assert sum("time" in path.name for path in written.plots) == 2 * 3
 
 
 def test_bad_input_raises_usage_errors(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_an_outlier_is_clipped_named_and_marked() -> None:
         name="p", kind="k", title="t", caption="c", xlabel="x", ylabel="y", unit="ratio", lines=tuple(lines),
         ticks={256.0: "256", 512.0: "512"}, bounds=bounds,
     )  # fmt: skip
-    drawn = figures._make_figure(panel).axes[0]
+    drawn = panel.make_figure().axes[1]
     (mark,) = [artist for artist in drawn.lines if artist.get_marker() == "^" and not artist.get_clip_on()]
     assert list(mark.get_xdata()) == [256.0, 512.0]  # type: ignore[arg-type]
     assert set(mark.get_ydata()) == {bounds[1]}  # type: ignore[arg-type]

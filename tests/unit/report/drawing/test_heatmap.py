@@ -34,11 +34,11 @@ def read_texts(picture: Heatmap) -> list[str]:
     return ["".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_higher_shares_have_darker_cells() -> None:
-    none, some, all_ = colour_share(0.0), colour_share(0.3), colour_share(1.0)
-    assert none == (1, 1, 1)
-    assert none[0] > some[0] > all_[0]
-    assert len(set(colour_share(None))) > 1 or colour_share(None)[0] < 1
+def test_higher_shares_have_deeper_cells() -> None:
+    colour, depths = colour_share(1.0)[:3], [colour_share(share)[3] for share in (0.0, 0.3, 1.0)]
+    assert depths == [0.0, 0.3, 1.0]
+    assert colour_share(0.3)[:3] == colour
+    assert colour_share(None)[:3] != colour
 
 
 def test_numbers_titles_and_labels_are_drawn() -> None:
@@ -47,18 +47,32 @@ def test_numbers_titles_and_labels_are_drawn() -> None:
         *texts
     }
     assert texts.count("10%") == 1  # the second grid shares the first one's row labels
-    assert "attention_sinks:n_sink=4" in " ".join(texts)
+    assert "attention_sinks n_sink=4 window=252" in " ".join(texts)
 
 
 def test_rendering_is_reproducible_and_self_contained() -> None:
     first, second = render_plot(HEATMAP), render_plot(HEATMAP)
     assert (first.svg, first.png) == (second.svg, second.png)
-    assert 'aria-labelledby="t-m"' in first.inline
+    assert "<title>Found</title>" in first.inline
     assert not re.findall(r'href="(?!#)', first.inline)
 
 
-def test_grids_wrap_after_three() -> None:
+def test_grids_wrap_after_two_and_are_split_after_four() -> None:
     def image_height(count: int) -> int:
         return imread(io.BytesIO(render_plot(replace(HEATMAP, grids=HEATMAP.grids[:1] * count)).png)).shape[0]
 
-    assert image_height(1) == image_height(3) < image_height(4)
+    assert image_height(1) == image_height(2) < image_height(3)
+    parts = replace(HEATMAP, grids=HEATMAP.grids * 3).split()
+    assert [(text, part.title, part.count_lines()) for text, part in parts] == [
+        ("1 of 2", "Found, 1 of 2", 3), ("2 of 2", "Found, 2 of 2", 3),
+    ]  # fmt: skip
+
+
+def test_many_rows_stay_within_the_aspect_and_keep_some_labels() -> None:
+    rows = tuple((0.5, 0.25) for _ in range(48))
+    tall = replace(HEATMAP, grids=(HeatmapGrid("full", rows),) * 4, row_labels=tuple(f"layer {i}" for i in range(48)))
+    _, _, width, height = render_plot(tall).view_box.split()
+    assert float(height) <= 1.6 * float(width)
+    texts = read_texts(tall)
+    assert {"layer 0"} <= {*texts}
+    assert "layer 1" not in texts

@@ -1,11 +1,8 @@
-"""Line styles of mechanisms, and the contents of plots."""
+"""The contents of plots over length."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,9 @@ from xml.etree import ElementTree
 import pytest
 import report_runs as runs
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex, to_rgb
 
 from efficient_attn.report import approximation_errors, gather, page, select
-from efficient_attn.report.drawing import axes, figures, length_plots, primitives, style
+from efficient_attn.report.drawing import axes, figures, length_plots, style
 from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.report.sections import decode_cost, section_blocks, speed
 
@@ -48,45 +43,6 @@ def line(label: str, *y: float, **changed: object) -> figures.Line:
     return figures.Line(label, style.choose_line_styles([label])[label], x, y, **changed)  # type: ignore[arg-type]
 
 
-def test_colours_of_mechanisms_are_fixed() -> None:
-    assert style.choose_colour_and_marker("full") == ("#1b1f24", "o")
-    assert style.choose_colour_and_marker("sliding_window") == ("#0072B2", "o")
-    assert style.choose_colour_and_marker("linear") == ("#D55E00", "s")
-    assert style.choose_colour_and_marker("mine") == ("#6F4E9C", "s")
-    known = {style.choose_colour_and_marker(name) for name in ("full", *style.MECHANISM_ORDER)}
-    assert len(known) == len(style.MECHANISM_ORDER) + 1
-
-
-def test_unknown_names_have_the_same_style_in_every_process() -> None:
-    code = "from efficient_attn.report.drawing import style; print(style.choose_colour_and_marker('my_own'))"
-    processes = [
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
-        )
-        for seed in ("1", "2")
-    ]
-    assert {process.stdout.strip() for process in processes} == {str(style.choose_colour_and_marker("my_own"))}
-
-
-def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
-    labels = [f"sliding_window:window={w}" for w in (64, 128, 256)]
-    line_styles = style.choose_line_styles([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
-    assert len({(line_styles[name].colour, line_styles[name].marker) for name in labels}) == 1
-    assert len({str(line_styles[name]) for name in labels}) == 3
-    assert line_styles["full"].colour == line_styles["full:backend=dense"].colour
-    assert line_styles["full"] != line_styles["full:backend=dense"]
-    assert line_styles["linear (kv_heads=2)"].colour == style.choose_colour_and_marker("linear")[0]
-    assert line_styles[labels[0]].dashes == "-", "the smallest window comes first, in numerical order"
-
-
-def test_labels_that_are_not_specs_have_styles() -> None:
-    assert (
-        style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
-    )
-    assert style.name_mechanism("mine: a trial") == "mine"
-    assert set(style.choose_line_styles(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
-
-
 def test_plots_name_their_lines_and_are_self_contained() -> None:
     plot = figures.render_plot(
         panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
@@ -96,11 +52,7 @@ def test_plots_name_their_lines_and_are_self_contained() -> None:
     shown = plot.inline
     assert "A &lt;b&gt; &amp; c</title>" in shown
     assert "N^2.00" in shown
-    assert not re.findall(r'(?:href|src)="(?!#)', shown)
-    assert not re.findall(r"url\((?!#p-)", shown)
-    ids = re.findall(r' id="([^"]*)"', shown)
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', shown)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+    assert not re.findall(r"href|src=|url\(| id=| style=", shown)
 
 
 @pytest.mark.parametrize("y", [(1.0,), (1.0, 1.0), (1e-9, 1e9), (3.0, 3.0000001)])
@@ -177,23 +129,7 @@ def test_overlapping_length_ticks_are_omitted() -> None:
 
 
 def _draw_axes(shown: figures.Panel) -> Axes:
-    return figures._make_figure(replace(shown, bounds=shown.bounds or figures._compute_bounds(shown))).axes[0]
-
-
-def test_leader_lines_do_not_look_like_data() -> None:
-    """Exact attention ends at length 1024; the leader to its label is grey, dotted, and starts after a gap."""
-    drawn = _draw_axes(panel(line("full", 1, 4), line("linear", 1, 2, 4, 8, 16)))
-    (leaders,) = [a for a in drawn.collections if a.get_gid() == primitives.LEADERS_ID]
-    assert isinstance(leaders, LineCollection)
-    assert {to_hex(colour) for colour in leaders.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
-    assert all(dashes for _, dashes in leaders.get_linestyles())  # type: ignore[misc]
-    starts = [path.vertices[0] for path in leaders.get_paths()]
-    ends = [drawn.transAxes.inverted().transform(drawn.transData.transform(x)) for x in ((1024, 4), (8192, 16))]
-    assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx(
-        [primitives.LEADER_GAP] * 2
-    )
-    lines = [line for line in drawn.lines if line.get_label() != "full" and len(line.get_xdata()) in (2, 5)]
-    assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
+    return shown.make_figure().axes[1]  # after those of texts
 
 
 def test_references_are_hollow_squares_in_the_row_of_their_point() -> None:
@@ -209,9 +145,8 @@ CLAIMS = {"full": 2.0, "mqa": None, "gqa": 3.0}
 def test_plots_state_their_configuration() -> None:
     config = "cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
     svg = figures.render_plot(panel(line("full", 1, 4), config_text=config)).svg
-    first, second = textwrap.wrap(config, figures.CONFIG_LETTERS)
-    assert first in svg
-    assert second in svg
+    texts = re.findall(r"<text class=.o q.[^>]*>(.*?)</text>", svg)
+    assert config in " ".join(texts)
     assert figures.render_plot(panel(line("full", 1, 4))).svg.count("<text") < svg.count("<text")
 
 
@@ -261,27 +196,6 @@ def test_plots_of_a_single_length_are_drawn_last() -> None:
     drawn = [(p.single_length, p.kind) for p in sorted(plans, key=lambda plan: plan.rank)]
     kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
-
-
-def test_colours_contrast_with_light_and_dark_backgrounds() -> None:
-    """WCAG requires a contrast of 3. In dark mode the page inverts colours, then rotates hues by 180 degrees."""
-
-    def luminance(rgb: Any) -> float:
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
-        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    def to_dark_mode(rgb: Any) -> Any:
-        inverted = [1 - c for c in rgb]
-        grey = sum(weight * c for weight, c in zip((0.213, 0.715, 0.072), inverted, strict=True))
-        return [min(1.0, max(0.0, 1.15 * (2 * grey - c))) for c in inverted]
-
-    def contrast(first: Any, second: Any) -> float:
-        low, high = sorted((luminance(first), luminance(second)))
-        return (high + 0.05) / (low + 0.05)
-
-    for colour in (*style.COLOURS, style.INK, style.FAINT):
-        assert contrast(to_rgb(colour), to_rgb("#ffffff")) >= 3, colour
-        assert contrast(to_dark_mode(to_rgb(colour)), to_rgb("#1a1e23")) >= 3, colour
 
 
 def test_a_single_length_is_drawn_as_sorted_points(tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def test_an_alignment_is_drawn_as_a_heatmap(tmp_path: Path) -> None:
     assert "Rows are target tokens" in heatmap.caption
 
 
-def test_more_than_three_alignments_are_split(tmp_path: Path) -> None:
-    first, second = _draw(tmp_path, *[{"alignment": WEIGHTS}] * 4)
-    assert (len(first.grids), len(second.grids)) == (3, 1)
+def test_more_than_four_alignments_are_split(tmp_path: Path) -> None:
+    first, second = _draw(tmp_path, *[{"alignment": WEIGHTS}] * 5)
+    assert (len(first.grids), len(second.grids)) == (4, 1)
     assert first.name != second.name
 
 

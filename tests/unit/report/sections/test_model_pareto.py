@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn import units
-from efficient_attn.report import gather, page
+from efficient_attn.report import gather, page, select
 from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.report.drawing.heatmap import Heatmap
+from efficient_attn.report.drawing.style import choose_line_styles
 from efficient_attn.report.sections.model_pareto import compute_shade, find_pareto_points
+from efficient_attn.report.sections.swap import make_quality_chart
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.swap import SWAP
@@ -53,21 +55,42 @@ def block_and_panels(tmp_path: Path, records: Iterator[Record]) -> tuple[Any, li
     return block, [plot.panel for plot in block.plots]
 
 
-def test_fronts_of_time_and_state_are_drawn(tmp_path: Path) -> None:
+def test_quality_is_drawn_against_time_and_state(tmp_path: Path) -> None:
     _, (time, state) = block_and_panels(tmp_path, swap_records())
     assert isinstance(time, Panel)
     assert isinstance(state, Panel)
-    assert [line.label for line in time.lines] == ["sliding_window:window=128", "strided:stride=8", "linear"]
-    (window, *_) = time.lines
+    by_label = {line.label: line for line in time.lines}
+    assert set(by_label) == set(RESULTS)
+    window, full = by_label["sliding_window:window=128"], by_label["full"]
     assert window.low is not None
     assert window.right is not None
-    assert window.low[0] < window.y[0] < 0.65
-    assert math.isclose(window.x[0], 1.25)
-    assert [round(x, 2) for x, _ in time.pareto_front] == [1.25]  # only the original model is slower and diverges less
-    assert "full (1.00x)" in time.caption
-    assert [x for x, _ in state.pareto_front] == [300_000, 500_000]
+    assert window.low[0] < window.y[0] < math.exp(0.65)
+    assert math.isclose(window.x[0], 0.8), "time, over that of the unmodified model"
+    assert (full.x, full.y, full.note) == ([1.0], [1.0], "1.00x"), "a ratio of 1 is on the scale"
+    assert not time.has_lane
+    assert [round(x, 2) for x, _ in time.pareto_front] == [0.8, 1.0]
+    assert [x for x, _ in state.pareto_front] == [300_000, 500_000, 4_000_000]
     svg = next((tmp_path / "page").rglob("*state*.svg")).read_text()
     assert "linear" in svg
+
+
+def test_encoders_have_exact_mechanisms_in_a_lane(tmp_path: Path) -> None:
+    records = list(swap_records())
+    for record in records:
+        record.row.extra = {"segment": record.row.extra["segment"], "hidden_error": record.row.extra["divergence"]}
+        record.row.loss = None
+    _, (time, *_) = block_and_panels(tmp_path, iter(records))
+    assert time.ylabel == "error of hidden states"
+    assert [line.label for line in time.lines if time.is_exact(line.x[0], line.y[0])] == ["full"]
+    assert time.front_end == 1.0
+
+
+def test_the_chart_of_a_single_mechanism_is_not_drawn(tmp_path: Path) -> None:
+    records = [record for record in swap_records() if record.row.variant == "full"]
+    run = runs.write_run(tmp_path / "run", records)
+    rows = select.add_labels(gather.gather([run]).rows)
+    assert make_quality_chart(rows, choose_line_styles(rows["label"])) is None
+    assert make_quality_chart(rows[:0], {}) is None
 
 
 def test_variants_are_grouped_by_budget(tmp_path: Path) -> None:
@@ -97,16 +120,10 @@ def test_layers_are_drawn_as_a_heatmap(tmp_path: Path) -> None:
     assert len(block.tables) == 1
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1), st.booleans())
-def test_every_point_is_matched_or_dominated_by_the_front(
-    points: list[tuple[float, float]], higher_is_better: bool
-) -> None:
-    front = find_pareto_points(points, higher_is_better=higher_is_better)
-    for point in points:
-        at_least_as_good = [
-            p for p in front if p[1] <= point[1] and (p[0] >= point[0] if higher_is_better else p[0] <= point[0])
-        ]
-        assert at_least_as_good
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1))
+def test_every_point_is_matched_or_dominated_by_the_front(points: list[tuple[float, float]]) -> None:
+    front = find_pareto_points(points)
+    assert all(any(cost <= x and error <= y for cost, error in front) for x, y in points)
     divergences = [divergence for _, divergence in front]
     assert divergences == sorted(set(divergences), reverse=True)
 

@@ -9,6 +9,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import hostile
 import pytest
@@ -16,8 +17,9 @@ import report_runs as runs
 import sites
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report.site import build
-from efficient_attn.report.site.build import MAX_BYTES, publish
+from efficient_attn.report.sections.section_blocks import SectionBlock
+from efficient_attn.report.site import run_pages
+from efficient_attn.report.site.build import publish
 from efficient_attn.report.site.site_data import MechanismDetails
 from efficient_attn.report.site.site_index import Index
 
@@ -47,7 +49,7 @@ def test_every_page_is_linked_and_no_link_is_broken(site: Path) -> None:
     assert {name for name in files if name.endswith(".html")} - reached == set()
     assert len(reached) > 100, "mechanisms and claims have a page each"
     assert set(files) - reached == {"files.json"}
-    assert sum(map(len, files.values())) < MAX_BYTES
+    assert max(map(len, files.values())) < run_pages.MAX_PAGE_BYTES
 
 
 def test_runs_of_older_protocols_are_marked_where_they_are_linked(tmp_path: Path) -> None:
@@ -196,11 +198,34 @@ def test_no_cell_is_a_formula(evil: dict[str, bytes]) -> None:
     assert any(cell.startswith("'=HYPERLINK") for cell in cells)
 
 
-def test_plots_are_dropped_to_fit_the_size_limit(
-    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "MAX_BYTES", 1)
-    done = publish(two[1:], tmp_path / "site")
-    (page,) = done.site.glob("r/*/index.html")
-    assert "<figure" not in page.read_text()
-    assert "the run's own report" in html.unescape(page.read_text())
+def test_pages_above_the_limit_are_split_and_keep_all_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record for threads in range(1, 13) for record in runs.speed(lengths=(512, 1024), threads=threads)]
+    run, limit = runs.write_run(tmp_path / "run", records), 60_000
+    (page,) = publish([run], tmp_path / "whole").site.glob("r/*/index.html")
+    assert len(page.read_bytes()) > 2 * limit
+    monkeypatch.setattr(run_pages, "MAX_PAGE_BYTES", limit)
+    site = publish([run], tmp_path / "site").site
+    pages = {path.name: path.read_text() for path in site.glob("r/*/*.html")}
+    assert len(pages) > 2
+    assert max(map(len, pages.values())) < limit
+    figures = re.findall(r"<svg.*?</svg>", page.read_text(), flags=re.DOTALL)
+    assert len(figures) > 6
+    assert sorted(figures) == sorted(
+        svg for text in pages.values() for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    )
+    contents = {re.findall(r"<nav.*?</nav>", text, flags=re.DOTALL)[0] for text in pages.values()}
+    assert len(contents) == 1, "each page lists the sections of all"
+    reached, lost = sites.follow(_read(site))
+    assert lost == []
+    assert {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - reached == set()
+
+
+def test_a_block_with_many_plots_is_split() -> None:
+    plots: list[Any] = list(range(100))
+    block = SectionBlock("cpu", sentences=["a"], plots=plots, device="cpu")
+    first, *others = run_pages._split_block(block)
+    assert (first.title, first.sentences, first.plots) == ("cpu", ["a"], plots[:40])
+    assert [(other.title, other.sentences, other.device) for other in others] == [
+        ("cpu (2 of 3)", [], "cpu"), ("cpu (3 of 3)", [], "cpu"),
+    ]  # fmt: skip
+    assert [plot for part in (first, *others) for plot in part.plots] == plots
