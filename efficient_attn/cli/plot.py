@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UsageError
 from . import values
@@ -13,19 +14,25 @@ from .output import print_result, write_file
 from .runs import choose_runs
 
 if TYPE_CHECKING:
-    from ..report.paper.export import FileFormat
+    from ..report.paper.export import FigureFile, FileFormat
 
-FIGURES = ("speed", "memory", "front", "crossover", "loss")
+FIGURES = ("speed", "memory", "front", "crossover", "error", "ability")
 FORMATS = ("pdf", "svg", "png", "tex")
-SIZE_FILTERS = ("threads", "batch", "heads", "head_dim")
-NAME_FILTERS = ("suite", "machine", "device", "fill", "baseline", "inputs")
-FILTERS = (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
+# parsers by column; several values of one are shown side by side
+FILTERS: dict[str, Any] = {
+    **dict.fromkeys(("suite", "machine", "device", "fill", "baseline", "inputs", "task"), str),
+    **dict.fromkeys(("threads", "batch", "heads", "head_dim"), values.count),
+    "dtype": values.dtype,
+    "mode": values.one_of("mode", values.MODES),
+    "seq_len": values.length,
+}
+MAX_ALTERNATIVES = 8  # other configurations that are listed
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """Options of ``efficient-attn plot``."""
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--figure", choices=FIGURES, required=True, help="what the figure shows")
+    verb.add_argument("--figure", choices=FIGURES, type=_read_figure, required=True, help="what the figure shows")
     verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
     verb.add_argument("--out", type=values.path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
     verb.add_argument("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
@@ -35,23 +42,22 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure"
     )
-    verb.add_argument("--highlight", action="append", default=[], metavar="SPEC", help="all others are drawn in grey")
+    verb.add_argument(
+        "--highlight", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="make others grey"
+    )
     verb.add_argument(
         "--against", choices=("time", "memory", "state"), default="time", help="cost axis of a front (default: time)"
     )
     verb.add_argument(
         "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
     )
-    verb.add_argument("--mode", choices=values.MODES, help="default: the first one with rows")
-    verb.add_argument(
-        "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
-    )
-    for name in NAME_FILTERS:
-        verb.add_argument(f"--{name}", metavar="NAME", help=f"only rows with this {name}")
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="only rows with this dtype")
-    for name in SIZE_FILTERS:
+    for name, parse in FILTERS.items():
+        option, kind = name.replace("_", "-"), values.list_of(parse)
+        help_text = f"only rows with this {option}; of several, one panel or group of columns each"
+        verb.add_argument(f"--{option}", type=kind, action="extend", metavar="A,B", help=help_text)
+    for option, is_causal, kind_text in (("--causal", True, "causal"), ("--no-causal", False, "bidirectional")):
         verb.add_argument(
-            f"--{name.replace('_', '-')}", type=values.count, metavar="N", help=f"only rows with this {name}"
+            option, dest="causal", action="append_const", const=is_causal, help=f"only {kind_text} calls; or both"
         )
 
 
@@ -69,18 +75,39 @@ def plot(args: Namespace) -> int:
         only=tuple(args.only),
         highlight=tuple(args.highlight),
         labels=tuple(args.label),
-        filters={name: value for name in FILTERS if (value := getattr(args, name)) is not None},
+        filters={name: accepted for name in (*FILTERS, "causal") if (accepted := getattr(args, name)) is not None},
     )
     figure = make_figure(choose_runs("plot", args.run), request)
-    write_file(file, figure.data)
-    data = {"file": str(file), "caption": figure.caption, "place": figure.config_text, "shown": figure.labels}
-    data |= {"left_out": figure.left_out, "others": figure.alternatives}
-    lines = [f"{'table' if file_format == 'tex' else 'figure'}: {file}", f"caption: {figure.caption}"]
+    files = [file.with_stem(f"{file.stem}-{number}") for number in range(1, len(figure.pages) + 1)]
+    files = files if len(files) > 1 else [file]
+    for page_file, page in zip(files, figure.pages, strict=True):
+        write_file(page_file, page)
+    data = {"file": str(files[0]), "files": [*map(str, files)], "caption": figure.caption, "notes": figure.notes}
+    data |= {"place": figure.config_text, "shown": figure.labels, "left_out": figure.left_out}
+    data |= {"missing": figure.missing, "others": figure.alternatives}
+    kind = "table" if file_format == "tex" else "figure"
+    return print_result(args, data, [*(f"{kind}: {page_file}" for page_file in files), *_describe(figure)])
+
+
+def _describe(figure: FigureFile) -> list[str]:
+    """The caption, and what the figure does not show."""
+    lines = [f"caption: {figure.caption}", *(f"note: {note}" for note in figure.notes)]
     if figure.left_out:
         lines.append(f"left out: {', '.join(figure.left_out)}; choose with --only")
-    if figure.alternatives:
-        lines += ["measured as well:", *(f"  {text}" for text in figure.alternatives)]
-    return print_result(args, data, lines)
+    lines += [f"no data: {text}" for text in figure.missing]
+    if others := figure.alternatives:
+        lines += ["measured as well:", *(f"  {text}" for text in others[:MAX_ALTERNATIVES])]
+    if len(others) > MAX_ALTERNATIVES:
+        lines.append(f"  {len(others) - MAX_ALTERNATIVES} more; --json lists all")
+    return lines
+
+
+def _read_figure(text: str) -> str:
+    """The name of a figure; version 0.2 called ``error`` ``loss``."""
+    if text != "loss":
+        return text
+    print("plot: --figure loss is now --figure error; version 0.3 removes loss", file=sys.stderr)
+    return "error"
 
 
 def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:

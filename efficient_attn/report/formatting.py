@@ -20,6 +20,8 @@ FILL_TEXTS = {
 
 # names of models, by the start of their labels in rows
 MODEL_NAMES = {"minilm": "MiniLM", "smollm2": "SmolLM2-135M"}
+# a machine's name in rows, such as AMD-Zen4-2c-24GiB+NVIDIA_H100#5d0574, or AMD-EPYC-x2-24GiB of older runs
+MACHINE_PATTERN = re.compile(r"(.+)-(?:(\d+)c|x(\d+))-(?:\d+GiB|unknown)((?:-?\+[^+#]+)*)(?:#[0-9a-f]+)?")
 UNDECIDED_TEXTS = {"unclear": "no difference is shown", "": "measured without an interval, so no difference is claimed"}
 
 
@@ -88,15 +90,15 @@ def format_inputs(inputs: Any, causal: Any, length: Any) -> str:
 
 def format_setting(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     """Device, sizes, suite and machine in one line."""
-    return " \u00b7 ".join(_format_setting_parts(setting, cpus).values())
+    return " \u00b7 ".join(format_setting_parts(setting, cpus).values())
 
 
 def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     """The configuration of a setting: ``cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
-    return ", ".join(text for name, text in _format_setting_parts(setting, cpus).items() if name != "suite")
+    return ", ".join(text for name, text in format_setting_parts(setting, cpus).items() if name != "suite")
 
 
-def _format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
+def format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
     """The known parts of a setting as text, by name."""
     get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
     size = f"{'of size' if is_present(heads) else 'head size'} {width}" if is_present(width) else ""
@@ -120,6 +122,16 @@ def format_machine(machine: Any, cpus: dict[str, str]) -> str:
     cpu = cpus.get(str(machine), "")
     is_named = not cpu or cpu.replace(" ", "-") in str(machine)
     return f"machine {machine}" + ("" if is_named else f" ({cpu})")
+
+
+def shorten_machine(machine: Any) -> str:
+    """``AMD Zen 4 (2 cores)`` for ``AMD-Zen4-2c-24GiB#5d0574``; names of another form are unchanged."""
+    match = MACHINE_PATTERN.fullmatch(str(machine))
+    if match is None:
+        return str(machine)
+    processor = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", match[1].replace("-", " "))
+    gpus = [gpu.strip("-").replace("_", " ") for gpu in match[4].split("+")[1:]]
+    return f"{processor} ({', '.join([format_count(int(match[2] or match[3]), 'core'), *gpus])})"
 
 
 def classify_speedup(low: Any, high: Any) -> str:

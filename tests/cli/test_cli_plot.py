@@ -19,8 +19,10 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
     output = json.loads(done.out)
     assert output["file"] == str(out)
     assert out.read_bytes().startswith(b"%PDF")
+    assert output["files"] == [str(out)]
     assert "machine AMD-Zen4" in output["place"]
-    assert "Ours 0.7" in output["caption"]
+    assert "AMD Zen 4 (2 cores)" in output["caption"]
+    assert any("Ours 0.7" in note for note in output["notes"])
     done = command("plot", RESULTS / "quickstart_zen4", *arguments, "--out", tmp_path / "speed.tex")
     assert done.code == 0
     assert done.out.startswith("table: ")
@@ -38,6 +40,10 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
         (["--figure", "speed", "--only", "liner"], "did you mean 'linear'"),
         (["--figure", "memory", "--label", "linear=full"], "two mechanisms have the name"),
         (["--figure", "speed", "--mode", "prefill"], "no row has mode prefill; the rows have"),
+        (["--figure", "speed", "--heads", "4,5"], "no row has heads 5; the rows have 4"),
+        (["--figure", "speed", "--seq-len", "7K"], "no row has seq-len 7168; the rows have"),
+        (["--figure", "speed", "--mode", "forwards"], "did you mean 'forward'"),
+        (["--figure", "ability"], "no data for --figure ability: no model was trained"),
         (["--figure", "speed", "--highlight", "gqa"], "unknown mechanism 'gqa'"),
         (["--figure", "speed", "--highlight", "full"], "drawn as the reference level, not as a line"),
         (["--figure", "speed", "--only", "full"], "--only names only mechanisms that are always shown: full"),
@@ -59,3 +65,33 @@ def test_foreign_files_are_not_overwritten(command: Command, tmp_path: Path) -> 
     assert done.code == 2
     assert "not written by efficient-attn" in done.err
     assert foreign.read_text() == "mine"
+
+
+def test_several_values_are_shown_side_by_side(command: Command, tmp_path: Path) -> None:
+    runs = (RESULTS / "promises_zen4", RESULTS / "promises_xeon")
+    out = tmp_path / "t.tex"
+    done = command("plot", *runs, "--figure", "speed", "--machine", "Zen 4", "--machine", "Emerald", "--out", out)
+    assert done.code == 0
+    assert "AMD Zen 4 (2 cores)" in out.read_text()
+    assert "Intel Emerald Rapids (2 cores)" in out.read_text()
+    modes = ("--mode", "forward,decode", "--causal", "--no-causal")
+    done = command("plot", runs[0], "--figure", "speed", *modes, "--out", out)
+    assert done.code == 0
+    assert "no data: mode decode, causal False" in done.out
+
+
+def test_a_picture_of_many_rows_has_several_files(command: Command, tmp_path: Path) -> None:
+    arguments = ("--figure", "error", "--causal", "--seq-len", "2K", "--out", tmp_path / "e.svg")
+    done = command("plot", RESULTS / "fidelity_long", *arguments)
+    assert done.code == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"e-{number}.svg" for number in range(1, len(names) + 1)]
+    assert len(names) > 1
+    assert f"figure: {tmp_path / 'e-1.svg'}" in done.out
+
+
+def test_the_former_name_of_the_error_figure(command: Command, tmp_path: Path) -> None:
+    done = command("plot", RESULTS / "linear_xeon", "--figure", "loss", "--out", tmp_path / "e.tex")
+    assert done.code == 0
+    assert "--figure loss is now --figure error" in done.err
+    assert (tmp_path / "e.tex").exists()

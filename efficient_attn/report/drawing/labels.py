@@ -23,12 +23,13 @@ LEADER_LENGTH, LEADER_START = 9.0, 4.5  # points: a label farther from its point
 
 
 class ChartFormat(NamedTuple):
-    """Width and text sizes of a chart, in points."""
+    """Width and text sizes of a chart, in points. aspect: its largest height over its width."""
 
     width: float
     text: float
     small: float
     title: float
+    aspect: float = 1.6
 
     @property
     def line_height(self) -> float:

@@ -21,7 +21,6 @@ from .panel_data import PanelData
 from .point_labels import LabelList, PointLabel, place_labels
 from .primitives import draw_frame, draw_lines, draw_values, style_frame
 
-MAX_ASPECT = 1.6  # height of a chart over its width; labels of more lines are shortened
 MAX_TRIALS = 4  # to find the height of a scatter plot
 LABEL_SHARE, ROW_LABEL_SHARE = 0.42, 0.46  # largest width of labels at the right, and of rows, over the chart's
 
@@ -33,7 +32,7 @@ def make_chart(panel: PanelData, form: ChartFormat, *, titled: bool = True, bold
     panel, geometry = plan.panel, plan.geometry
     chart = Chart(form, geometry.height)
     chart.write_head(title, panel.config_text)
-    draw_values(_draw_axes(chart, panel, geometry), panel, bold)
+    draw_values(draw_axes(chart, panel, geometry), panel, bold)
     if panel.is_dot_plot:
         for line, label, (_, y) in zip(panel.lines, plan.labels, locate_ends(panel, geometry), strict=True):
             chart.write_label(PADDING, y, label, bold=line.label in bold)
@@ -60,7 +59,7 @@ class _Plan(NamedTuple):
 def _plan(panel: PanelData, form: ChartFormat, head: float) -> _Plan:
     if panel.is_scatter_plot:
         return _plan_points(panel, form, head)
-    most, share = MAX_ASPECT * form.width, ROW_LABEL_SHARE if panel.is_dot_plot else LABEL_SHARE
+    most, share = form.aspect * form.width, ROW_LABEL_SHARE if panel.is_dot_plot else LABEL_SHARE
     labels = [lay_out_label(line, form, share * form.width, max_lines=4) for line in panel.lines]
     too_tall = arrange(panel, form, labels, head).height > most
     numbers = [""] * len(labels)
@@ -82,7 +81,7 @@ def _plan_points(
     places = place_labels(panel, form, arrange(panel, form, (), head, less=less))
     key = LabelList.of([i for i, place in enumerate(places) if place.number], panel, form)
     geometry = arrange(panel, form, (), head, key_height=key.height, less=less)
-    excess = geometry.height - MAX_ASPECT * form.width
+    excess = geometry.height - form.aspect * form.width
     if excess > 0 and trials > 1:
         return _plan_points(panel, form, head, less + excess, trials - 1)
     return _Plan(panel, geometry, (), places, key, [place.number for place in places])
@@ -91,7 +90,7 @@ def _plan_points(
 # -- axes ----------------------------------------------------------------------------------------------------------
 
 
-def _draw_axes(chart: Chart, panel: PanelData, geometry: ChartGeometry) -> Axes:
+def draw_axes(chart: Chart, panel: PanelData, geometry: ChartGeometry) -> Axes:
     """Draw the frame, the lane, and the names of both axes, levels and bands."""
     axes, plot, lane = chart.add_axes(geometry.plot), geometry.plot, geometry.lane
     draw_frame(axes, panel, chart.form.small)

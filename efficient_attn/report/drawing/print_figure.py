@@ -1,40 +1,88 @@
-"""Figures for papers: width of a column, text size of a paper, embeddable fonts, no title."""
+"""Figures for papers: width of a column, text size of a paper, embeddable fonts, no title, a limited height.
+
+A single panel is a chart as on pages. Several are small multiples: they share their axes, and one key below; in dot
+plots the rows, which continue on further pages if there are many.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
 
 from .figures import SETTINGS, FigureFormat, Panel, format_svg, save_figure
 from .labels import ChartFormat
 from .layout import make_chart
+from .small_multiples import MAX_ASPECT, Grid, draw_multiples, share_axes, split_pages
+from .style import FAINT, MARKERS, LineStyle, LineStyles
 from .svg_renderer import draw_svg
 
 MIN_WIDTH, MAX_WIDTH = 1.5, 20.0  # inches
-LARGE_TEXT_WIDTH = 4.5  # inches; wider figures have larger text
+WIDE_FROM = 4.5  # inches: wider figures span two columns, and have larger text
 DPI = 300
 # TrueType in PDFs: publishers reject Type 3 fonts, matplotlib's default
 PRINT_SETTINGS: Any = SETTINGS | {"pdf.fonttype": 42}
 
 
+def render_print_figure(
+    panels: Sequence[Panel],
+    form: FigureFormat,
+    *,
+    width: float,
+    bold: Collection[str] = (),
+    titles: Sequence[str] = (),
+    with_config: bool = True,
+) -> list[bytes]:
+    """Render the panels in this format; dot plots with many rows as several pages.
+
+    width: inches. bold: labels of highlighted lines. titles: of several panels. with_config: whether to draw the
+    configuration of the first panel, for captions that do not have it."""
+    drawn = [panel if with_config else replace(panel, config_text="") for panel in panels]
+    pages = []
+    with matplotlib.rc_context(PRINT_SETTINGS):
+        for figure in _make_figures(share_axes(drawn), choose_format(width), bold, titles):
+            if form == "svg":
+                pages.append(format_svg(*draw_svg(figure), panels[0].title, panels[0].config_text).encode())
+                continue
+            about = {"title": panels[0].title, "subject": panels[0].config_text}
+            options = {"facecolor": "white"} if form == "png" else {}
+            pages.append(save_figure(figure, form, dpi=DPI, **about, **options))
+    return pages
+
+
 def choose_format(width: float) -> ChartFormat:
     """Text sizes for a width in inches."""
-    text = 8.0 if width >= LARGE_TEXT_WIDTH else 7.2
-    return ChartFormat(72 * width, text, text - 0.5, text + 1.0)
+    text = 8.0 if width >= WIDE_FROM else 7.2
+    return ChartFormat(72 * width, text, text - 0.5, text + 1.0, MAX_ASPECT)
 
 
-def render_print_figure(
-    panel: Panel, form: FigureFormat, *, width: float, bold: Collection[str] = (), with_config: bool = True
-) -> bytes:
-    """Render the panel in this format. width: inches. bold: labels of highlighted lines. with_config: whether to draw
-    the configuration, for captions that do not have it."""
-    resolved = panel.resolve() if with_config else replace(panel.resolve(), config_text="")
-    with matplotlib.rc_context(PRINT_SETTINGS):
-        figure = make_chart(resolved, choose_format(width), titled=False, bold=bold)
-        if form == "svg":
-            return format_svg(*draw_svg(figure), panel.title, panel.config_text).encode()
-        options = {"facecolor": "white"} if form == "png" else {}
-        return save_figure(figure, form, dpi=DPI, title=panel.title, subject=panel.config_text, **options)
+def _make_figures(
+    panels: Sequence[Panel], form: ChartFormat, bold: Collection[str], titles: Sequence[str]
+) -> Iterator[Figure]:
+    if panels[0].is_dot_plot:
+        grid = Grid.of(panels, form, titles)
+        for page in split_pages(grid):
+            yield draw_multiples(Grid.of(page, form, titles, grid.left), bold)
+    elif len(panels) == 1:
+        yield make_chart(panels[0], form, titled=False, bold=bold)
+    else:
+        yield draw_multiples(Grid.of(panels, form, titles), bold)
+
+
+def grey_out(line_styles: LineStyles, bold: Collection[str]) -> dict[str, LineStyle]:
+    """Make all mechanisms grey except highlighted ones. Colors no longer distinguish them, so a marker that another
+    mechanism has is replaced by a free one, or else by a free combination of marker and fill."""
+    used: set[tuple[str, bool]] = set()
+    styles = {}
+    for label, style in sorted(line_styles.items(), key=lambda item: item[0] not in bold):
+        pairs = [(marker, hollow) for hollow in (style.hollow, not style.hollow) for marker in (style.marker, *MARKERS)]
+        markers = {marker for marker, _ in used}
+        free = [pair for pair in pairs if pair not in used]
+        marker, hollow = next((pair for pair in free if pair[0] not in markers), (free or pairs)[0])
+        used.add((marker, hollow))
+        colour = style.colour if label in bold else FAINT
+        styles[label] = style._replace(colour=colour, marker=marker, hollow=hollow)
+    return styles

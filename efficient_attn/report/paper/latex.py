@@ -1,13 +1,18 @@
-"""Format a table as LaTeX with booktabs, intervals in small print, and all names escaped."""
+"""Format a table as LaTeX with booktabs: one group of columns per configuration, notes below, and all names escaped."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ... import units
-from .paper_figures import PaperFigure, TableCell
+from .. import formatting
+from ..answers.decision_table import choose_lengths
+from ..drawing.print_figure import WIDE_FROM
+from .table_columns import TableCell, TableColumn
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -21,6 +26,7 @@ SPECIAL = {
     "`": r"\textasciigrave{}",
     "\u2013": "--",
     "\u2014": "---",
+    "\u2026": r"\ldots{}",
     "\u00b5": r"\textmu{}",
     "\u00b7": r"\textperiodcentered{}",
     "\u00d7": r"\texttimes{}",
@@ -30,43 +36,227 @@ SPECIAL = {
     "]": "{]}",
     **{letter: f"\\{letter}" for letter in "{}$&#_%"},
 }
-LAST_LATIN = "\u00ff"  # letters up to here are supported by every LaTeX
+UNSUPPORTED = "\u00d0\u00de\u00f0\u00fe"  # Latin-1 letters that LaTeX's default encoding lacks
+LAST_LATIN = "\u00ff"
+# mathematics in our own texts, after escaping: N^1.02, N^a, <=512 and 17.2x
+MATHEMATICS = (
+    (re.compile(r"\bN\\textasciicircum\{\}((?:\{-\})?[\d.]+|a\b)"), lambda m: f"$N^{{{m[1].replace('{-}', '-')}}}$"),
+    (re.compile(r"\\textless\{\}="), lambda m: r"$\le$"),
+    (re.compile(r"(?<=\d)x\b"), lambda m: r"$\times$"),
+)
+TEXT_SIZE, SMALL_SIZE = 9.0, 7.6  # points: \small, and \scriptsize, whose letters are wider
+NARROW_LETTERS, WIDE_LETTERS = " .,:;'|!()[]-ijlft", "mw%&#@+=<>\u00d7"
+CODE_POINT_WIDTH = 3.3  # of U+4E2D
+COLUMN_GAP, INTERVAL_GAP = 6.0, 2.0  # points between columns, and between a value and its interval
+LINE_HEIGHT, SMALL_LINE_HEIGHT, MAX_HEIGHT = 11.0, 9.0, 500.0  # points: of rows, and of all rows of a page
+WIDE_INCHES = 6.8  # width of a page's text
+MAX_NAME = 44  # letters of a mechanism's name
 
 
 def escape(text: str) -> str:
-    """Escape text for LaTeX; characters outside Latin-1 become their code points."""
+    """Escape text for LaTeX; characters that not every LaTeX supports become their code points."""
     return "".join(map(_escape_letter, " ".join(text.split())))
 
 
 def _escape_letter(letter: str) -> str:
     if letter in SPECIAL:
         return SPECIAL[letter]
-    if " " <= letter <= "\x7e" or (letter <= LAST_LATIN and unicodedata.category(letter)[0] == "L"):
-        return letter
-    return rf"\texttt{{U+{ord(letter):04X}}}"
+    is_latin = letter <= LAST_LATIN and unicodedata.category(letter)[0] == "L" and letter not in UNSUPPORTED
+    return letter if " " <= letter <= "\x7e" or is_latin else rf"\texttt{{U+{ord(letter):04X}}}"
 
 
-def format_table(
-    figure: PaperFigure, names: Mapping[str, str], label: str, bold: Collection[str], head: Sequence[str]
-) -> str:
-    """Format the whole table. head: comment lines above it. label: for ``\\ref``."""
-    columns = f"l{'r' * (len(figure.head) - 1)}"
-    lines = [f"% {_format_comment(line)}" for line in head]
-    lines += [r"\begin{table}", r"  \centering", r"  \small", f"  \\caption{{{escape(figure.caption)}}}"]
-    lines += [f"  \\label{{{label}}}", f"  \\begin{{tabular}}{{{columns}}}", r"    \toprule"]
-    lines += [f"    {' & '.join(map(escape, figure.head))} \\\\", r"    \midrule"]
-    for first, *rest in figure.body:
-        name = escape(names.get(first.text, first.text))
-        cells = [name, *map(_format_cell, rest)]
-        styled = [rf"\textbf{{{cell}}}" for cell in cells] if first.text in bold else cells
-        lines.append(f"    {' & '.join(styled)} \\\\")
-    lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
+def format_text(text: str) -> str:
+    """Escape our own text, and set its powers, signs and factors as mathematics."""
+    escaped = escape(text)
+    for pattern, replacement in MATHEMATICS:
+        escaped = pattern.sub(replacement, escaped)
+    return escaped
 
 
-def _format_cell(cell: TableCell) -> str:
-    text = escape(units.EMPTY if not cell.text else cell.text)
-    return text + (rf" {{\scriptsize ({escape(cell.interval)})}}" if cell.interval else "")
+@dataclass(frozen=True)
+class LatexTable:
+    """A table. groups: the lines of each configuration's title, and its columns. shared: columns after all groups.
+    name, bold: of the reference and highlighted labels. comments: lines above the table. notes: sentences below it.
+    stacked: whether intervals are below their values, and options below their names. rows: the labels of one of several
+    pages; otherwise all are shown.
+    """
+
+    groups: Sequence[tuple[Sequence[str], Sequence[TableColumn]]]
+    shared: Sequence[TableColumn]
+    caption: str
+    notes: Sequence[str]
+    name: str
+    comments: Sequence[str] = ()
+    bold: Collection[str] = ()
+    left_out: tuple[int, ...] = ()
+    stacked: bool = False
+    inches: float = WIDE_INCHES
+    rows: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[TableColumn]:
+        """All columns after the names."""
+        return [*(column for _, columns in self.groups for column in columns), *self.shared]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the rows."""
+        return list(self.rows or dict.fromkeys(label for column in self.columns for label in column.cells))
+
+    def describe_left_out(self) -> tuple[str, ...]:
+        """The lengths that are left out."""
+        lengths = formatting.join_words(map(units.short_length, self.left_out))
+        return (f"Left out for width: N = {lengths}.",) if self.left_out else ()
+
+    def estimate_width(self) -> float:
+        """The table's approximate width in points."""
+        names = (_split_label(label) for label in self.labels)
+        names_width = max((self._measure(name, options) for name, options in names), default=0.0)
+        width = names_width + sum(COLUMN_GAP + self._measure_column(column) for column in self.shared)
+        for title, columns in self.groups:
+            widest = max((_measure_text(line) * TEXT_SIZE for line in title), default=0.0)
+            width += max(COLUMN_GAP + widest, sum(COLUMN_GAP + self._measure_column(column) for column in columns))
+        return width
+
+    def _measure_column(self, column: TableColumn) -> float:
+        cells = column.cells.values()
+        text = max((cell.text for cell in cells), key=_measure_text)
+        intervals = [f"({cell.interval})" for cell in cells if cell.interval]
+        interval = max(intervals, key=_measure_text, default="")
+        return max(_measure_text(column.head) * TEXT_SIZE, self._measure(text, [interval] if interval else []))
+
+    def _measure(self, text: str, small: Sequence[str]) -> float:
+        if self.stacked:
+            return max(_measure_text(text) * TEXT_SIZE, *(_measure_text(line) * SMALL_SIZE for line in small), 0.0)
+        return _measure_text(text) * TEXT_SIZE + _measure_text(", ".join(small)) * SMALL_SIZE + INTERVAL_GAP
+
+
+def _measure_text(text: str) -> float:
+    """Approximate width of a text in LaTeX's default font, relative to its size."""
+    return sum(map(_measure_letter, text))
+
+
+def _measure_letter(letter: str) -> float:
+    if letter > LAST_LATIN and letter not in SPECIAL:
+        return CODE_POINT_WIDTH
+    return 0.33 if letter in NARROW_LETTERS else 0.8 if letter.isupper() or letter in WIDE_LETTERS else 0.53
+
+
+def fit_table(table: LatexTable, inches: float) -> list[LatexTable]:
+    """The pages of the most complete form of a table that fits: all lengths, the usual ones, or the longest; intervals
+    beside or below their values; this width, or that of a page."""
+    forms = [
+        replace(_drop_lengths(table, level), stacked=stacked, inches=width)
+        for width in (inches, max(inches, WIDE_INCHES))
+        for level in range(3)
+        for stacked in (False, True)
+    ]
+    form = next((form for form in forms if form.estimate_width() <= 72.27 * form.inches), forms[-1])
+    labels = form.labels
+    height = sum(LINE_HEIGHT + form.stacked * SMALL_LINE_HEIGHT * max(len(_split_label(x)[1]), 1) for x in labels)
+    pages = list(formatting.split_batches(labels, math.ceil(len(labels) / math.ceil(height / MAX_HEIGHT))))
+    if len(pages) == 1:
+        return [form]
+    return [
+        replace(form, rows=rows, name=f"{form.name}-{number}", caption=f"{form.caption[:-1]} (part {part}).")
+        for number, (part, rows) in enumerate(pages, 1)
+    ]
+
+
+def _drop_lengths(table: LatexTable, level: int) -> LatexTable:
+    """Keep all lengths (0), the usual ones and the longest (1), or the longest of each configuration (2)."""
+    groups, dropped = [], set[int]()
+    for title, columns in table.groups:
+        lengths = [column.length for column in columns if column.length is not None]
+        remaining = (
+            {*lengths} if not level or not lengths else {*choose_lengths(lengths)} if level == 1 else {max(lengths)}
+        )
+        dropped.update(set(lengths) - remaining)
+        groups.append((title, [column for column in columns if column.length is None or column.length in remaining]))
+    return replace(table, groups=groups, left_out=tuple(sorted(dropped)))
+
+
+def format_table(table: LatexTable) -> str:
+    """Format the whole table as LaTeX."""
+    environment = "table*" if table.inches >= WIDE_FROM else "table"
+    has_interval = [any(cell.interval for cell in column.cells.values()) for column in table.columns]
+    split = [has and not table.stacked for has in has_interval]  # into two columns, so that values are aligned
+    lines = [f"% {_format_comment(line)}" for line in table.comments]
+    lines += [
+        rf"\begin{{{environment}}}",
+        r"  \centering",
+        rf"  \caption{{{format_text(table.caption)}}}",
+        r"  \vspace{3pt}",
+    ]
+    lines += [rf"  \label{{{table.name}}}", r"  \small", r"  \setlength{\tabcolsep}{3pt}"]
+    columns = "".join(r"r@{\hspace{2pt}}l" if is_split else "r" for is_split in split)
+    lines += [rf"  \begin{{tabular}}{{@{{}}l{columns}@{{}}}}", r"    \toprule", *_format_heads(table, split)]
+    lines.append(r"    \midrule")
+    for number, label in enumerate(table.labels):
+        if number and table.stacked:
+            lines.append(r"    \addlinespace[2pt]")
+        lines += _format_row(table, label, split)
+    lines += [r"    \bottomrule", r"  \end{tabular}"]
+    if notes := (*table.notes, *table.describe_left_out()):
+        text = " ".join(map(format_text, notes))
+        lines.append(rf"  \par\smallskip\parbox{{{table.inches:.3g}in}}{{\footnotesize\raggedright {text}}}")
+    return "\n".join([*lines, rf"\end{{{environment}}}"]) + "\n"
+
+
+def _format_heads(table: LatexTable, split: Sequence[bool]) -> Iterable[str]:
+    """The row of configurations with its rules, if there are several, and the row of columns."""
+    widths = [1 + is_split for is_split in split]
+    if len(table.groups) > 1:
+        cells, rules, first, column = [""], [], 2, 0
+        for title, columns in table.groups:
+            span = sum(widths[column : column + len(columns)])
+            stack = r"\\".join(map(format_text, title))
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{\shortstack{{{stack}}}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + span - 1}}}")
+            first, column = first + span, column + len(columns)
+        yield _join_cells([*cells, *[""] * sum(widths[column:])])
+        yield f"    {' '.join(rules)}"
+    heads = [
+        rf"\multicolumn{{2}}{{c}}{{{format_text(column.head)}}}" if is_split else format_text(column.head)
+        for column, is_split in zip(table.columns, split, strict=True)
+    ]
+    yield _join_cells(["Mechanism", *heads])
+
+
+def _format_row(table: LatexTable, label: str, split: Sequence[bool]) -> Iterable[str]:
+    """The row of a mechanism; in a stacked table with a second line of options and intervals."""
+    name, options = _split_label(label)
+    cells = [column.cells.get(label, TableCell("")) for column in table.columns]
+    texts = [escape(name), *(format_text(cell.text or units.EMPTY) for cell in cells)]
+    texts = [rf"\textbf{{{text}}}" for text in texts] if label in table.bold else texts
+    intervals = [_make_small(f"({cell.interval})") if cell.interval else "" for cell in cells]
+    if not table.stacked:
+        pairs = zip(texts[1:], intervals, split, strict=True)
+        values = [f"{value} & {interval}" if is_split else value for value, interval, is_split in pairs]
+        texts[0] += f" {_make_small(', '.join(options))}" if options else ""
+        yield _join_cells([texts[0], *values])
+        return
+    yield _join_cells(texts)
+    for number in range(max(len(options), any(intervals))):
+        small = _make_small(options[number]) if number < len(options) else ""
+        yield _join_cells([small, *(intervals if number == 0 else [""] * len(cells))])
+
+
+def _join_cells(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _make_small(text: str) -> str:
+    return rf"{{\scriptsize {escape(text)}}}" if text else ""
+
+
+def _split_label(label: str) -> tuple[str, list[str]]:
+    """A mechanism's name and its options, which are set smaller; all shortened."""
+    name, *options = label.split(":")
+    if "|" in label or not all("=" in option for option in options):
+        name, options = label, []
+    name, *options = (text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}\u2026" for text in (name, *options))
+    return name, options
 
 
 def _format_comment(text: str) -> str:

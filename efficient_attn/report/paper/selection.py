@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 from ... import units
 from ...errors import UsageError, make_unknown_error
@@ -17,15 +18,18 @@ from ..answers.requirements import MODES
 from ..gather import Frame
 
 FILTERS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline")
-FILTERS += ("mode", "causal", "inputs")
+FILTERS += ("mode", "causal", "inputs", "task", "seq_len")
+MAX_PANELS = 4  # configurations of a figure
+HIDDEN_PARTS = ("suite", "part", "baseline")  # of a configuration, named only to distinguish it
+Filters: TypeAlias = Mapping[str, Sequence[Any]]  # accepted values by column
 
 
 @dataclass(frozen=True)
 class PlotRows:
     """Comparable rows of one configuration, and its decision table, if any.
 
-    config: the columns of a setting and ``causal``, with ``mode`` for timed rows, and ``inputs`` and ``seq_len`` for
-    rows of fidelity.
+    config: the columns of a setting and ``causal``, with ``mode`` for timed rows, ``inputs`` and ``seq_len`` for rows
+    of fidelity, ``task`` and ``seq_len`` for trained models, and ``seq_len`` for one of several lengths.
     """
 
     config: Mapping[str, Any]
@@ -39,44 +43,85 @@ class PlotRows:
         return self.decision_table.decisions if self.decision_table else ()
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths of its table."""
-        return self.decision_table.lengths if self.decision_table else ()
-
-    @property
     def baseline_labels(self) -> frozenset[str]:
         """The labels of the baseline, which figures of time and memory always show; empty for fidelity."""
         is_baseline = self.rows["is_baseline"].astype(bool) & bool(self.baseline)
         return frozenset(self.rows.loc[is_baseline, "label"])
+
+    def rename(self, names: Mapping[str, str]) -> PlotRows:
+        """A copy in which mechanisms have these names."""
+
+        def name(label: str) -> str:
+            return names.get(label, label)
+
+        table = self.decision_table
+        if table is not None:
+            decisions = tuple(replace(decision, label=name(decision.label)) for decision in table.decisions)
+            table = replace(table, baseline=name(table.baseline), decisions=decisions)
+        rows = self.rows.assign(label=[name(label) for label in self.rows["label"]])
+        return PlotRows(self.config, rows, name(self.baseline), table)
 
     def format_mode(self) -> str:
         """Mode and direction: ``forward, causal``; decoding is always causal."""
         mode, causal = self.config.get("mode"), self.config.get("causal")
         return formatting.format_slice(mode, None if mode == "decode" else causal)
 
+    def format_parts(self) -> dict[str, str]:
+        """The configuration as texts by column: ``forward, causal``, ``cpu``, .., ``AMD Zen 4 (2 cores)``."""
+        get, parts = self.config.get, formatting.format_setting_parts(dict(self.config), {})
+        parts |= {"machine": formatting.shorten_machine(get("machine"))} if "machine" in parts else {}
+        mode = self.format_mode() if get("mode") else formatting.format_direction(get("causal"))
+        model = get("model") or formatting.name_model(get("inputs"))
+        length = f"N = {self.config['seq_len']:,}" if get("seq_len") else ""
+        first = {"task": get("task"), "part": get("part"), "model": model, "seq_len": length, "mode": mode}
+        baseline = f"compared with {self.baseline}" if self.baseline else ""
+        texts = first | parts | {"baseline": baseline}
+        return {name: str(text) for name, text in texts.items() if units.is_present(text) and text}
+
     def format_config(self) -> str:
         """``forward, causal, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
-        get, inputs_text = self.config.get, ""
-        if "inputs" in self.config:
-            inputs_text = formatting.format_inputs(get("inputs"), get("causal"), get("seq_len"))
-        parts = (inputs_text or self.format_mode(), formatting.format_config(dict(self.config), {}))
-        return ", ".join(filter(None, parts))
+        parts = self.format_parts()
+        parts |= {"machine": f"machine {self.config['machine']}"} if "machine" in parts else {}
+        return ", ".join(text for name, text in parts.items() if name not in HIDDEN_PARTS)
 
 
-def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
-    """Return the rows with these values. Raises `UsageError` if there are none, listing the existing values."""
-    for column, value in filters.items():
-        values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.is_present(cell)]
-        matching = [cell for cell in values if (str(value) in str(cell) if column == "machine" else cell == value)]
-        if not matching:
-            valid_values = formatting.join_words(map(str, values)) or "none"
-            raise UsageError(f"plot: no row has {column.replace('_', '-')} {value}; the rows have {valid_values}")
-        rows = rows[rows[column].isin(matching)]
+def describe_configurations(chosen: Sequence[PlotRows]) -> tuple[str, list[list[str]]]:
+    """What all configurations have in common, and for each one the parts that distinguish it."""
+    parts = [plot_rows.format_parts() for plot_rows in chosen]
+    if len({text.get("machine") for text in parts}) < len({str(plot_rows.config["machine"]) for plot_rows in chosen}):
+        parts = [x | {"machine": str(plot_rows.config["machine"])} for x, plot_rows in zip(parts, chosen, strict=True)]
+    names = list(dict.fromkeys(name for texts in parts for name in texts))
+    varying = [name for name in names if len({texts.get(name) for texts in parts}) > 1]
+    for hidden in HIDDEN_PARTS:
+        rest = [name for name in varying if name != hidden]
+        varying = rest if len({tuple(map(texts.get, rest)) for texts in parts}) == len(parts) else varying
+    titles = [[texts[name] for name in varying if name in texts] for texts in parts]
+    return ", ".join(text for name, text in parts[0].items() if name not in (*HIDDEN_PARTS, *varying)), titles
+
+
+def filter_rows(rows: Frame, filters: Filters) -> Frame:
+    """Return the rows with these values. Raises `UsageError` for a value without rows, listing the existing values."""
+    for column, values in filters.items():
+        cells = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.is_present(cell)]
+        for value in values:
+            if not any(_is_value(column, value, cell) for cell in cells):
+                existing = formatting.join_words(f"{x:.0f}" if isinstance(x, float) else str(x) for x in sorted(cells))
+                option = column.replace("_", "-")
+                raise UsageError(f"plot: no row has {option} {value}; the rows have {existing or 'none'}")
+        rows = rows[rows[column].isin([x for x in cells if any(_is_value(column, value, x) for value in values)])]
     return rows
 
 
-def list_timed_rows(rows: Frame) -> list[PlotRows]:
+def _is_value(column: str, value: Any, cell: Any) -> bool:
+    """Whether a cell is the value; of machines, a part of the name or of the short name is sufficient."""
+    if column != "machine":
+        return bool(cell == value)
+    return str(value) in str(cell) or str(value) in formatting.shorten_machine(cell)
+
+
+def list_timed_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
     """Return all timed configurations. rows: with labels and errors."""
+    rows = filter_rows(rows, filters)
     tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
     return [
         PlotRows(config, curve_rows, baseline, tables.get(select.make_config_key(config)))
@@ -84,9 +129,9 @@ def list_timed_rows(rows: Frame) -> list[PlotRows]:
     ]
 
 
-def list_compared_rows(rows: Frame) -> list[PlotRows]:
+def list_compared_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
     """Return all configurations at which outputs were compared with exact attention."""
-    plot_rows = []
+    rows, plot_rows = filter_rows(rows, filters), []
     for setting in select.split_settings(select.filter_fidelity(select.filter_task(rows, "fidelity"))):
         for piece in select.slice_fidelity(setting.rows):
             inputs_config = {"inputs": piece.inputs, "causal": piece.causal, "seq_len": piece.length}
@@ -94,28 +139,69 @@ def list_compared_rows(rows: Frame) -> list[PlotRows]:
     return plot_rows
 
 
+class Choice(NamedTuple):
+    """The configurations to show, the others, and combinations of the filters' values without data."""
+
+    chosen: list[PlotRows]
+    others: list[PlotRows]
+    missing: list[str]
+
+
 def choose_plot_rows(
-    candidates: Iterable[PlotRows], count: Callable[[PlotRows], int], figure: str
-) -> tuple[PlotRows, list[PlotRows]]:
-    """Choose the configuration with most mechanisms, preferably of forward calls; return it and the others."""
-    usable = [plot_rows for plot_rows in candidates if count(plot_rows)]
+    candidates: Iterable[PlotRows],
+    count: Callable[[PlotRows], int],
+    figure: str,
+    filters: Filters,
+    shared: Collection[str] = (),
+) -> Choice:
+    """Choose a configuration for each combination of the filters' values, at most `MAX_PANELS`. shared: columns of
+    which a figure shows all values, as far as there is room.
+
+    The first is the one with most mechanisms, preferably of forward calls; each further one agrees with it in most
+    columns. Raises `UsageError` without data, and for too many combinations.
+    """
+    candidates = [plot_rows for plot_rows in candidates if count(plot_rows)]
+    usable = sorted(candidates, key=lambda x: _rank(x, count(x)))
     if not usable:
         raise UsageError(f"plot: no data for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
+    listed = {name: values for name, values in filters.items() if len(values) > 1 and name in usable[0].config}
+    chosen: list[PlotRows] = []
+    missing: list[str] = []
+    for values in itertools.product(*listed.values()):
+        wanted = dict(zip(listed, values, strict=True))
+        matching = [x for x in usable if all(_is_value(name, v, x.config.get(name)) for name, v in wanted.items())]
+        nearest = min(matching, key=lambda x: _count_differences(x, chosen[0] if chosen else x), default=None)
+        if nearest is None:
+            missing.append(", ".join(f"{name.replace('_', '-')} {value}" for name, value in wanted.items()))
+        elif not any(nearest is other for other in chosen):
+            chosen.append(nearest)
+    if shared:
+        siblings = [x for x in candidates if _count_differences(x, chosen[0], set(FILTERS).difference(shared)) == 0]
+        chosen = siblings[:MAX_PANELS]
+    if len(chosen) > MAX_PANELS:
+        options = formatting.join_words(f"--{name.replace('_', '-')}" for name in listed)
+        raise UsageError(
+            f"plot: {len(chosen)} configurations; a figure shows at most {MAX_PANELS}: give fewer values of {options}"
+        )
+    return Choice(chosen, [x for x in usable if not any(x is other for other in chosen)], missing)
 
-    def rank(plot_rows: PlotRows) -> tuple[int, int, float]:
-        mode = plot_rows.config.get("mode")
-        return MODES.index(mode) if mode in MODES else 0, -count(plot_rows), -float(plot_rows.rows["seq_len"].max())
 
-    first, *alternatives = sorted(usable, key=rank)
-    return first, alternatives
+def _rank(plot_rows: PlotRows, count: int) -> tuple[int, int, float]:
+    mode = plot_rows.config.get("mode")
+    return MODES.index(mode) if mode in MODES else 0, -count, -float(plot_rows.rows["seq_len"].max())
+
+
+def _count_differences(plot_rows: PlotRows, other: PlotRows, columns: Iterable[str] = FILTERS) -> int:
+    return sum(str(plot_rows.config.get(name)) != str(other.config.get(name)) for name in columns)
 
 
 MISSING_DATA_HINTS = {
     "speed": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
-    "crossover": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
+    "crossover": "no speedup over a baseline has an interval; run a suite that has a baseline, such as quickstart",
     "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well",
     "memory": "peak memory was not measured; add it to what the suite measures",
-    "loss": "no output was compared with exact attention; run a suite with the task fidelity",
+    "error": "no output was compared with exact attention; run a suite with the task fidelity",
+    "ability": "no model was trained or tested with a mechanism; run a suite such as accuracy, vision or retrieval",
 }
 
 
@@ -147,7 +233,7 @@ def _matches_name(label: str, text: str) -> bool:
 
 def choose_labels(
     ranked: Sequence[str],
-    max_lines: int,
+    max_lines: int | None,
     *,
     only: Sequence[str] = (),
     highlight: Sequence[str] = (),
@@ -155,8 +241,9 @@ def choose_labels(
 ) -> tuple[list[str], list[str]]:
     """Return the labels to show and those left out, both as ranked. only, highlight: specs or names.
 
-    Without ``only``, the highlighted ones are shown, and the first others up to max_lines. baseline_labels are always
-    shown, so that naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
+    Without ``only``, the highlighted ones are shown, and the first others up to max_lines (None: all).
+    baseline_labels are always shown, so that naming them has no effect. Raises `UsageError` for more than max_lines,
+    and for none.
     """
     valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
     requested = {label for text in only for label in find_labels(text, valid_labels)}
@@ -164,6 +251,8 @@ def choose_labels(
         raise UsageError(
             f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
+    if max_lines is None:
+        max_lines = len(ranked)
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
     highlightable = requested.union(baseline_labels) if requested else valid_labels

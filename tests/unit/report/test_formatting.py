@@ -83,3 +83,19 @@ def test_long_sentences_count_omitted_variants() -> None:
 )
 def test_a_setting_describes_rows_that_are_not_full(fill: str | None, suffix: str) -> None:
     assert formatting.format_setting({"device": "cpu", "fill": fill}, {}) == f"cpu{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "short"),
+    [
+        ("AMD-Zen4-2c-24GiB#5d0574", "AMD Zen 4 (2 cores)"),
+        ("Intel-EmeraldRapids-1c-24GiB#1bcbb1", "Intel Emerald Rapids (1 core)"),
+        ("AMD-family-25-model-1-2c-unknown#abcdef", "AMD family 25 model 1 (2 cores)"),
+        ("AMD-Zen3-8c-8GiB-+NVIDIA_H100-+NVIDIA_A100#aaaaaa", "AMD Zen 3 (8 cores, NVIDIA H100, NVIDIA A100)"),
+        ("AMD-EPYC-x2-24GiB", "AMD EPYC (2 cores)"),
+        ("M2-x8", "M2-x8"),
+        ("my_machine&co", "my_machine&co"),
+    ],
+)
+def test_machines_have_short_names(machine: str, short: str) -> None:
+    assert formatting.shorten_machine(machine) == short

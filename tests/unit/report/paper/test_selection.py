@@ -84,30 +84,90 @@ def test_invalid_label_options_are_errors(given: str, says: str) -> None:
         selection.read_labels([given], LABELS)
 
 
+def count_decisions(plot_rows: selection.PlotRows) -> int:
+    return len(plot_rows.decisions)
+
+
 def test_forward_is_preferred_then_most_mechanisms(rows: gather.Frame) -> None:
-    places = selection.list_timed_rows(rows)
-    first, others = selection.choose_plot_rows(
-        places, lambda plot_rows: len(plot_rows.decision_table.decisions) if plot_rows.decision_table else 0, "speed"
-    )
+    places = selection.list_timed_rows(rows, {})
+    (first,), others, missing = selection.choose_plot_rows(places, count_decisions, "speed", {})
     assert (first.config["mode"], first.config["causal"]) == ("forward", False)
     assert [(one.config["mode"], one.config["causal"]) for one in others] == [
         ("forward", True),
         ("decode", True),
     ]
+    assert not missing
     assert first.format_config().startswith(
         "forward, bidirectional, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine "
     )
-    (judged,) = selection.list_compared_rows(rows)
+    (judged,) = selection.list_compared_rows(rows, {})
     assert judged.format_config().startswith("MiniLM, N = 256, bidirectional, cpu")
     with pytest.raises(UsageError, match="no data for --figure memory: peak memory was not measured"):
-        selection.choose_plot_rows(places, lambda plot_rows: 0, "memory")
+        selection.choose_plot_rows(places, lambda plot_rows: 0, "memory", {})
+
+
+def test_each_combination_of_values_is_a_configuration_and_missing_ones_are_reported(rows: gather.Frame) -> None:
+    places = selection.list_timed_rows(rows, {})
+    filters = {"mode": ("decode", "forward"), "causal": (True, False), "heads": (4,)}
+    chosen, others, missing = selection.choose_plot_rows(places, count_decisions, "speed", filters)
+    assert [(x.config["mode"], x.config["causal"]) for x in chosen] == [
+        ("decode", True),
+        ("forward", True),
+        ("forward", False),
+    ]
+    assert not others
+    assert missing == ["mode decode, causal False"]
+    common, titles = selection.describe_configurations(chosen)
+    assert common == "cpu, float32, 1 thread, batch 1, Xeon (2 cores)"
+    assert titles == [
+        ["decode", "8 heads of size 64"],
+        ["forward, causal", "4 heads of size 64"],
+        ["forward, bidirectional", "4 heads of size 64"],
+    ]
+
+
+def test_a_further_configuration_agrees_with_the_first_in_most_columns(tmp_path: Path) -> None:
+    records = [
+        *runs.speed(),
+        *runs.speed(batch=4, heads=8, dtype="bfloat16"),
+        *runs.speed(heads=8, causal=True, batch=2),
+    ]
+    records += [*runs.speed(heads=8, threads=2)]
+    run = runs.write_run(tmp_path / "run", records)
+    labeled = approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+    places = selection.list_timed_rows(labeled, {})
+    chosen, others, _ = selection.choose_plot_rows(places, count_decisions, "speed", {"heads": (4, 8)})
+    assert [(x.config["heads"], x.config["threads"], x.config["batch"]) for x in chosen] == [(4, 1, 1), (8, 2, 1)]
+    assert len(others) == 2
+
+
+def test_more_than_four_configurations_are_an_error(tmp_path: Path) -> None:
+    records = [record for heads in (1, 2, 3, 4, 5) for record in runs.speed(heads=heads)]
+    run = runs.write_run(tmp_path / "run", records)
+    labeled = approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+    places = selection.list_timed_rows(labeled, {})
+    with pytest.raises(UsageError, match="5 configurations; a figure shows at most 4: give fewer values of --heads"):
+        selection.choose_plot_rows(places, count_decisions, "speed", {"heads": (1, 2, 3, 4, 5)})
+
+
+def test_machines_with_the_same_short_name_keep_their_full_names(tmp_path: Path) -> None:
+    names = ("AMD-Zen4-2c-24GiB#5d0574", "AMD-Zen4-2c-48GiB#abcdef")
+    run = runs.write_run(tmp_path / "run", [record for name in names for record in runs.speed(machine=name)])
+    labeled = approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+    filters = {"machine": ("24GiB", "48GiB")}
+    places = selection.list_timed_rows(labeled, {})
+    chosen, _, _ = selection.choose_plot_rows(places, count_decisions, "speed", filters)
+    assert selection.describe_configurations(chosen)[1] == [[name] for name in names]
 
 
 def test_rows_are_filtered_by_values(rows: gather.Frame) -> None:
-    selected = selection.filter_rows(rows, {"mode": "forward", "causal": True, "machine": "Xeon"})
+    selected = selection.filter_rows(rows, {"mode": ("forward",), "causal": (True,), "machine": ("Xeon (2",)})
     assert set(selected["causal"]) == {True}
     assert set(selected["mode"]) == {"forward"}
+    assert set(selection.filter_rows(rows, {"mode": ("forward", "decode")})["mode"]) == {"forward", "decode"}
     with pytest.raises(UsageError, match="no row has dtype bfloat16; the rows have float32"):
-        selection.filter_rows(rows, {"dtype": "bfloat16"})
+        selection.filter_rows(rows, {"dtype": ("float32", "bfloat16")})
+    with pytest.raises(UsageError, match="no row has seq-len 7; the rows have 256, 512, 1024, 2048"):
+        selection.filter_rows(rows, {"seq_len": (7,)})
     with pytest.raises(UsageError, match="no row has mode train"):
-        selection.filter_rows(rows, {"mode": "train"})
+        selection.filter_rows(rows, {"mode": ("train",)})

@@ -1,0 +1,122 @@
+"""Ability figure: scores of trained models on tasks, one row per mechanism and one panel per task and length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ... import units
+from ...results.stats import Estimate
+from ...units import Unit
+from .. import formatting, select
+from ..drawing.figures import make_dot_plot
+from ..drawing.panel_data import make_point
+from ..drawing.style import LineStyles
+from ..gather import Frame
+from ..sections.trained_scores import filter_trained, list_tests
+from . import selection
+from .selection import Filters, PlotRows
+from .table_columns import PaperFigure, TableCell, TableColumn, make_estimate_cell
+
+AT_CHANCE_TEXT, CHANCE_NAME = "at chance", "chance"
+TRAINED_CAPTION = "Test scores of models trained from scratch with each mechanism, mean and 95% interval over seeds"
+RETRIEVAL_CAPTION = (
+    "Retrieval accuracy of {} with each mechanism in place of its attention, with 95% intervals over questions"
+)
+
+
+class _Scores(NamedTuple):
+    """Scores of one test by label, best first. at_chance: labels that are not significantly better than a guess."""
+
+    caption: str
+    metric: str
+    unit: Unit
+    by_label: Mapping[str, Estimate]
+    chance: float | None
+    at_chance: frozenset[str]
+
+
+def list_tested_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
+    """The rows of each test: a task that models were trained on, or a kind of needle to retrieve, at a length."""
+    tested = filter_trained(rows)
+    if "retrieval.needles" in rows:
+        retrieved = rows[rows["retrieval.needles"].notna() & (rows["status"] == "ok")]
+        tested = select.pd.concat([tested, retrieved.assign(task=retrieved["retrieval.needles"])])
+    tests = []
+    # the setting's batch is that of timed calls
+    for setting in select.split_settings(selection.filter_rows(tested.assign(batch=None), filters)):
+        inputs = setting.rows["inputs"].where(setting.rows["mode"].isna(), None)
+        for (task, part, n, model), part_rows in setting.rows.groupby(
+            ["task", "part", "seq_len", inputs.str.rpartition(":")[0]], dropna=False, sort=False
+        ):
+            name = formatting.name_model(model)
+            tests.append(
+                PlotRows(setting.key | {"task": task, "part": part, "seq_len": int(n), "model": name}, part_rows)
+            )
+    return tests
+
+
+def rank_by_score(plot_rows: PlotRows) -> list[str]:
+    """Labels by score, best first."""
+    return list(_read_scores(plot_rows).by_label)
+
+
+def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
+    """A row per mechanism with its score and interval; a line at the score of a guess."""
+    scores = _read_scores(plot_rows)
+    score_by_label = {label: scores.by_label[label] for label in labels if label in scores.by_label}
+    format_value, scale = (units.percent, 100) if scores.unit == "share" else (units.number, 1)
+    cells = {} if scores.chance is None else {CHANCE_NAME: TableCell(format_value(scores.chance))}
+    for label, score in score_by_label.items():
+        guess = label in scores.at_chance
+        cells[label] = TableCell(AT_CHANCE_TEXT) if guess else make_estimate_cell(score, format_value, scale)
+    lines = [
+        make_point(label, line_styles[label], score, Estimate(float(y)), cells[label].text)
+        for y, (label, score) in enumerate(reversed(score_by_label.items()))
+    ]
+    limits = {"ticks": {-0.08: "", 0.0: "0", 0.5: "50", 1.0: "100", 1.08: ""}} if scores.unit == "share" else {}
+    panel = make_dot_plot(
+        lines,
+        scores.unit,
+        title=f"Scores: {plot_rows.config['task']}",
+        caption="",
+        alt=f"Scores of {formatting.join_words(score_by_label)}.",
+        xlabel=f"{scores.metric} (%)" if scores.unit == "share" else scores.metric,
+        log_x=False,
+        level_x=scores.chance,
+        **limits,
+    )
+    notes = (
+        ("At chance: not significantly better than a guess.",) if scores.at_chance.intersection(score_by_label) else ()
+    )
+    return PaperFigure(
+        panel, (TableColumn(scores.metric.capitalize(), cells),), scores.caption, notes, ("Vertical line: chance.",)
+    )
+
+
+def _read_scores(plot_rows: PlotRows) -> _Scores:
+    if plot_rows.config["model"]:
+        return _read_retrieval(plot_rows)
+    (test,) = list_tests(plot_rows.rows)
+    results = test.list_best_first()
+    metric = f"{test.metric} (lower is better)" if test.in_bits else test.metric or "score"
+    return _Scores(
+        TRAINED_CAPTION,
+        metric,
+        test.unit,
+        {result.label: result.score for result in results if result.score is not None},
+        test.computed_scores.get("chance"),
+        frozenset(result.label for result in results if result.at_chance),
+    )
+
+
+def _read_retrieval(plot_rows: PlotRows) -> _Scores:
+    rows = plot_rows.rows.drop_duplicates("label", keep="last").sort_values("accuracy", ascending=False, kind="stable")
+    ends = zip(*(rows[f"retrieval.accuracy{end}"] for end in ("_low", "_high")), strict=True)
+    scores = {
+        label: Estimate(value, low, high)
+        for label, value, (low, high) in zip(rows["label"], rows["accuracy"], ends, strict=True)
+    }
+    chance = float(rows["retrieval.chance"].iloc[0])
+    at_chance = frozenset(label for label, score in scores.items() if score.ends[0] <= chance)
+    return _Scores(RETRIEVAL_CAPTION.format(plot_rows.config["model"]), "accuracy", "share", scores, chance, at_chance)
