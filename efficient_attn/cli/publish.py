@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     """Options of ``efficient-attn publish``."""
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
     verb.add_argument("--site", type=values.path, default=SITE, metavar="DIR", help="output folder (results/site)")
+    verb.add_argument(
+        "--docs",
+        default="",
+        metavar="ADDRESS",
+        help="link to documentation: an address, or a path relative to the site",
+    )
 
 
 def publish(args: Namespace) -> int:
@@ -32,7 +39,8 @@ def publish(args: Namespace) -> int:
     from ..registry import names
     from ..report.site.build import publish as write
 
-    site = write(runs, args.site, details={name: _describe_mechanism(name) for name in names()})
+    details = {name: _describe_mechanism(name) for name in names()}
+    site = write(runs, args.site, details=details, docs=args.docs, task_sentences=_describe_tasks())
     data = {"site": str(site.site), "runs": site.runs, "pages": site.pages, "bytes": site.size}
     counts = f"{site.runs} runs, {site.pages} pages, {site.size / 1e6:.2f} MB"
     return print_result(args, data, [f"site: {site.site / 'index.html'}", counts])
@@ -60,4 +68,20 @@ def _describe_mechanism(name: str) -> MechanismDetails:
         backends=tuple(mechanism.backends),
         summary=" ".join(mechanism.doc.partition("\n\n")[0].split()),
         patterns=tuple(PatternDrawing(g.direction, g.geometry.n, format_kept_share(g), g.shares) for g in grids),
+        causal=mechanism.traits.causal,
+        cross=mechanism.traits.cross,
+        parameters=mechanism.parameters,
     )
+
+
+def _describe_tasks() -> dict[str, str]:
+    """What each task measures: the first paragraph of its file, without the name before the colon."""
+    from ..bench.task_registry import find_task, list_tasks
+    from ..tasks import TABLE
+
+    sentences = {}
+    for name, target in list_tasks(TABLE).items():
+        doc = sys.modules[find_task(target).source.__module__].__doc__ or ""
+        title, _, text = " ".join(doc.partition("\n\n")[0].split()).partition(": ")
+        sentences[name] = f"{text[:1].upper()}{text[1:]}" if text else title
+    return sentences

@@ -13,7 +13,6 @@ from . import formatting, select
 from .comparable_quality import (
     ROUNDING_ERROR,
     MeasuredQuality,
-    QualityChoice,
     QualityConditions,
     QualityFigure,
     QualitySet,
@@ -120,38 +119,21 @@ def find_refusal(spec: str, kv_heads: int | None, not_applicable: Mapping[str, s
     return ""
 
 
-def judge_error(variant: str, kv_heads: int | None, choice: QualityChoice) -> tuple[float | None, str]:
-    """Error of a mechanism for an answer, None if it is not verified at the answer's length, and its description."""
-    spec = canonicalise_spec(variant)
-    if is_exact({"variant": variant}):
-        return 0.0, EXACT_TEXT
-    if choice.chosen is None or choice.find(spec) is None:
-        reason = find_refusal(spec, kv_heads, choice.measured.not_applicable)
-        return None, f"error not applicable: {reason}" if reason else f"error {choice.describe_unverified(spec)}"
-    cells = dict(zip(ERROR_COLUMNS, _make_cells(choice.chosen, spec), strict=True))
-    text = describe_error({"variant": variant, **cells}, with_conditions=True)
-    if choice.verifies(exact=cells["error"] < ROUNDING_ERROR):
-        return cells["error"], text
-    return None, f"{text}; not verified at {choice.length:,}"
-
-
-def describe_error(row: Mapping[str, Any], *, with_conditions: bool = False) -> str:
-    """Approximation error of a row's spec: ``relative error 0.08``, ``as far from exact attention as the mean of v``;
-    ``with_conditions`` also those under which it was measured, in brackets."""
+def describe_error(row: Mapping[str, Any]) -> str:
+    """Approximation error of a row: ``relative error 0.08``, ``as far from exact attention as the mean of v``."""
     error: Any = row["error"]
     null: Any = row["error_of_mean"]
     if not units.is_present(error):
         return EXACT_TEXT if is_exact(row) else f"error {NOT_MEASURED_TEXT}"
-    conditions = f" ({describe_conditions(row)})" if with_conditions else ""
     if error < ROUNDING_ERROR:
-        return f"exact up to rounding{conditions}"
+        return "exact up to rounding"
     has_null = units.is_present(null) and null > 0
     share, predictor = (error / null, "the mean of v") if has_null else (error, "zeros")
     if share < NULL_ERROR_RANGE[0]:
-        return f"relative error {units.number(error)}{conditions}"
+        return f"relative error {units.number(error)}"
     if share <= NULL_ERROR_RANGE[1]:
-        return f"as far from exact attention as {predictor}{conditions}"
-    return f"farther from exact attention than {predictor}{conditions}"
+        return f"as far from exact attention as {predictor}"
+    return f"farther from exact attention than {predictor}"
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:

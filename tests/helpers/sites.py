@@ -42,7 +42,7 @@ def line_style(text: str) -> ParsedPage:
 
 
 def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[str], list[str]]:
-    """The pages that can be reached from the first one, and the broken links."""
+    """The pages that can be reached from the first one, and the broken links. An anchor with "=" is a page's state."""
     reached, todo, broken = {start}, [start], []
     while todo:
         name = todo.pop()
@@ -52,7 +52,10 @@ def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[s
             if link.startswith(("data:", "https://")):
                 continue
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), to)) if to else name
-            if target not in files or (anchor and anchor not in line_style(files[target].decode()).ids):
+            is_state = "=" in anchor
+            if target not in files or (
+                anchor and not is_state and anchor not in line_style(files[target].decode()).ids
+            ):
                 broken.append(f"{name}: {link}")
             elif target not in reached:
                 reached.add(target)

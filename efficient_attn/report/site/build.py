@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from ...errors import UsageError
 from ...instruments.garbage import garbage_collection_disabled
 from ..claims.verdicts import ClaimVerdict
 from . import run_pages, site_folder, site_index
@@ -26,16 +28,24 @@ class PublishedSite:
 
 
 def publish(
-    paths: Sequence[Path], site: Path, *, details: Mapping[str, MechanismDetails] | None = None
+    paths: Sequence[Path],
+    site: Path,
+    *,
+    details: Mapping[str, MechanismDetails] | None = None,
+    docs: str = "",
+    task_sentences: Mapping[str, str] | None = None,
 ) -> PublishedSite:
     """Build a site of these runs, replacing an earlier site.
 
-    details: details of mechanisms, by name. Raises `UsageError`, before anything is written, for a folder without a run
-    and for a site folder with other files.
+    details: details of mechanisms, by name. docs: address of the documentation, absolute or relative to the site.
+    task_sentences: what each task measures. Raises `UsageError`, before anything is written, for a folder without a
+    run, a site folder with other files, and an invalid address.
     """
     site_folder.check_site(site)
+    if urlsplit(docs).scheme not in ("", "http", "https"):
+        raise UsageError(f"--docs {docs}: must be a relative path, or an address that starts with https:// or http://")
     with garbage_collection_disabled():
-        files = make_site(read_site_data(paths, details or {}))
+        files = make_site(read_site_data(paths, details or {}, docs=docs, task_sentences=task_sentences))
     site_folder.replace_site(site, files)
     pages = sum(name.endswith(".html") for name in files)
     run_count = sum(name.endswith("/index.html") for name in files)
@@ -45,7 +55,7 @@ def publish(
 def make_site(data: SiteData) -> dict[str, bytes]:
     """Return the content of all files of a site, by address."""
     pages = SitePages(data)
-    files = {name: drop_end_tags(text).encode() for name, text in pages.render()}
+    files = {name: _encode(name, text) for name, text in pages.render()}
     for run in data.runs:
         files[run.listed.rows] = run_pages.pack_rows(run.gathered.loaded)
     files[ROWS_FILE] = run_pages.pack_rows(data.gathered.loaded)
@@ -56,6 +66,12 @@ def make_site(data: SiteData) -> dict[str, bytes]:
     return files
 
 
+def _encode(name: str, content: str | bytes) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    return (drop_end_tags(content) if name.endswith(".html") else content).encode()
+
+
 def _make_index(data: SiteData, pages: SitePages) -> Index:
     row_counts = data.rows["task"].value_counts()
     return Index(
@@ -63,7 +79,9 @@ def _make_index(data: SiteData, pages: SitePages) -> Index:
         runs=[run.listed for run in data.runs],
         mechanisms=[ListedMechanism.model_validate(mechanism) for mechanism in data.mechanisms.values()],
         claims=[_list_claim(claim_verdict, pages) for claim_verdict in data.verdicts.claims],
-        leaderboards=[ListedLeaderboard.model_validate(board) for board in pages.leaderboards],
+        leaderboard=ListedLeaderboard(
+            lines=len(pages.leaderboard.lines), page="leaderboard.html", blocks=list(pages.leaderboard.blocks)
+        ),
         tasks=[ListedTask(name=task, rows=int(row_counts[task]), page=pages.link_task(task)) for task in data.tasks],
     )
 

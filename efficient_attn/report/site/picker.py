@@ -1,217 +1,294 @@
-"""Data of the front page's picker: one answer for each use, direction, machine and length.
-
-A bound on the error is satisfied only by exact mechanisms and by errors measured in the same direction, at half the
-length or more; those of one answer come from one model and length.
-
-Answers come from benchmark groups at measured lengths. At powers of two between them, times are interpolated as in
-`recommend`, and marked as such.
-"""
+"""Answers of the front page: for each use, length, machine and bound on quality, what `recommend` recommends."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import units
 from ...results.stats import Estimate
-from .. import approximation_errors, formatting
+from .. import formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
-from ..comparable_quality import MeasuredQuality, QualityChoice, canonicalise_spec
-from .group_results import USE_BY_MODE, GroupResult, TimedMechanism
+from ..answers.recommendation import Candidate, Recommendation, RecommendationData, recommend
+from ..answers.requirements import Mode, Requirements
+from ..approximation_errors import SHARED_KV_MECHANISMS
+from ..comparable_quality import ROUNDING_ERROR, QualityFigure
+from .short_names import TextTable, split_label
 
-MIN_MECHANISMS = 3  # mechanisms of an answer
-MAX_SHOWN = 3  # mechanisms shown for a question
-USE_WORDS = {"train": "training step", "prompt": "reading a prompt", "decode": "decoding a token"}
-QUALITIES = (("", "any"), ("0.0001", "exact"), ("0.1", "error at most 0.1"), ("0.5", "error at most 0.5"))
-APPROXIMATELY = "\u2248 "  # before an interpolated time
+MAX_ROWS = 8
+DEFAULT_LENGTH = 8192
+DEFAULT_USES = ("prompt", "encode")  # the first that was measured
+EXACT = "full"
+APPROXIMATELY = "\u2248 "  # before an interpolated number
 
 
 @dataclass(frozen=True)
-class PickerCase:
-    """A mechanism in an answer. error: None if it is not verified at the answer's length, and its description.
-    half_width: half the 95% interval of log time relative to the others, None if unknown. source_lengths: the lengths
-    between which it is interpolated."""
+class Use:
+    """What a mechanism is used for: a mode and a direction."""
 
-    label: str
-    variant: str
-    ms: float
-    half_width: float | None
-    time: str
+    key: str
+    title: str
+    mode: Mode
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on quality. metric: what it bounds, empty for none."""
+
+    key: str
+    title: str
+    metric: str = ""
+    most: float = math.inf
+
+    def require(self, requirements: Requirements) -> Requirements:
+        """The requirements with this bound."""
+        limits = {"perplexity": {"max_ppl_ratio": self.most}, "error": {"max_error": self.most}}
+        return replace(requirements, **limits.get(self.metric, {}))
+
+
+USES = (
+    Use("prompt", "reading a prompt", "forward", causal=True),
+    Use("train", "training step", "forward_backward", causal=True),
+    Use("decode", "decoding a token", "decode", causal=True),
+    Use("encode", "reading, not causal", "forward", causal=False),
+    Use("train-encoder", "training, not causal", "forward_backward", causal=False),
+)
+BOUNDS = (
+    Bound("any", "any"),
+    Bound("ppl-1.1", "perplexity ratio at most 1.1", "perplexity", 1.1),
+    Bound("ppl-1.5", "perplexity ratio at most 1.5", "perplexity", 1.5),
+    Bound("error-0.1", "relative error at most 0.1", "error", 0.1),
+    Bound("error-0.5", "relative error at most 0.5", "error", 0.5),
+    Bound("exact", "exact", "error", ROUNDING_ERROR),
+)
+USE_TITLES = {use.mode: use.title for use in USES if use.causal}  # by mode
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A mechanism of an answer, as texts. conditions: model and length of its quality; note: how it was estimated."""
+
+    name: str
+    options: str
+    link: str
     speedup: str
-    error: tuple[float | None, str]
+    quality: str
+    conditions: str
     memory: str
-    source_lengths: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class PickerAnswer:
-    """The mechanisms at one configuration and length, fastest first."""
+class Answer:
+    """The answer to a question. sentence: how many mechanisms satisfy the bound, or which comes nearest. left_out: why
+    mechanisms are not shown that satisfy it too."""
 
+    sentence: str
+    rows: tuple[AnswerRow, ...]
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class LengthAnswers:
+    """The answers at a length, by bound. config_text: the configuration of the default bound's."""
+
+    length: int
     config_text: str
-    float32: bool
-    cases: tuple[PickerCase, ...]
+    answers: Mapping[str, Answer]
+
+
+@dataclass(frozen=True)
+class PickerData:
+    """All answers, by machine, use and length. machines: the names by key, most rows first."""
+
+    machines: Mapping[str, str]
+    answers: Mapping[str, Mapping[str, tuple[LengthAnswers, ...]]]
+    default_bound: str
 
     @property
-    def priority(self) -> tuple[int, bool, str]:
-        """Prefer most mechanisms with a verified error, then float32."""
-        return sum(case.error[0] is not None for case in self.cases), self.float32, self.config_text
+    def default(self) -> tuple[str, str, LengthAnswers] | None:
+        """Machine, use and answers of the first screen: the machine with most rows, a causal forward pass at 8K."""
+        for machine, by_use in self.answers.items():
+            use = next((use for use in DEFAULT_USES if use in by_use), next(iter(by_use)))
+            return machine, use, min(by_use[use], key=lambda x: abs(math.log(x.length / DEFAULT_LENGTH)))
+        return None
+
+    def format_blocks(self) -> Iterator[tuple[str, str]]:
+        """Yield the address and the content of each machine's script:
+        ``addAnswers(machine, texts, rows, uses);``, where texts and rows are stored once."""
+        for machine, by_use in self.answers.items():
+            texts, rows = TextTable(), dict[tuple[int, ...], int]()
+
+            def encode(answer: Answer, texts: TextTable = texts, rows: Any = rows) -> list[Any]:
+                encoded = (tuple(map(texts.intern, dataclasses.astuple(row))) for row in answer.rows)
+                indices = [rows.setdefault(row, len(rows)) for row in encoded]
+                return [texts.intern(answer.sentence), indices, texts.intern(answer.left_out)]
+
+            uses = {
+                use: [
+                    [a.length, texts.intern(a.config_text), {k: encode(v) for k, v in a.answers.items()}]
+                    for a in answers
+                ]
+                for use, answers in by_use.items()
+            }
+            arguments = (json.dumps(x, separators=(",", ":")) for x in (machine, list(texts), list(rows), uses))
+            yield f"answers-{machine}.js", f"addAnswers({','.join(arguments)});\n"
 
 
-_AnswerKey = tuple[str, bool, str]  # a use, whether it is causal, a machine
-_ConfigCurves = tuple[Mapping[str, Any], Sequence[CostCurve]]
+_ConfigCurves = tuple[Mapping[str, Any], tuple[CostCurve, ...]]
 
 
-def make_picker(
-    groups: Iterable[GroupResult],
-    curves_by_config: Iterable[_ConfigCurves],
-    errors: MeasuredQuality,
-    links: Mapping[str, str],
-    cpus: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return the best answer to each question; strings are stored once, in ``texts``.
-
-    curves_by_config: from `cost_curves.split_by_config`. errors: from `approximation_errors.list_errors`. links: pages
-    by mechanism. In the result, ``spread`` is the additional half-width of the log ratio of two times from different
-    lengths.
-    """
-    answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
-    for group in groups:
-        if group.use in USE_WORDS and len(group.cases) >= MIN_MECHANISMS:
-            key = group.use, bool(group.row.causal), str(group.row.machine)
-            _keep_better(answers[key], group.length, _make_measured_answer(group, errors))
-    _add_interpolated(answers, curves_by_config, errors, cpus)
-    texts: dict[str, int] = {}
-
-    def intern_text(text: str) -> int:
-        return texts.setdefault(text, len(texts))
-
-    entries = []
-    for (use, causal, machine), answers_by_length in sorted(answers.items()):
-        for length, answer in sorted(answers_by_length.items()):
-            key = use, int(causal), intern_text(machine), length, intern_text(answer.config_text)
-            entries.append([*key, *_as_lists(answer, intern_text, links)])
-    return {"answers": entries, "texts": list(texts), "spread": round(Z_95 * math.sqrt(2) * GROUP_SPREAD, 4)}
+def make_picker(data: RecommendationData, links: Mapping[str, str], names: Mapping[str, str]) -> PickerData:
+    """Answer all questions. links: pages by mechanism. names: of machines."""
+    by_machine: dict[tuple[str, str], list[_ConfigCurves]] = {}
+    for config, curves in data.curves_by_config:
+        by_machine.setdefault((str(config["machine"]), str(config["device"])), []).append((config, curves))
+    machines: dict[str, str] = {}
+    answers: dict[str, dict[str, tuple[LengthAnswers, ...]]] = {}
+    for (machine, device), configs in sorted(by_machine.items(), key=lambda item: (-_count_points(item[1]), item[0])):
+        picker = _MachinePicker(replace(data, curves_by_config=tuple(configs)), device, links)
+        by_use = {use.key: by_length for use in USES if (by_length := tuple(picker.answer(use)))}
+        if by_use:
+            key = f"m{len(machines)}"
+            machines[key] = names.get(machine, machine) + (f", {device}" if device != "cpu" else "")
+            answers[key] = by_use
+    quality = data.quality
+    measured = {"ppl-1.1": quality.perplexity_ratios.sets, "error-0.1": quality.errors.sets, "any": True}
+    return PickerData(machines, answers, next(key for key, sets in measured.items() if sets))
 
 
-def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAnswer) -> None:
-    answers[length] = max(answers.get(length, answer), answer, key=lambda answer: answer.priority)
+def _count_points(configs: Sequence[_ConfigCurves]) -> int:
+    return sum(len(curve.points) for _, curves in configs for curve in curves)
 
 
-def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
-    """Yield the number of mechanisms per quality bound, the number without a verified error, and the cases to show."""
-    qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
-    shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
-    yield [len(indices) for indices in qualifying]
-    yield sum(case.error[0] is None for case in answer.cases)
-    yield [_as_list(answer.cases[i], intern_text, links) for i in shown_indices]
+@dataclass(frozen=True)
+class _MachinePicker:
+    """Answers from the rows of one machine and device."""
+
+    data: RecommendationData
+    device: str
+    links: Mapping[str, str]
+
+    def answer(self, use: Use) -> Iterator[LengthAnswers]:
+        """Answer a use at each length with at least two mechanisms."""
+        configs = [
+            (config, tuple(curve for curve in curves if _has_own_heads(curve, config["heads"])))
+            for config, curves in self.data.curves_by_config
+            if (config["mode"], bool(config["causal"])) == (use.mode, use.causal)
+        ]
+        data = replace(self.data, curves_by_config=tuple(configs))
+        for length in _list_lengths(configs):
+            requirements = Requirements(seq_len=length, mode=use.mode, causal=use.causal, device=self.device)
+            result = recommend(data, requirements)
+            if result.config is not None and result.timed_count > 1:
+                chosen = replace(data, curves_by_config=tuple(pair for pair in configs if pair[0] is result.config))
+                answers = {bound.key: self._make_answer(chosen, bound, requirements) for bound in BOUNDS}
+                yield LengthAnswers(length, _format_shape(result.config), answers)
+
+    def _make_answer(self, data: RecommendationData, bound: Bound, requirements: Requirements) -> Answer:
+        result = recommend(data, bound.require(requirements))
+        choices = _drop_slower_than_exact(result.choices)
+        if not bound.metric and all(choice.label == EXACT for choice in choices):  # no quality was measured
+            choices = _drop_slower_than_exact((*result.choices, *result.not_verified))
+        sentence = _describe(data, bound, result, choices)
+        exact = next((choice.cost for choice in choices if choice.label == EXACT), None)
+        rows = tuple(self._make_row(choice, exact, result) for choice in choices[:MAX_ROWS])
+        left_out = (f"{better.competitor.label} is left out: {better.describe()}." for better in result.neighbours)
+        return Answer(sentence, rows, " ".join(left_out))
+
+    def _make_row(self, choice: Candidate, exact: CostAtLength | None, result: Recommendation) -> AnswerRow:
+        cost, (name, options) = choice.cost, split_label(choice.label)
+        mark = APPROXIMATELY if cost.between else ""
+        speedup = cost.speedup or (exact and _divide_times(exact, cost))
+        memory = cost.state if result.requirements.mode == "decode" else cost.memory
+        figure = next(iter(choice.quality), choice.error)
+        return AnswerRow(
+            name=name,
+            options=options,
+            link=self.links.get(name.partition(" ")[0], ""),
+            speedup="1.00x" if choice.label == EXACT else mark + units.ratio(*speedup) if speedup else units.EMPTY,
+            quality="exact" if choice.label == EXACT else figure.text if figure else choice.error_text,
+            conditions=_format_conditions(figure) if figure else "",
+            memory=mark + units.size(memory.value) if memory else units.EMPTY,
+            note=f"interpolated between {' and '.join(map(units.short_length, cost.between))}" if cost.between else "",
+        )
 
 
-def _meets_quality(case: PickerCase, bound: str) -> bool:
-    error, _ = case.error
-    return not bound or (error is not None and error <= float(bound))
+def _has_own_heads(curve: CostCurve, heads: int | None) -> bool:
+    """Whether a mechanism has as many key-value heads as heads, or is one that shares them."""
+    return curve.kv_heads in (None, heads) or curve.label.partition(":")[0] in SHARED_KV_MECHANISMS
 
 
-def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> list[Any]:
-    """Label, link, time, half-width, texts of time and speedup, error; texts of error, memory and source lengths."""
-    error, error_text = case.error
-    error = None if error is None else float(f"{error:.4g}")
-    half_width = None if case.half_width is None else round(case.half_width, 4)
-    start = map(intern_text, (case.label, links.get(case.variant.partition(":")[0], "")))
-    times = map(intern_text, (case.time, case.speedup))
-    end = map(intern_text, (error_text, case.memory, case.source_lengths))
-    return [*start, float(f"{case.ms:.6g}"), half_width, *times, error, *end]
+def _divide_times(exact: CostAtLength, cost: CostAtLength) -> Estimate:
+    """The speedup over exact attention of a mechanism that was not timed next to it."""
+    ratio = exact.latency.value / cost.latency.value
+    spread = Z_95 * math.sqrt(2) * GROUP_SPREAD
+    factor = math.exp(math.hypot(exact.half_width, cost.half_width, spread))
+    return Estimate(ratio, ratio / factor, ratio * factor)
 
 
-# -- measured ------------------------------------------------------------------------------------------------------
+def _list_lengths(configs: Sequence[_ConfigCurves]) -> list[int]:
+    """The measured lengths, and the powers of two between them."""
+    measured = {point.length for _, curves in configs for curve in curves for point in curve.points}
+    if not measured:
+        return []
+    exponents = range(math.ceil(math.log2(min(measured))), math.floor(math.log2(max(measured))) + 1)
+    return sorted(measured | {2**exponent for exponent in exponents})
 
 
-def _make_measured_answer(group: GroupResult, errors: MeasuredQuality) -> PickerAnswer:
-    specs = {canonicalise_spec(entry.row.variant) for entry in group.cases}
-    choice = errors.choose(specs, length=group.length, causal=bool(group.row.causal), dtype=group.row.dtype)
-    cases = tuple(_make_measured_case(entry, choice) for entry in group.cases if entry.row.latency_ms)
-    return PickerAnswer(group.config_text, group.row.dtype == "float32", cases)
+def _format_shape(config: Mapping[str, Any]) -> str:
+    return formatting.format_config({**config, "machine": None, "device": None}, {})
 
 
-def _make_measured_case(entry: TimedMechanism, choice: QualityChoice) -> PickerCase:
-    row, low, high = entry.row, entry.row.latency_ms_low, entry.row.latency_ms_high
-    return PickerCase(
-        label=entry.label,
-        variant=row.variant,
-        ms=row.latency_ms or 0.0,
-        half_width=math.log(high / low) / 2 if low and high else None,
-        time=entry.format_time(),
-        speedup=entry.format_speedup(),
-        error=approximation_errors.judge_error(row.variant, row.kv_heads, choice),
-        memory=units.size(entry.memory),
-    )
+def _format_conditions(figure: QualityFigure) -> str:
+    """``SmolLM2-135M, 8K``; empty for exact attention."""
+    if figure.conditions is None:
+        return ""
+    length = units.short_length(figure.length) if figure.length else ""
+    return ", ".join(filter(None, (figure.conditions.model, length, "" if figure.verified else "not verified here")))
 
 
-# -- between measured lengths --------------------------------------------------------------------------------------
+def _drop_slower_than_exact(choices: Sequence[Candidate]) -> list[Candidate]:
+    """Mechanisms up to the baseline, fastest first: slower ones have neither its speed nor its quality."""
+    by_time = sorted(choices, key=lambda choice: choice.cost.latency.value)
+    exact = next((choice for choice in by_time if choice.label == EXACT), None)
+    return by_time if exact is None else by_time[: by_time.index(exact) + 1]
 
 
-def _add_interpolated(
-    answers: Mapping[_AnswerKey, dict[int, PickerAnswer]],
-    curves_by_config: Iterable[_ConfigCurves],
-    errors: MeasuredQuality,
-    cpus: Mapping[str, str],
-) -> None:
-    """Add interpolated answers at the powers of two within the measured lengths of each key."""
-    gaps = {key: _list_gaps(answers_by_length) for key, answers_by_length in answers.items()}
-    for config, curves in curves_by_config:
-        key = USE_BY_MODE.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
-        usual = not config["compiled"] and not config["cuda_graph"] and config["cache"] in (None, "warm")
-        for length in gaps.get(key, ()) if usual else ():
-            cases = _make_interpolated_cases(config, curves, errors, length)
-            if len(cases) >= MIN_MECHANISMS:
-                config_text = formatting.format_config(dict(config), dict(cpus))
-                _keep_better(answers[key], length, PickerAnswer(config_text, config["dtype"] == "float32", cases))
+def _describe(data: RecommendationData, bound: Bound, result: Recommendation, choices: Sequence[Candidate]) -> str:
+    """Say how many mechanisms satisfy the bound; if only exact attention does, which comes nearest."""
+    count = sum(choice.label != EXACT for choice in choices)
+    notes = []
+    if result.not_verified:
+        notes.append(f"{len(result.not_verified)} have no verified quality at this length.")
+    if len(choices) > MAX_ROWS:
+        notes.insert(0, f"The {MAX_ROWS} fastest are shown.")
+    if not count:
+        start = f"{'Only exact attention' if choices else 'No mechanism timed here'} is known to satisfy this."
+        return " ".join((start, _describe_nearest(data, bound, result.requirements), *notes))
+    if bound.metric:
+        verb = "satisfy this and are"
+    else:
+        verb = "are" if any(choice.reasons for choice in choices) else "have the best quality at their speed and are"
+    count += len(result.neighbours) if bound.metric else 0
+    counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than exact attention."
+    return " ".join((counts, *notes))
 
 
-def _list_gaps(answers: Mapping[int, PickerAnswer]) -> list[int]:
-    low, high = min(answers), max(answers)
-    powers = (2**exponent for exponent in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
-    return [length for length in powers if length not in answers]
-
-
-def _make_interpolated_cases(
-    config: Mapping[str, Any], curves: Sequence[CostCurve], errors: MeasuredQuality, length: int
-) -> tuple[PickerCase, ...]:
-    """All mechanisms with an estimate at this length, fastest first."""
-    estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
-    counts = Counter(curve.label for curve, _ in estimates)
-    specs = {canonicalise_spec(str(curve.row["variant"])) for curve, _ in estimates}
-    choice = errors.choose(specs, length=length, causal=bool(config["causal"]), dtype=config["dtype"])
-    cases = (_make_interpolated_case(config, curve, cost, choice, counts[curve.label] > 1) for curve, cost in estimates)
-    return tuple(sorted(cases, key=lambda case: (case.ms, case.label)))
-
-
-def _make_interpolated_case(
-    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, choice: QualityChoice, label_is_shared: bool
-) -> PickerCase:
-    variant, time = str(curve.row["variant"]), cost.latency
-    is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
-    speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
-    prefix = "" if cost.between is None else APPROXIMATELY
-    return PickerCase(
-        label=f"{curve.label} (kv_heads={curve.kv_heads})" if label_is_shared else curve.label,
-        variant=variant,
-        ms=time.value,
-        half_width=cost.half_width,
-        time=prefix + units.duration(*time),
-        speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.EMPTY,
-        error=approximation_errors.judge_error(variant, curve.kv_heads, choice),
-        memory=_format_bytes(cost.state if config["mode"] == "decode" else cost.memory),
-        source_lengths=formatting.join_words(map(units.short_length, cost.between)) if cost.between else "",
-    )
-
-
-def _format_bytes(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return units.EMPTY
-    value, low, high = map(units.size, estimate)
-    interval = f" ({low}{units.INTERVAL_DASH}{high})" if low != high else ""
-    return value if estimate.low is None else f"{APPROXIMATELY}{value}{interval}"
+def _describe_nearest(data: RecommendationData, bound: Bound, requirements: Requirements) -> str:
+    """Of the mechanisms faster than exact attention that do not satisfy the bound, the one with the best quality."""
+    unbounded = recommend(data, replace(bound, most=math.inf).require(requirements))
+    candidates = (choice for choice in _drop_slower_than_exact(unbounded.choices) if choice.label != EXACT)
+    measured = [(choice.quality[0].value, choice) for choice in candidates if choice.quality]
+    if not measured:
+        return " ".join(unbounded.quality_notes) or "The quality of no faster mechanism is verified at this length."
+    _, nearest = min(measured, key=lambda pair: pair[0])
+    speedup = f" at {units.ratio(nearest.cost.speedup.value)}" if nearest.cost.speedup else ""
+    figure = nearest.quality[0]
+    return f"The nearest is {nearest.label}{speedup}: {figure.text} ({_format_conditions(figure)})."

@@ -1,6 +1,8 @@
-"""Scoreboards of a task: one table per run and configuration, best first, with the baseline marked.
+"""Scoreboards of a task: best first, with the baseline marked.
 
-The values are those of the run pages, from the same functions, one score per line.
+Qualities do not depend on the machine, the threads or the suite's batch: those of all runs are pooled, one table for
+each model, length and direction, with the number of runs and the range over them. The tables of other tasks are on the
+pages of their runs only.
 """
 
 from __future__ import annotations
@@ -9,65 +11,96 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate, estimate_mean
+from ...spec import format_label
 from .. import approximation_errors, page, select
-from ..formatting import format_count, format_inputs, join_words
+from ..formatting import format_config, format_count, format_inputs, join_words
 from ..gather import Frame
-from ..sections import generic, growth_exponents, swap, trained_scores
-from ..sections.section_blocks import SectionData
+from ..sections import swap, trained_scores
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .site_data import SiteRun
 
-TIME_LAYOUTS = ("speed", "decoding", "effects")  # section layouts of times, which the leaderboards show
+RUNS = "Runs"
 LOWER_IS_BETTER = " (lower is better)"
+
+
+# by layout, of which the first that was measured is pooled
+POOLED_METRICS = {
+    "fidelity": ["relative_error"],
+    "swap": ["swap.loss", "swap.hidden_error"],
+    "retrieval": ["accuracy"],
+}
+# what a quality does not depend on; batch describes timed calls, not training
+POOLED_COLUMNS = ("machine", "device", "threads", "batch", "fill", "suite", "baseline")
+RESULT_COLUMNS = ["label", "inputs", "causal", "seq_len", "dtype", "heads", "head_dim", "layer", "seed", "swap.segment"]
 
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """A table of scores. order: description of how its lines are sorted."""
+    """A table of scores, best first."""
 
-    run: SiteRun
     config_text: str
     table: ReportTable
-    order: str = "best first"
 
 
-def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterator[Scoreboard]:
-    """Yield all scoreboards of a task in a run; none if its rows are times."""
-    rows = run.gathered.rows[run.gathered.rows["task"] == task]
-    sections = {section.name: section for section in (*page.BUILT_IN, *run.gathered.sections)}
-    section = next((section for section in sections.values() if section.task == task), None)
-    if not len(rows) or (section is not None and section.layout in TIME_LAYOUTS):
-        return
-    rows = select.add_labels(rows)
-    data = SectionData(rows, dict(cpus), {}, run.gathered.run_notes)
+def list_scoreboards(rows: Frame, task: str, sections: Iterable[Section]) -> list[Scoreboard]:
+    """Return the scoreboards of a task; none if it is not known which scores are better. rows: oldest first."""
+    rows = _relabel(rows[rows["task"] == task])
+    by_name = {section.name: section for section in (*page.BUILT_IN, *sections)}
+    layout = next((section.layout for section in by_name.values() if section.task == task), "")
     trained = trained_scores.filter_trained(rows)
     if len(trained):
-        # batch describes timed calls, not training
-        yield from _make_scoreboards(run, data, trained.assign(batch=None), _list_trained)
-    elif section is not None and section.layout in TABLE_MAKERS:
-        yield from _make_scoreboards(run, data, rows[rows["status"] == "ok"], TABLE_MAKERS[section.layout])
-    elif section is not None:
-        yield from _list_section_tables(run, section, data)
+        return list(_make_scoreboards(trained.assign(**dict.fromkeys(POOLED_COLUMNS[:-2])), _list_trained))
+    if layout in TABLE_MAKERS:
+        ok = rows[rows["status"] == "ok"]
+        metric = next((name for name in POOLED_METRICS[layout] if name in ok and ok[name].notna().any()), None)
+        if metric is None:
+            return []
+        pooled = _pool_runs(ok, metric)
+        return list(_make_scoreboards(pooled, TABLE_MAKERS[layout]))
+    return []
+
+
+def _relabel(rows: Frame) -> Frame:
+    """Rows with labels that do not name their run."""
+    labels = [format_label(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
+    return rows.assign(label=labels)
+
+
+def _pool_runs(rows: Frame, metric: str) -> Frame:
+    """One row per result, with the mean of a metric over runs, and ``runs``: their number, and the range over them."""
+    columns = [name for name in RESULT_COLUMNS if name in rows]
+    places = [name for name in columns if name not in ("layer", "seed", "swap.segment")]
+    place, result = (rows.groupby(names, dropna=False).ngroup() for names in (places, columns))
+    by_run = rows[metric].groupby([place, result, rows["run_id"].astype(str)]).mean()
+    spreads = by_run.groupby(level=[0, 1]).agg(["min", "max"]).groupby(level=0).mean()
+    runs = spreads.assign(size=rows["run_id"].astype(str).groupby(place).nunique()).apply(_describe_runs, axis=1)
+    values = {metric: rows[metric].groupby(result).transform("mean"), "runs": place.map(runs)}
+    return rows.assign(**values, **dict.fromkeys(POOLED_COLUMNS)).drop_duplicates(columns, keep="last")
+
+
+def _describe_runs(spread: Any) -> str:
+    """``3 runs: 0.394 to 0.396``; the range is left out if it rounds to one number."""
+    ends = list(dict.fromkeys((units.number(spread["min"]), units.number(spread["max"]))))
+    return format_count(int(spread["size"]), "run") + (f": {' to '.join(ends)}" if len(ends) > 1 else "")
 
 
 _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
 _Line: TypeAlias = tuple[float, Sequence[ReportCell]]  # a value to sort by, and the cells
 
 
-def _make_scoreboards(run: SiteRun, data: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
-    """Yield a scoreboard per table; the baseline's name is added to repeated captions."""
-    settings = select.split_settings(rows)
+def _make_scoreboards(rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
+    """Yield a scoreboard per table; the suite or baseline is added to repeated captions."""
+    settings = list(select.split_settings(rows))
     tables = [(setting, drop_empty_columns(table)) for setting in settings for table in make(setting.rows)]
     counts = Counter(table.caption for _, table in tables)
     for setting, table in tables:
-        suffix = f", baseline {setting.baseline}" if counts[table.caption] > 1 else ""
-        table = replace(table, caption=f"{table.caption}{suffix}")
-        yield Scoreboard(run, data.describe_config(setting.key, setting.rows["run_id"]), table)
+        key = setting.key
+        suffix = f", baseline {setting.baseline}, suite {key['suite']}" if counts[table.caption] > 1 else ""
+        yield Scoreboard(format_config(key, {}), replace(table, caption=f"{table.caption}{suffix}"))
 
 
 def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note: str = "") -> ReportTable:
@@ -118,13 +151,19 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
             rank, budget = budgets[str(label)]
             layers = ReportCell(format_count(part["layer"].nunique(), "layer"))
             estimate_cell = _make_estimate_cell(Estimate(mean, *ends))
-            lines.append((mean, [_show_rows_label(part), estimate_cell, ReportCell(budget, rank), layers]))
+            cells = [_show_rows_label(part), estimate_cell, ReportCell(budget, rank), layers, _show_runs(part)]
+            lines.append((mean, cells))
         for name, value in (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0)):
             if units.is_present(value):
                 cells = [ReportCell(name, mark="null"), _make_estimate_cell(Estimate(value))]
-                lines.append((value, [*cells, ReportCell(units.EMPTY), ReportCell(units.EMPTY)]))
+                lines.append((value, [*cells, *[ReportCell(units.EMPTY)] * 3]))
         caption = format_inputs(piece.inputs, piece.causal, piece.length)
-        yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines)
+        yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over", RUNS), lines)
+
+
+def _show_runs(rows: Frame) -> ReportCell:
+    """The cell with the number of runs of a mechanism's rows, and the range over them."""
+    return ReportCell(str(rows["runs"].iloc[0]))
 
 
 def _show_rows_label(rows: Frame) -> ReportCell:
@@ -157,16 +196,17 @@ def _make_swap_table(rows: Frame, caption: str) -> ReportTable:
     summaries = list(swap.summarise_segments(rows))
     column, column_title = _choose_distance(rows)
     sort_column = "perplexity" if any(summary["perplexity"] for summary in summaries) else "divergence"
-    sample_cell = ReportCell(format_count(rows["swap.segment"].nunique(), "segment"))
     lines: list[_Line] = []
     for summary in summaries:
         score, (rank, budget) = summary[sort_column], summary["budget"]
-        perplexity, speedup = (ReportCell(units.ratio(*summary[n] or (None,))) for n in ("perplexity", "speedup"))
+        perplexity = ReportCell(units.ratio(*summary["perplexity"] or (None,)))
+        part = rows[rows["label"] == summary["label"]]
+        sample_cell = ReportCell(format_count(part["swap.segment"].nunique(), "segment"))
         cells = [show_label(summary["label"], is_baseline=summary["is_baseline"]), perplexity]
-        cells += [ReportCell(units.number(summary[column])), speedup, ReportCell(budget, rank), sample_cell]
+        cells += [ReportCell(units.number(summary[column])), ReportCell(budget, rank), sample_cell, _show_runs(part)]
         lines.append((score.value if score else math.inf, cells))
     head = (f"Perplexity, over the model's own{LOWER_IS_BETTER}", f"{column_title}{LOWER_IS_BETTER}")
-    return _make_table(caption, (*head, "Speedup over the model's own", "Budget", "Mean over"), lines)
+    return _make_table(caption, (*head, "Budget", "Mean over", RUNS), lines)
 
 
 def _choose_distance(rows: Frame) -> tuple[str, str]:
@@ -184,8 +224,8 @@ def _make_layer_table(rows: Frame, caption: str) -> ReportTable:
             mean = estimate_mean(layers)
             estimate_cell = _make_estimate_cell(Estimate(mean.value, *(mean.interval() or (None, None))))
             count_cell = ReportCell(format_count(len(layers), "layer"))
-            lines.append((mean.value, [_show_rows_label(part), estimate_cell, count_cell]))
-    return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines)
+            lines.append((mean.value, [_show_rows_label(part), estimate_cell, count_cell, _show_runs(part)]))
+    return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over", RUNS), lines)
 
 
 def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
@@ -198,59 +238,15 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
             cells = [show_label(str(row["label"]), is_baseline=row["is_baseline"])]
             cells += [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
             cells += [ReportCell(format_count(int(count), "question") if units.is_present(count) else units.EMPTY)]
+            cells += [ReportCell(str(row["runs"]))]
             lines.append((-row["accuracy"], cells))
         if "retrieval.chance" in last and len(chances := last["retrieval.chance"].dropna()):
             chance = float(chances.iloc[0])
             cells = [ReportCell("chance", mark="null"), _make_estimate_cell(Estimate(chance), units.percent)]
-            lines.append((-chance, [*cells, ReportCell("computed")]))
+            lines.append((-chance, [*cells, ReportCell("computed"), ReportCell(units.EMPTY)]))
         if len(last):
             metric = next(iter(last["metric"].dropna()), "accuracy")
-            yield _make_table(f"{inputs}, {int(length):,} tokens", (_capitalise(str(metric)), "Mean over"), lines)
+            yield _make_table(f"{inputs}, {int(length):,} tokens", (_capitalise(str(metric)), "Mean over", RUNS), lines)
 
 
 TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _list_swaps, "retrieval": _list_retrieval}
-
-
-# -- other sections ------------------------------------------------------------------------------------------------
-
-
-def _list_section_tables(run: SiteRun, section: Section, data: SectionData) -> Iterator[Scoreboard]:
-    """Yield the tables of the report's section. Growth is sorted by exponent; other tables keep their order, as it is
-    unknown whether higher or lower is better."""
-    if section.layout == "complexity":
-        for block in growth_exponents.make_chapter(section, data).blocks:
-            tables = (_order_by_growth(table) for table in block.tables)
-            yield from (Scoreboard(run, block.config_text, table, "slowest growth first") for table in tables)
-        return
-    layout = page.SECTION_MODULES.get(section.layout, generic)
-    for part_text, rows in _split_ambiguous(data.rows, section.x):
-        for block in layout.make_chapter(section, replace(data, rows=rows)).blocks:
-            for table in block.tables:
-                caption = f"{table.caption}: {part_text}" if part_text else table.caption
-                yield Scoreboard(run, block.config_text, replace(table, caption=caption), "in the order of the report")
-
-
-def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
-    """Split rows by part and inputs, where a mechanism has several rows otherwise; yield each with a description."""
-    key_columns = ["label", x] if x in rows else ["label"]
-    columns: list[str] = []
-    for name in ("part", "inputs"):
-        if rows.duplicated([*key_columns, *columns]).any() and rows[name].nunique() > 1:
-            columns.append(name)
-    if not columns:
-        yield "", rows
-        return
-    for values, part_rows in rows.groupby(columns, sort=False, dropna=False):
-        yield ", ".join(str(value) for value in values if units.is_present(value)), part_rows
-
-
-def _order_by_growth(table: ReportTable) -> ReportTable:
-    if "Time" not in table.head:
-        return table
-    column = table.head.index("Time")
-
-    def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
-        value = row[column].sort
-        return row[1].text, math.inf if value is None else value
-
-    return replace(table, rows=sorted(table.rows, key=sort_key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,9 +21,9 @@ from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
 from ..gather import Frame, ReportData, gather
-from .group_results import GroupResult, list_groups
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
+from .short_names import name_machines, shorten_text
 from .site_index import ListedRun
 
 ROWS_FILE = "rows.csv.gz"
@@ -34,6 +35,7 @@ class MechanismDetails:
     """Details of an instantiated mechanism: options with defaults, growth of time and memory, supported features.
 
     limits: features that it does not support. summary: first paragraph of its docstring. patterns: its pattern, if any.
+    causal, cross: whether it takes causal masks, and keys that are not its queries. parameters: number of its weights.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +46,9 @@ class MechanismDetails:
     limits: tuple[str, ...] = ()
     summary: str = ""
     patterns: tuple[PatternDrawing, ...] = ()
+    causal: bool = True
+    cross: bool = True
+    parameters: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class SiteRun:
 
     listed: ListedRun
     gathered: ReportData
+
+    @property
+    def name(self) -> str:
+        """Its folder's name, shortened."""
+        return shorten_text(self.listed.name)
 
     @property
     def protocol_note(self) -> str:
@@ -81,15 +91,18 @@ class SiteMechanism:
 
 @dataclass(frozen=True)
 class SiteData:
-    """All data that pages are rendered from. rows: of all runs, with labels and errors."""
+    """All data that pages are rendered from. rows: of all runs, oldest first, with labels, errors and ``started``;
+    machines: short names; docs: address of the documentation, if any; task_sentences: what each task measures."""
 
     runs: tuple[SiteRun, ...]
     gathered: ReportData
     rows: Frame
     decision_tables: tuple[DecisionTable, ...]
-    groups: tuple[GroupResult, ...]
     verdicts: LedgerVerdicts
     mechanisms: Mapping[str, SiteMechanism]
+    machines: Mapping[str, str]
+    docs: str = ""
+    task_sentences: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def run_by_session(self) -> Mapping[str, SiteRun]:
@@ -102,24 +115,43 @@ class SiteData:
         return tuple(sorted(map(str, self.rows["task"].dropna().unique())))
 
 
-def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails]) -> SiteData:
+def read_site_data(
+    paths: Sequence[Path],
+    details: Mapping[str, MechanismDetails],
+    *,
+    docs: str = "",
+    task_sentences: Mapping[str, str] | None = None,
+) -> SiteData:
     """Read runs. Raises `UsageError` for no runs, a folder without a run, and rows of a newer version."""
     path_by_digest: dict[str, Path] = {}
     for path in paths:
         path_by_digest.setdefault(_digest_rows(path), path)
     unique_paths = list(path_by_digest.values())
     gathered = gather(unique_paths)
-    rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
-    evidence = read_evidence(unique_paths)
+    runs = tuple(read_run(path, digest) for digest, path in path_by_digest.items())
+    rows = approximation_errors.add_errors(_add_labels(gathered.rows, runs))
     return SiteData(
-        runs=tuple(read_run(path, digest) for digest, path in path_by_digest.items()),
+        runs=runs,
         gathered=gathered,
         rows=rows,
         decision_tables=tuple(make_decision_tables(rows)),
-        groups=tuple(list_groups(evidence.rows, rows, gathered.cpus)),
-        verdicts=evaluate_claims(load_ledger(), evidence),
+        verdicts=evaluate_claims(load_ledger(), read_evidence(unique_paths)),
         mechanisms=list_mechanisms(catalogue(), rows, details),
+        machines=name_machines(rows["machine"].dropna().unique()),
+        docs=docs,
+        task_sentences=task_sentences or {},
     )
+
+
+def _add_labels(rows: Frame, runs: Iterable[SiteRun]) -> Frame:
+    """Rows with ``started``, oldest first. Labels do not name their run, nor key-value heads equal to the heads."""
+    started = {str(session): run.listed.started for run in runs for session in run.gathered.rows["run_id"].unique()}
+    rows = select.add_labels(rows.assign(started=rows["run_id"].map(lambda run_id: started.get(str(run_id), ""))))
+    labels = [
+        re.sub(rf" \((run_id=[^)]*|kv_heads={heads})\)", "", label)
+        for label, heads in zip(rows["label"], rows["heads"], strict=True)
+    ]
+    return rows.assign(label=labels).sort_values("started", kind="stable", ignore_index=True)
 
 
 def read_run(path: Path, digest: str) -> SiteRun:

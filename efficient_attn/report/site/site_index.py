@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...results.file_marks import MARK
 
 INDEX_FILE, SCHEMA_FILE = "index.json", "index.schema.json"
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 
 
 class _IndexModel(BaseModel):
@@ -56,12 +56,11 @@ class ListedClaim(_IndexModel):
 
 
 class ListedLeaderboard(_IndexModel):
-    """A leaderboard in the index. cells: number of its groups."""
+    """The leaderboard in the index. blocks: the scripts with its lines."""
 
-    suite: str
-    machine: str
-    cells: int
+    lines: int
     page: str
+    blocks: list[str]
 
 
 class ListedTask(_IndexModel):
@@ -82,7 +81,7 @@ class Index(_IndexModel):
     runs: list[ListedRun]
     mechanisms: list[ListedMechanism]
     claims: list[ListedClaim]
-    leaderboards: list[ListedLeaderboard]
+    leaderboard: ListedLeaderboard
     tasks: list[ListedTask]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -16,24 +15,25 @@ from markupsafe import Markup
 from ... import units
 from ...results.file_marks import MARK
 from ...results.sanitize import sanitize_line
-from .. import approximation_errors, formatting, page
-from ..answers import cost_curves
+from .. import formatting, page
+from ..answers.quality import Quality
+from ..answers.recommendation import RecommendationData
 from ..claims import claims_text
 from ..claims.ledger import ClaimGroup
 from ..claims.verdicts import VERDICTS, ClaimVerdict
-from ..drawing import style
-from ..drawing.figures import Plot
-from ..sections import tradeoffs
-from ..sections.section_blocks import SectionData, rank_plans
-from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
-from .group_results import GroupResult, TimedMechanism, list_leaderboards
+from ..gather import Frame
+from . import bibliography, crossover_tables, families, library_comparison, mechanism_plots, pattern_svg, picker
+from .front_chart import make_front_chart
+from .leaderboard import Leaderboard, LineMaker, filter_newest
 from .page_names import make_name
 from .run_pages import STYLE_SHEET
+from .scoreboards import list_scoreboards
+from .short_names import split_label
 from .site_data import ROWS_FILE, SiteData, SiteMechanism, SiteRun
 
 SITE_STYLE_SHEET = "site.css"
-MAX_LINES = 60  # rows of a mechanism's page; the rows file of the front page has all
-MAX_GROUPS = 24  # tables on a leaderboard's page
+MAX_LINES = 24  # rows of a mechanism's page; the leaderboard has all
+NAVIGATION = ("leaderboard", "mechanisms", "tasks", "claims", "runs")
 
 
 class SitePages:
@@ -41,7 +41,8 @@ class SitePages:
 
     def __init__(self, data: SiteData) -> None:
         self.data = data
-        self.leaderboards = list_leaderboards(data.groups)
+        self.newest_rows = filter_newest(data.rows)
+        self.links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
         packages = ("efficient_attn.report.site", "efficient_attn.report")
         self.env = jinja2.Environment(
             loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in packages]),
@@ -51,18 +52,20 @@ class SitePages:
             undefined=jinja2.StrictUndefined,
             finalize=_finalize,
         )
-        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size}
+        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size, "short_length": units.short_length}
         self.env.globals |= {"mark": MARK, "site": self, "data": data, "rows_file": ROWS_FILE}
-        self.env.globals |= {"draw_pattern": pattern_svg.draw_pattern, "family_of": families.CARD_BY_NAME}
-        self.env.globals |= {"count": formatting.format_count}
+        self.env.globals |= {"draw_pattern": pattern_svg.draw_pattern, "family_of": families.read_families()}
+        self.env.globals |= {"count": formatting.format_count, "split_label": split_label, "navigation": NAVIGATION}
 
-    def render(self) -> Iterator[tuple[str, str]]:
-        """Yield the address within the site and the text of every page."""
+    def render(self) -> Iterator[tuple[str, str | bytes]]:
+        """Yield the address within the site and the content of every page and script."""
         yield STYLE_SHEET, f"{page.read_style_sheet()}/* {MARK} */\n"
         yield SITE_STYLE_SHEET, f"{self._read_template(SITE_STYLE_SHEET)}/* {MARK} */\n"
         yield "index.html", self._render_front()
-        for board in self.leaderboards:
-            yield board.page, self._render_template("board", 1, board=board, groups=board.groups[:MAX_GROUPS])
+        yield from self.answers.format_blocks()
+        yield "leaderboard.html", self._render_scripted("leaderboard", board=self.leaderboard.as_data())
+        yield from self.leaderboard.blocks.items()
+        yield from ((f"{name}.html", text) for name, text in self._render_lists())
         for mechanism in self.data.mechanisms.values():
             yield mechanism.page, self._render_mechanism(mechanism)
         for claim_verdict in self.data.verdicts.claims:
@@ -71,7 +74,13 @@ class SitePages:
             yield self.link_task(task), self._render_task(task)
 
     def _render_template(self, template: str, depth: int, **variables: Any) -> str:
-        return self.env.get_template(f"{template}.html.j2").render(root="../" * depth, **variables)
+        return self.env.get_template(f"{template}.html.j2").render(root="../" * depth, current=template, **variables)
+
+    def _render_scripted(self, template: str, **variables: Any) -> str:
+        """A page with a script, which may load further scripts; the policy contains its digest."""
+        script = self._read_template("load.js") + self._read_template(f"{template}.js")
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        return self._render_template(template, 0, script=Markup(script), digest=digest, **variables)
 
     def _read_template(self, name: str) -> str:
         assert self.env.loader is not None
@@ -89,56 +98,59 @@ class SitePages:
 
     def link_variant(self, variant: str) -> str:
         """Return the address of the page of a spec's or label's (first) mechanism, or "" if it has none."""
-        mechanism = self.data.mechanisms.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0])
-        return mechanism.page if mechanism else ""
+        return self.links.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0], "")
+
+    def link_docs(self, root: str) -> str:
+        """The address of the documentation, seen from a page; empty without one."""
+        docs = self.data.docs
+        return docs if not docs or "://" in docs else root + docs
 
     def find_run(self, run_id: Any) -> SiteRun | None:
         """The published run of a session, if there is one."""
         return self.data.run_by_session.get(str(run_id))
 
-    # -- the front page --------------------------------------------------------------------------------------------
+    # -- the front page and the leaderboard ------------------------------------------------------------------------
+
+    @cached_property
+    def answers(self) -> picker.PickerData:
+        """The answers of the front page's picker."""
+        return picker.make_picker(RecommendationData.of(self.data.gathered.rows), self.links, self.data.machines)
+
+    @cached_property
+    def leaderboard(self) -> Leaderboard:
+        """The leaderboard of all timed rows."""
+        runs = {session: (run.name, run.listed.page) for session, run in self.data.run_by_session.items()}
+        quality = Quality(self.data.gathered.rows)
+        return LineMaker(quality, self.data.machines, self.links, runs).make(self.newest_rows)
 
     def _render_front(self) -> str:
-        data, cpus = self.data, self.data.gathered.cpus
-        links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
-        script = self._read_template("picker.js")
-        curves, errors = cost_curves.split_by_config(data.rows), approximation_errors.list_errors(data.rows)
-        variables = {
-            "picker": picker.make_picker(data.groups, curves, errors, links, cpus),
-            "uses": picker.USE_WORDS,
-            "qualities": picker.QUALITIES,
-            "front": self._draw_front(),
-            "charts": crossover_bars.list_bar_charts(data.decision_tables, cpus),
-            "families": self._group_by_family(),
-            "others": [mechanism for mechanism in data.mechanisms.values() if not mechanism.is_listed],
-            "comparisons": library_comparison.list_library_comparisons(data.groups, cpus),
-            "claim_groups": [(title, self._list_verdicts(group)) for group, title in claims_text.GROUP_TITLES.items()],
-            "script": Markup(script),
-            "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        }
-        return self._render_template("front", 0, **variables)
+        chart = make_front_chart(self.data.rows, self.data.mechanisms.values())
+        variables = {"answers": self.answers, "uses": picker.USES, "bounds": picker.BOUNDS, "chart": chart}
+        return self._render_scripted("front", **variables)
+
+    # -- lists -----------------------------------------------------------------------------------------------------
+
+    def _render_lists(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the text of the pages that list other pages."""
+        data = self.data
+        by_family: dict[str, list[SiteMechanism]] = {name: [] for name in ("", *families.read_families())}
+        for mechanism in data.mechanisms.values():
+            by_family[mechanism.family if mechanism.is_listed else ""].append(mechanism)
+        groups = [(title, self._list_verdicts(group)) for group, title in claims_text.GROUP_TITLES.items()]
+        crossovers = crossover_tables.list_crossovers(data.decision_tables, data.machines)
+        comparisons = library_comparison.list_library_comparisons(data.rows, data.machines)
+        yield "mechanisms", self._render_template("mechanisms", 0, by_family=by_family)
+        yield "tasks", self._render_template("tasks", 0)
+        yield "claims", self._render_template("claims", 0, claim_groups=groups)
+        yield "runs", self._render_template("runs", 0)
+        yield "crossovers", self._render_template("crossovers", 0, crossovers=crossovers)
+        yield "libraries", self._render_template("libraries", 0, comparisons=comparisons)
 
     def _list_verdicts(self, group: ClaimGroup) -> list[tuple[str, list[ClaimVerdict]]]:
         """The claims of a group by verdict."""
         claims = self.data.verdicts.list_group(group)
         by_verdict = [(verdict, [claim for claim in claims if claim.verdict == verdict]) for verdict in VERDICTS]
         return [(verdict, listed) for verdict, listed in by_verdict if listed]
-
-    def _draw_front(self) -> Plot | None:
-        """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
-        data = self.data
-        line_styles = style.choose_line_styles(data.rows["label"])
-        section_data = SectionData(data.rows, data.gathered.cpus, line_styles, data.gathered.run_notes)
-        tables = (table for table in data.decision_tables if table.baseline == "full")
-        chapter = tradeoffs.make_chapter([t for t in tables if t.config["mode"] != "decode"], section_data)
-        plans = rank_plans(chapter.blocks)
-        if not plans:
-            return None
-        return max(plans, key=lambda plan: plan.line_count).render(raster=False)
-
-    def _group_by_family(self) -> list[tuple[families.FamilyCard, list[SiteMechanism]]]:
-        listed = [mechanism for mechanism in self.data.mechanisms.values() if mechanism.is_listed]
-        return [(card, [m for m in listed if m.family == card.name]) for card in families.FAMILY_CARDS]
 
     # -- other pages -----------------------------------------------------------------------------------------------
 
@@ -149,25 +161,30 @@ class SitePages:
         for name, source in {verdict.entry.file: verdict.entry.source for verdict in claims}.items():
             if not any(source.url.endswith(paper.arxiv) for paper in papers):
                 bibtex.append(bibliography.make_bibtex(source, name))
-        timings = self._timings_by_mechanism.get(mechanism.name, [])
-        variables = {"claims": claims, "bibtex": list(filter(None, bibtex)), "count_lines": len(timings)}
-        return self._render_template("mechanism", 1, mechanism=mechanism, lines=timings[:MAX_LINES], **variables)
+        lines = [line for line in self.leaderboard.lines if line.link == mechanism.page]
+        lines.sort(key=lambda line: (-line.length, line.machine, line.task))
+        rows = self._rows_by_mechanism.get(mechanism.name)
+        plots = None if rows is None else mechanism_plots.draw_plots(rows, self.newest_rows, self.data.machines)
+        variables = {"claims": claims, "bibtex": list(filter(None, bibtex)), "count_lines": len(lines), "plots": plots}
+        return self._render_template("mechanism", 1, mechanism=mechanism, lines=lines[:MAX_LINES], **variables)
 
     @cached_property
-    def _timings_by_mechanism(self) -> Mapping[str, list[tuple[GroupResult, TimedMechanism]]]:
-        """The timings of each mechanism, longest first."""
-        timings: dict[str, list[tuple[GroupResult, TimedMechanism]]] = defaultdict(list)
-        for group in sorted(self.data.groups, key=lambda group: -group.length):
-            for entry in group.cases:
-                timings[entry.row.variant.partition("|")[0].partition(":")[0]].append((group, entry))
-        return timings
+    def _rows_by_mechanism(self) -> Mapping[str, Frame]:
+        return mechanism_plots.split_by_mechanism(self.newest_rows)
 
     def _render_claim(self, claim_verdict: ClaimVerdict) -> str:
         entry, machines = claim_verdict.entry, claim_verdict.machines
         variables = {
             "rule": claims_text.format_rule(entry.claim.rule),
             "group_title": claims_text.GROUP_TITLES[entry.claim.group],
-            "measured": [(m.machine, m.verdict, claims_text.format_measured(entry.claim.rule, m)) for m in machines],
+            "measured": [
+                (
+                    self.data.machines.get(m.machine, m.machine),
+                    m.verdict,
+                    claims_text.format_measured(entry.claim.rule, m),
+                )
+                for m in machines
+            ],
             "runs": self._find_runs({key for machine in machines for key in machine.decisive.cases}),
             "bibtex": bibliography.make_bibtex(entry.source, entry.file),
         }
@@ -179,14 +196,18 @@ class SitePages:
         digests = {run.listed.digest for run in runs if run}
         return [run for run in self.data.runs if run.listed.digest in digests]
 
+    def describe_task(self, task: str) -> str:
+        """What a task measures, in a sentence: its own, or those of its section."""
+        sections = (section for section in self.data.gathered.sections if section.task == task)
+        sentences = [self.data.task_sentences.get(task, ""), *(" ".join(section.sentences) for section in sections)]
+        return next(filter(None, sentences), f"Results of the task {task}.")
+
     def _render_task(self, task: str) -> str:
-        cpus, lines = self.data.gathered.cpus, self._count_runs(task)
-        variables = {
-            "sections": [section for section in self.data.gathered.sections if section.task == task],
-            "scoreboards": [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)],
-            "timed": any(group.row.task == task for group in self.data.groups),
-        }
-        return self._render_template("task", 1, task=task, lines=lines, **variables)
+        boards = list_scoreboards(self.data.rows, task, self.data.gathered.sections)
+        timed = bool((self.newest_rows["task"] == task).any())
+        return self._render_template(
+            "task", 1, task=task, lines=self._count_runs(task), scoreboards=boards, timed=timed
+        )
 
     def _count_runs(self, task: str) -> list[tuple[SiteRun, int, int, list[str]]]:
         """For each run with the task: the number of its rows, of rows with a result, and the variants."""

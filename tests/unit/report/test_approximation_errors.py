@@ -73,10 +73,8 @@ def test_nearly_equal_numeric_options_count_and_are_named(tmp_path: Path) -> Non
     records = [fidelity_record(name, error) for name, error in zip(near, (0.2, 0.3, 0.4), strict=True)]
     rows = read_rows(tmp_path, [*map(timed_record, specs), *records])
     assert rows["error"].fillna(-1).tolist() == [0.2, -1, -1]  # 0.8%, 2.3%, and another kind
-    text = approximation_errors.describe_error(
-        rows.loc[specs[0]].to_dict() | {"variant": specs[0]}, with_conditions=True
-    )
-    assert text == "relative error 0.200 (MiniLM, N = 256, bidirectional, measured with sliding_window:window=127)"
+    conditions = approximation_errors.describe_conditions(rows.loc[specs[0]].to_dict() | {"variant": specs[0]})
+    assert conditions == "MiniLM, N = 256, bidirectional, measured with sliding_window:window=127"
 
 
 def test_errors_of_one_table_come_from_one_model_and_length(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import html
 import io
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,10 @@ def test_every_page_is_linked_and_no_link_is_broken(site: Path) -> None:
     assert lost == []
     assert {name for name in files if name.endswith(".html")} - reached == set()
     assert len(reached) > 100, "mechanisms and claims have a page each"
-    assert set(files) - reached == {"files.json"}
-    assert max(map(len, files.values())) < run_pages.MAX_PAGE_BYTES
+    scripts = {name for name in files if name.endswith(".js")}
+    assert set(files) - reached == {"files.json", *scripts}
+    assert scripts == {"answers-m0.js", "answers-m1.js", *json.loads(files["index.json"])["leaderboard"]["blocks"]}
+    assert {name: len(data) for name, data in files.items() if len(data) > run_pages.MAX_PAGE_BYTES} == {}
 
 
 def test_runs_of_older_protocols_are_marked_where_they_are_linked(tmp_path: Path) -> None:
@@ -62,8 +65,8 @@ def test_runs_of_older_protocols_are_marked_where_they_are_linked(tmp_path: Path
         for name, data in files.items()
         if name.endswith(".html")
     }
-    assert marks["index.html"] == [("second", "protocol 3, older code")]
-    assert {mark for found in marks.values() for mark in found if "protocol" in mark[1]} == set(marks["index.html"])
+    assert marks["runs.html"] == [("second", "protocol 3, older code")]
+    assert {mark for found in marks.values() for mark in found if "protocol" in mark[1]} == set(marks["runs.html"])
 
 
 def test_heads_titles_and_policies(site: Path) -> None:
@@ -91,7 +94,8 @@ def test_pages_of_removed_runs_disappear(two: list[Path], tmp_path: Path) -> Non
     publish(two[1:], out)
     (one,) = (out / "r").iterdir()
     assert json.loads((out / "index.json").read_text())["runs"][0]["digest"] == one.name
-    assert not list(out.glob("b/quickstart-xeon*"))
+    assert json.loads((out / "index.json").read_text())["leaderboard"]["lines"] == 8
+    assert [path.name for path in out.glob("answers-*.js")] == ["answers-m0.js"]
 
 
 def test_the_index_matches_its_schema_and_the_files(site: Path) -> None:
@@ -100,7 +104,7 @@ def test_the_index_matches_its_schema_and_the_files(site: Path) -> None:
     schema = json.loads((site / said["$schema"]).read_text())
     assert set(schema["properties"]) == set(said)
     assert [run.name for run in index.runs] == ["first", "second"]
-    listed = [*index.runs, *index.mechanisms, *index.claims, *index.leaderboards, *index.tasks]
+    listed = [*index.runs, *index.mechanisms, *index.claims, index.leaderboard, *index.tasks]
     assert [one.page for one in listed if not (site / one.page).is_file()] == []
     assert {claim.group for claim in index.claims if claim.counts} == {"published"}
     assert {claim.group for claim in index.claims} == {"published", "arithmetic", "from memory"}
@@ -114,8 +118,10 @@ def test_mechanism_pages_show_details_and_measurements(site: Path) -> None:
     text = page.read_text()
     assert "<code>eps=1e-06</code>" in text
     assert "decodes step by step" in text
-    assert "@misc{katharopoulos2020," in text
-    assert "forward, bidirectional, 8K" in text
+    assert re.search(r"@misc\{katharopoulos2020,\n  title = ", text), "one field a line"
+    assert "reading a prompt, bidirectional, 8K<small>Xeon (2 cores), float32, 1 thread" in text
+    assert text.count("<figure") == 3
+    assert "Xeon (2 cores), cpu, float32" in text
 
 
 def test_claim_pages_state_where_the_figures_are_from(site: Path) -> None:
@@ -128,8 +134,8 @@ def test_claim_pages_state_where_the_figures_are_from(site: Path) -> None:
     (arithmetic,) = (site / "c").glob("mqa-cache*.html")
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(arithmetic.read_text())))
     assert facts["Not counted"] == "Arithmetic: true by construction, not counted"
-    front = (site / "index.html").read_text()
-    assert front.index("<h3>Claims</h3>") < front.index("<h3>Arithmetic: true by") < front.index("<h3>From memory:")
+    listed = (site / "claims.html").read_text()
+    assert listed.index("<h2>Claims</h2>") < listed.index("<h2>Arithmetic: true") < listed.index("<h2>From memory:")
 
 
 def test_task_pages_list_scores_or_leaderboards(site: Path) -> None:
@@ -140,20 +146,74 @@ def test_task_pages_list_scores_or_leaderboards(site: Path) -> None:
     assert re.findall(r'href="\.\./m/[a-z-]+[0-9a-f]{8}\.html"', rows[1][0])
     assert rows[1][1].startswith("0.0")
     assert "Relative error (lower is better)" in text
-    assert "../b/quickstart-" in speed.read_text()
+    assert 'href="../leaderboard.html"' in speed.read_text()
 
 
-def test_the_front_page_has_the_data_of_the_picker(site: Path) -> None:
+def test_task_pages_start_with_what_the_task_measures(two: list[Path], site: Path, tmp_path: Path) -> None:
+    sentence = "How far each mechanism is <b>from</b> exact attention."
+    told = publish(two, tmp_path / "site", task_sentences={"fidelity": sentence}).site
+    for folder, text in ((told, html.escape(sentence)), (site, "Results of the task fidelity.")):
+        (page,) = (folder / "t").glob("fidelity-*.html")
+        assert re.findall(r"</h1>\s*<p>(.*?)</p>", page.read_text()) == [text]
+        assert text in (folder / "tasks.html").read_text()
+
+
+def test_the_front_page_answers_its_first_question_without_scripts(site: Path) -> None:
     text = (site / "index.html").read_text()
-    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
-    answers = data["answers"]
-    assert {answer[0] for answer in answers} == {"prompt", "decode"}
-    assert text.count('class="faster"') > 9
-    decode = [answer for answer in answers if answer[0] == "decode"]
-    lengths = {answer[3]: {data["texts"][case[9]] for case in answer[7]} for answer in decode}
-    assert lengths == {1024: {""}, 2048: {"1K and 4K"}, 4096: {""}, 8192: {"4K and 16K"}, 16384: {""}}
-    assert text.count("<article") == 6
-    assert "quickstart on Other-x8" in text
+    assert re.findall(r'<option value="(?:prompt|encode|error-0.1)" selected>(.*?)</option>', text) == [
+        "reading, not causal",
+        "relative error at most 0.1",
+    ]
+    assert re.findall(r'<option value="m\d">(.*?)</option>', text) == ["Xeon (2 cores)", "Other-x8"]
+    rows = re.findall(r'<tr><th scope="row" class="text"><a href="(m/[\w-]+\.html)">(.*?)</a>', text)
+    assert [name for _, name in rows] == ["full"]
+    assert "Only exact attention is known to satisfy this." in text
+    assert "pip install efficient-attn" not in text
+    assert "constraints.txt" in text
+    assert len(re.sub("<(style|script).*?</(style|script)>|<.*?>", " ", text, flags=re.DOTALL).split()) <= 400
+
+
+@pytest.mark.parametrize("docs", ["../docs/index.html", "https://example.org/docs?a=1&b=2"])
+def test_pages_link_to_the_documentation(docs: str, two: list[Path], tmp_path: Path) -> None:
+    files = _read(publish(two[1:], tmp_path / "site", docs=docs).site)
+    prefix = "" if "://" in docs else "../"
+    assert f'href="{html.escape(docs)}">Documentation</a>'.encode() in files["index.html"]
+    (claim,) = (data for name, data in files.items() if name.startswith("c/nystrom-six-steps"))
+    assert f'href="{prefix}{html.escape(docs)}">Documentation</a>'.encode() in claim
+
+
+@pytest.mark.parametrize("docs", ["javascript:alert(1)", "data:text/html,x", "file:///etc"])
+def test_other_addresses_of_the_documentation_are_errors(docs: str, two: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be a relative path, or an address that starts with https"):
+        publish(two, tmp_path / "site", docs=docs)
+    assert not (tmp_path / "site").exists()
+
+
+def test_rows_without_conditions_are_published(tmp_path: Path) -> None:
+    """Rows of other programs may lack the machine, the model, and the direction."""
+    records = [*runs.speed(), *runs.fidelity()]
+    for record in records:
+        record.row.machine = record.row.inputs = record.row.causal = record.row.family = record.row.heads = None
+    files = _read(publish([runs.write_run(tmp_path / "run", records)], tmp_path / "site").site)
+    assert sites.follow(files)[1] == []
+    (fidelity,) = (data.decode() for name, data in files.items() if name.startswith("t/fidelity"))
+    assert "<td>3 layers<td>1 run" in fidelity
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ([record for record in runs.speed() if record.row.variant == "full"], "time no two mechanisms"),
+        (runs.fidelity(), "time no two mechanisms"),
+        (runs.speed(lengths=(1000,)), "3 of 4 mechanisms timed here are faster than exact attention."),
+    ],
+    ids=["one mechanism", "no times", "one length"],
+)
+def test_small_runs_are_answered_as_far_as_possible(records: Iterable[runs.Record], text: str, tmp_path: Path) -> None:
+    files = _read(publish([runs.write_run(tmp_path / "run", records)], tmp_path / "site").site)
+    assert text in files["index.html"].decode()
+    _, lost = sites.follow(files)
+    assert lost == []
 
 
 def test_a_repeated_run_counts_once(two: list[Path], tmp_path: Path) -> None:
@@ -185,7 +245,8 @@ def test_hostile_names_create_no_files_and_no_scripts(evil: dict[str, bytes]) ->
             assert {link for link in seen.links if "example.org" in link or link.startswith("javascript")} == set()
             assert {"iframe", "base", "img"}.isdisjoint(seen.tags), name
             assert all(script.get("type") == "application/json" or not script for script in seen.scripts), name
-            assert len(seen.scripts) == {"index.html": 2}.get(name, name.startswith("r/")), name
+            expected = {"index.html": 1, "leaderboard.html": 2}.get(name, name.startswith("r/"))
+            assert len(seen.scripts) == expected, name
     reached, lost = sites.follow(evil)
     assert lost == []
     assert {name for name in evil if name.endswith(".html")} - reached == set()

@@ -1,140 +1,177 @@
-"""Data of the picker: measured answers, and interpolated ones, which are marked."""
+"""Answers of the front page: bounds, interpolation, and what is said when nothing satisfies a bound."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import report_runs as runs
 
-from efficient_attn.report.answers.cost_curves import CostAtLength, CostCurve, RowReference
-from efficient_attn.report.comparable_quality import MeasuredQuality, QualityConditions, QualityFigure, QualitySet
-from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
-from efficient_attn.report.site.picker import make_picker
-from efficient_attn.results.stats import Estimate
-
-CONFIG = {
-    "machine": "m", "device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "heads": 4, "head_dim": 64,
-    "inputs": None, "cache": "warm", "compiled": False, "cuda_graph": False, "mode": "forward", "causal": False,
-    "baseline": "full", "baseline_kv_heads": 4,
-}  # fmt: skip
-ERRORS = {"full": None, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0.06, "lost": None}
-KEPT, UNKNOWN, CASES = 5, 6, 7
+from efficient_attn.report.answers.recommendation import RecommendationData
+from efficient_attn.report.gather import gather
+from efficient_attn.report.site.picker import BOUNDS, MAX_ROWS, LengthAnswers, PickerData, make_picker
+from efficient_attn.results.rows import Record
 
 
-def _make_errors(length: int = 4096, *, causal: bool = False) -> MeasuredQuality:
-    figures = {
-        name: QualityFigure("error", error, "", layer_errors=(error,))
-        for name, error in ERRORS.items()
-        if error is not None
-    }
-    return MeasuredQuality((QualitySet(QualityConditions("minilm@1", length, causal, (0, 2)), figures),))
-
-
-def _make_group(length: int) -> GroupResult:
-    rows = [
-        runs.row(name, mode="forward", machine="m", seq_len=length, latency_ms=0.001 * length * at,
-                 latency_ms_low=0.00099 * length * at, latency_ms_high=0.00101 * length * at)
-        for at, name in enumerate(ERRORS, 1)
-    ]  # fmt: skip
-    cases = [TimedMechanism(row.variant, row, "an error", None) for row in rows]
-    return GroupResult((), length, "there", tuple(cases))
-
-
-def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.001) -> CostCurve:
-    points = []
-    for n in lengths:
-        ms = length_ms * n * at
-        sources = (RowReference("run", f"{name}/{n}", n),)
-        speedup, latency = Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05)
-        points.append(CostAtLength(n, speedup, latency, Estimate(4.0 * n), None, sources))
-    return CostCurve(name, 4, {"variant": name}, tuple(points))
-
-
-def _pick(
-    lengths: tuple[int, ...],
-    curves: list[CostCurve],
-    errors: MeasuredQuality | None = None,
-    **config: Any,
-) -> tuple[dict[int, list[Any]], list[str]]:
-    groups, links = [_make_group(n) for n in lengths], {"full": "m/full.html"}
-    made = make_picker(groups, [(CONFIG | config, curves)], errors or _make_errors(), links, {})
-    return {cell[3]: cell for cell in made["answers"]}, made["texts"]
-
-
-def test_powers_of_two_between_measured_lengths_are_interpolated() -> None:
-    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
-    cells, texts = _pick((512, 4096), curves)
-    assert list(cells) == [512, 1024, 2048, 4096]
-    for length, cell in cells.items():
-        between = {texts[case[9]] for case in cell[CASES]}
-        times = {texts[case[4]].startswith("\u2248 ") for case in cell[CASES]}
-        interpolated = length in (1024, 2048)
-        assert (between, times) == (({"512 and 4K"}, {True}) if interpolated else ({""}, {False}))
-
-
-def test_interpolated_times_are_those_of_recommend() -> None:
-    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
-    cells, texts = _pick((512, 4096), curves)
-    first = cells[1024][CASES][0]
-    taken = curves[0].estimate(1024)
-    assert not isinstance(taken, str)
-    assert (texts[first[0]], first[2], first[3]) == (
-        "full",
-        float(f"{taken.latency.value:.6g}"),
-        round(taken.half_width, 4),
+def _pick(folder: Path, records: Iterable[Record]) -> PickerData:
+    run = runs.write_run(folder / "run", _paired(records))
+    return make_picker(
+        RecommendationData.of(gather([run]).rows), {"linear": "m/linear.html"}, {"Xeon-x2-15GiB": "Xeon"}
     )
-    assert first[3] > cells[512][CASES][0][3]
-    assert cells[512][CASES][0][3] == round(math.log(1.01 / 0.99) / 2, 4)
-    assert texts[first[5]] == "1.00x"
-    assert texts[first[8]] == "\u2248 4.00 KiB (3.20 KiB\u20135.00 KiB)"
 
 
-def test_measured_cases_in_interpolated_answers_are_marked() -> None:
-    curves = [
-        _curve(name, at, (512, 1024, 4096) if name == "linear" else (512, 4096)) for at, name in enumerate(ERRORS, 1)
-    ]
-    cells, texts = _pick((512, 4096), curves)
-    between = {texts[case[0]]: texts[case[9]] for case in cells[1024][CASES]}
-    assert between == {name: "" if name == "linear" else "512 and 4K" for name in ("full", "linear", "window", "late")}
+def _paired(records: Iterable[Record]) -> Iterable[Record]:
+    """The records with the baseline's speedup of 1."""
+    for record in records:
+        record.row.baseline = "full"
+        if record.row.variant == "full" and record.row.latency_ms:
+            record.row.speedup = record.row.speedup_low = record.row.speedup_high = 1.0
+        yield record
 
 
-def test_counts_cover_all_mechanisms_but_few_are_stored() -> None:
-    cells, texts = _pick((512,), [])
-    (cell,) = cells.values()
-    assert (cell[KEPT], cell[UNKNOWN]) == ([6, 1, 4, 4], 1)
-    # full, linear and window whatever they lose; full, window and late with an error of at most 0.1
-    assert [texts[case[0]] for case in cell[CASES]] == ["full", "linear", "window", "late"]
-    assert texts[cell[CASES][0][1]] == "m/full.html"
+def _segments(variant: str, losses: Iterable[float], length: int = 8192) -> Iterable[Record]:
+    for number, loss in enumerate(losses):
+        made = runs.row(
+            variant, task="swap", mode="prefill", inputs="smollm2@1", seq_len=length, causal=True, baseline="full",
+            latency_ms=10.0,
+        )  # fmt: skip
+        made.case_key += f"/{number}"
+        made.extra = {"swap.loss": loss, "swap.divergence": loss - 2.9, "swap.segment": number}
+        yield Record(made)
 
 
-def test_unusual_configurations_and_few_mechanisms_give_no_answer() -> None:
-    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
-    assert list(_pick((512, 4096), curves, compiled=True)[0]) == [512, 4096]
-    assert list(_pick((512, 4096), curves, machine="another")[0]) == [512, 4096]
-    assert list(_pick((512, 4096), curves[:2])[0]) == [512, 4096]
-    assert list(_pick((512, 4096), [_curve(n, 1, (512,)) for n in ERRORS])[0]) == [512, 4096]
+SWAPPED = {
+    "full": (3.0, 3.2),
+    "sliding_window:window=128": (3.05, 3.26),
+    "linear": (6.0, 6.3),
+}
 
 
-@pytest.mark.parametrize(
-    ("measured_length", "causal", "verified"),
-    [(4096, False, True), (256, False, True), (255, False, False), (4096, True, False)],
-)
-def test_bounds_count_errors_of_the_direction_at_half_the_length_or_more(
-    measured_length: int, causal: bool, verified: bool
-) -> None:
-    cells, texts = _pick((512,), [], _make_errors(measured_length, causal=causal))
-    direction = "causal" if causal else "bidirectional"
-    text = f"relative error 0.600 (MiniLM, N = {measured_length:,}, {direction}, mean over 2 layers)"
-    linear = next(case for case in cells[512][CASES] if texts[case[0]] == "linear")
-    assert cells[512][KEPT] == ([6, 1, 4, 4] if verified else [6, 1, 1, 1])  # any, exact, at most 0.1, at most 0.5
-    assert cells[512][UNKNOWN] == (1 if verified else 5)
-    assert linear[6] == (0.6 if verified else None)
-    assert texts[linear[7]] == (text if verified else f"{text}; not verified at 512")
+def _swapped(length: int = 8192) -> Iterable[Record]:
+    return (record for variant, losses in SWAPPED.items() for record in _segments(variant, losses, length))
 
 
-def test_interpolated_answers_verify_errors_at_their_own_length() -> None:
-    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
-    cells, _ = _pick((512, 4096), curves, _make_errors(512))
-    assert {length: cell[KEPT][-1] for length, cell in cells.items()} == {512: 4, 1024: 4, 2048: 1, 4096: 1}
+def _default(data: PickerData) -> LengthAnswers:
+    assert data.default is not None
+    return data.default[2]
+
+
+def test_the_first_screen_asks_for_a_causal_pass_at_8k_with_little_loss_of_perplexity(tmp_path: Path) -> None:
+    records = [*runs.speed(causal=True), *runs.speed(), *_swapped()]
+    data = _pick(tmp_path, records)
+    assert data.default is not None
+    machine, use, answers = data.default
+    assert (data.machines[machine], use, answers.length, data.default_bound) == ("Xeon", "prompt", 8192, "ppl-1.1")
+    answer = answers.answers["ppl-1.1"]
+    window, full = answer.rows
+    assert (window.name, window.options, window.conditions) == ("sliding_window", "window=128", "SmolLM2-135M, 8K")
+    assert re.fullmatch(r"1\.06x the perplexity", window.quality)
+    assert re.fullmatch(r"\d+\.\dx \(\d+\.\d\u2013\d+\.\d\)", window.speedup)
+    assert (full.name, full.speedup, full.quality, full.link) == ("full", "1.00x", "exact", "")
+    assert answer.sentence.startswith("1 of 4 mechanisms timed here satisfy this and are faster than exact attention.")
+    assert "1 have no verified quality at this length." in answer.sentence
+
+
+def test_the_nearest_is_named_if_only_exact_attention_satisfies_a_bound(tmp_path: Path) -> None:
+    swapped = [record for record in _swapped() if record.row.variant != "sliding_window:window=128"]
+    answer = _default(_pick(tmp_path, [*runs.speed(causal=True), *swapped])).answers["ppl-1.5"]
+    assert [row.name for row in answer.rows] == ["full"]
+    assert answer.sentence.startswith("Only exact attention is known to satisfy this. The nearest is linear at ")
+    assert "21.1x the perplexity (SmolLM2-135M, 8K)." in answer.sentence
+
+
+@pytest.mark.parametrize(("length", "verified"), [(4096, True), (2048, False)])
+def test_bounds_count_qualities_at_half_the_length_or_more(length: int, verified: bool, tmp_path: Path) -> None:
+    answer = _default(_pick(tmp_path, [*runs.speed(causal=True), *_swapped(length)])).answers["ppl-1.1"]
+    assert [row.name for row in answer.rows] == (["sliding_window", "full"] if verified else ["full"])
+    assert ("No quality (perplexity, causal) was measured beyond 2,048 tokens" in answer.sentence) == (not verified)
+
+
+def test_errors_are_the_first_bound_without_perplexities_and_none_without_errors(tmp_path: Path) -> None:
+    with_errors = _pick(tmp_path / "errors", [*runs.speed(), *runs.fidelity(length=8192)])
+    assert with_errors.default_bound == "error-0.1"
+    answers = _default(with_errors).answers
+    assert [row.name for row in answers["error-0.5"].rows] == ["sliding_window", "full"]
+    assert "The nearest is sliding_window:window=128" in answers["error-0.1"].sentence
+    assert [row.name for row in answers["exact"].rows] == ["full"]
+    without = _pick(tmp_path / "none", runs.speed())
+    assert without.default_bound == "any"
+    assert "No quality (perplexity, bidirectional) was measured" in _default(without).answers["ppl-1.1"].sentence
+
+
+def test_powers_of_two_between_measured_lengths_are_interpolated_and_marked(tmp_path: Path) -> None:
+    data = _pick(tmp_path, runs.speed(lengths=(512, 2048)))
+    answers = {found.length: found.answers["any"].rows for found in data.answers["m0"]["encode"]}
+    assert list(answers) == [512, 1024, 2048]
+    for length, rows in answers.items():
+        notes = {row.note for row in rows}
+        assert notes == ({"interpolated between 512 and 2K"} if length == 1024 else {""})
+        others = [row.speedup for row in rows if row.name != "full"]
+        assert all(speedup.startswith("\u2248 ") == (length == 1024) for speedup in others)
+
+
+def test_one_mechanism_gives_no_answer_and_one_length_does(tmp_path: Path) -> None:
+    alone = [record for record in runs.speed() if record.row.variant == "full"]
+    assert _pick(tmp_path / "alone", alone).default is None
+    one = _default(_pick(tmp_path / "one", runs.speed(lengths=(1000,))))
+    assert (one.length, len(one.answers["any"].rows)) == (1000, 4)
+    assert one.answers["any"].sentence == (
+        "3 of 4 mechanisms timed here are faster than exact attention. 3 have no verified quality at this length."
+    )
+
+
+def test_mechanisms_with_a_clearly_better_neighbour_are_left_out(tmp_path: Path) -> None:
+    """A mechanism of about the same cost and a clearly worse perplexity is named with its neighbour."""
+
+    def make(variant: str, ms: float) -> Record:
+        known = {"latency_ms_low": ms * 0.99, "latency_ms_high": ms * 1.01, "speedup_low": 99 / ms}
+        row = runs.row(variant, mode="forward", seq_len=8192, causal=True, latency_ms=ms, speedup=100 / ms, **known)
+        row.speedup_high = 101 / ms
+        return Record(row)
+
+    timed = [make("full", 100.0), make("linear", 10.0), make("cosformer", 10.2)]
+    losses = {"full": (3.0, 3.2, 3.1), "linear": (3.3, 3.51, 3.4), "cosformer": (3.05, 3.26, 3.15)}
+    swapped = [record for variant, values in losses.items() for record in _segments(variant, values)]
+    answer = _default(_pick(tmp_path, [*timed, *swapped])).answers["ppl-1.5"]
+    assert [row.name for row in answer.rows] == ["cosformer", "full"]
+    assert answer.sentence.startswith("2 of 3 mechanisms timed here satisfy this")
+    assert answer.left_out.startswith("linear is left out: cosformer has 1.02x its time and 1.05x instead of 1.35x the")
+
+
+def test_at_most_eight_rows_and_none_slower_than_exact_attention(tmp_path: Path) -> None:
+    def make(window: int, ms: float) -> Record:
+        row = runs.row(
+            f"sliding_window:window={window}" if window else "full", mode="forward", seq_len=8192, causal=True,
+            latency_ms=ms, latency_ms_low=ms * 0.99, latency_ms_high=ms * 1.01, speedup=100 / ms,
+            speedup_low=99 / ms, speedup_high=101 / ms,
+        )  # fmt: skip
+        return Record(row)
+
+    records = [make(0, 100.0), *(make(window, float(window)) for window in range(10, 130, 10))]
+    answer = _default(_pick(tmp_path, records)).answers["any"]
+    assert len(answer.rows) == MAX_ROWS
+    assert answer.rows[0].options == "window=10"
+    windows = [int(row.options.partition("=")[2]) for row in answer.rows if row.options]
+    assert windows == sorted(windows)
+    assert max(windows) < 100
+
+
+def test_scripts_hold_all_answers_with_each_text_stored_once(tmp_path: Path) -> None:
+    data = _pick(tmp_path, [*runs.speed(causal=True), *runs.decode(), *_swapped()])
+    ((name, script),) = data.format_blocks()
+    assert name == "answers-m0.js"
+    arguments = script.removeprefix("addAnswers(").removesuffix(");\n")
+    machine, texts, rows, uses = json.loads(f"[{arguments}]")
+    assert (machine, list(uses)) == ("m0", ["prompt", "decode"])
+    assert len(set(texts)) == len(texts)
+    assert len(set(map(tuple, rows))) == len(rows)
+    length, config, answers = next(entry for entry in uses["prompt"] if entry[0] == 8192)
+    assert list(answers) == [bound.key for bound in BOUNDS]
+    sentence, indices, left_out = answers["ppl-1.1"]
+    shown = _default(data).answers["ppl-1.1"]
+    assert (texts[sentence], texts[left_out]) == (shown.sentence, shown.left_out)
+    assert (texts[config], length) == (_default(data).config_text, 8192)
+    assert [texts[rows[index][0]] for index in indices] == [row.name for row in shown.rows]

@@ -1,0 +1,73 @@
+"""The front page's chart, and why a mechanism is not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import pandas as pd
+import report_runs as runs
+
+from efficient_attn.report import select
+from efficient_attn.report.gather import Frame
+from efficient_attn.report.site.front_chart import make_front_chart
+from efficient_attn.report.site.site_data import MechanismDetails, SiteMechanism
+
+LOSSES = {"full": 3.0, "linear": 6.0, "sliding_window:window=128": 3.1}
+
+
+def _swapped(losses: dict[str, float], length: int = 8192, run_id: str = "swap-1") -> Iterable[dict[str, object]]:
+    for variant, loss in losses.items():
+        for segment in range(2):
+            row = runs.row(
+                variant, task="swap", mode="prefill", inputs="smollm2@1", seq_len=length, causal=True, baseline="full",
+                latency_ms=10.0 - loss, run_id=run_id,
+            )  # fmt: skip
+            values = {"swap.loss": loss + segment, "swap.divergence": loss - 3.0, "swap.segment": segment}
+            yield asdict(row) | values | {"swap.attention_share": 0.5, "baseline_kv_heads": 4}
+
+
+def _frame(rows: Iterable[dict[str, object]]) -> Frame:
+    return select.add_labels(pd.DataFrame(list(rows)))
+
+
+def _mechanism(name: str, **details: object) -> SiteMechanism:
+    return SiteMechanism(name, "sparse", "", MechanismDetails(**details))  # type: ignore[arg-type]
+
+
+def test_the_run_with_most_mechanisms_at_the_longest_length_is_drawn() -> None:
+    few = {name: LOSSES[name] for name in ("full", "linear")}
+    rows = [
+        *_swapped(few, run_id="few"),
+        *_swapped(LOSSES),
+        *_swapped(LOSSES, 2048, "short"),
+        *_swapped(LOSSES, 16384, "long"),
+    ]
+    chart = make_front_chart(_frame(rows), [])
+    assert chart is not None
+    assert chart.run_id == "swap-1"
+    assert "SmolLM2-135M, N = 8,192, causal" in chart.plot.panel.title
+    assert {"linear", "sliding_window:window=128"} <= {line.label for line in chart.plot.panel.lines}
+
+
+def test_the_reasons_come_from_traits_and_rows() -> None:
+    mechanisms = [
+        _mechanism("linear"), _mechanism("linformer", causal=False, parameters=9), _mechanism("additive", parameters=9),
+        _mechanism("gqa"), _mechanism("reformer", cross=False), _mechanism("taylor"), _mechanism("peer_x"),
+        SiteMechanism("unknown", "sparse", ""),
+    ]  # fmt: skip
+    chart = make_front_chart(_frame(_swapped(LOSSES)), mechanisms)
+    assert chart is not None
+    assert chart.left_out == {
+        "not causal": ("linformer",),
+        "needs its own trained weights": ("additive", "gqa"),
+        "uses the keys as queries": ("reformer",),
+        "not measured in this model": ("taylor",),
+    }
+
+
+def test_without_two_mechanisms_in_a_model_there_is_no_chart() -> None:
+    assert make_front_chart(_frame(_swapped({"full": 3.0})), []) is None
+    assert (
+        make_front_chart(_frame(asdict(record.row) | {"baseline_kv_heads": 4} for record in runs.speed()), []) is None
+    )
