@@ -186,11 +186,12 @@ def _make_chapters(
 
 @dataclass(frozen=True)
 class SiteLinks:
-    """Links of a page in a site: to the front page, the file of rows and the style sheet."""
+    """Links of a page in a site: to the front page, the file of rows, the style sheet, and any documentation."""
 
     home: str
     table: str
     sheet: str
+    docs: str = ""
 
 
 def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:

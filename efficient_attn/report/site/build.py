@@ -62,7 +62,7 @@ def make_site(data: SiteData) -> dict[str, bytes]:
     files[site_index.INDEX_FILE] = site_index.format_index(_make_index(data, pages)).encode()
     files[site_index.SCHEMA_FILE] = site_index.format_schema().encode()
     for run in data.runs:
-        files |= run_pages.make_run_pages(run)
+        files |= run_pages.make_run_pages(run, pages.link_docs("../../"))
     return files
 
 

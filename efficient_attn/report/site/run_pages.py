@@ -19,23 +19,23 @@ MAX_BLOCK_PLOTS = 40  # about 120 kB; blocks with more are split
 STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site
 
 
-def make_run_pages(run: SiteRun) -> dict[str, bytes]:
-    """The pages of a run, by address; each has the contents of all."""
+def make_run_pages(run: SiteRun, docs: str = "") -> dict[str, bytes]:
+    """The pages of a run, by address; each has the contents of all. docs: address of the documentation, if any."""
     content = page.make_content(run.gathered, draw=draw_all_plots)
     for chapter in (*content.sections, *content.folded):
         chapter.blocks = [part for block in chapter.blocks for part in _split_block(block)]
-    html = _render(content)
+    html = _render(content, docs)
     sizes = [len(text.encode()) for text in html.split(page.BLOCK_START)[1:]]
     if len(html.encode()) <= MAX_PAGE_BYTES or not sizes:
         return {run.listed.page: html.encode()}
-    rest = len(_render(_select_blocks(content, [1] * len(sizes), 0)).encode())
+    rest = len(_render(_select_blocks(content, [1] * len(sizes), 0), docs).encode())
     numbers = _assign_pages(sizes, rest)
     names = [f"page-{number + 1}.html" if number else "index.html" for number in range(numbers[-1] + 1)]
     pages = [_select_blocks(content, numbers, number) for number in range(len(names))]
     contents = list(_list_contents(pages, names))
     folder = run.listed.page.removesuffix("index.html")
     return {
-        f"{folder}{name}": _render(replace(part, contents=contents)).encode()
+        f"{folder}{name}": _render(replace(part, contents=contents), docs).encode()
         for name, part in zip(names, pages, strict=True)
     }
 
@@ -95,8 +95,8 @@ def _list_contents(pages: Sequence[page.Content], names: Sequence[str]) -> Itera
                 yield title if counts[title] == 1 else f"{title} ({counts[title]})", name + href
 
 
-def _render(content: page.Content) -> str:
-    site_links = page.SiteLinks("../../index.html", ROWS_FILE, f"../../{STYLE_SHEET}")
+def _render(content: page.Content, docs: str) -> str:
+    site_links = page.SiteLinks("../../index.html", ROWS_FILE, f"../../{STYLE_SHEET}", docs)
     return drop_end_tags(page.as_html(content, site_links=site_links))
 
 

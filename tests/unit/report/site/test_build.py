@@ -180,6 +180,8 @@ def test_pages_link_to_the_documentation(docs: str, two: list[Path], tmp_path: P
     assert f'href="{html.escape(docs)}">Documentation</a>'.encode() in files["index.html"]
     (claim,) = (data for name, data in files.items() if name.startswith("c/nystrom-six-steps"))
     assert f'href="{prefix}{html.escape(docs)}">Documentation</a>'.encode() in claim
+    run = next(text for name, text in files.items() if name.startswith("r/") and name.endswith("index.html"))
+    assert f'href="{prefix * 2}{html.escape(docs)}">Documentation</a>'.encode() in run
 
 
 @pytest.mark.parametrize("docs", ["javascript:alert(1)", "data:text/html,x", "file:///etc"])
