@@ -37,8 +37,7 @@ WRONG = {
     "claims": "--claim=--claims --chek=--check --jsn=--json --padding --run --out --id --paper --verbose --machine "
     "--rule --format --suite",
     "plot": "--variant=--only --mechanisms=--only --figre=--figure --reference=--baseline --processor=--machine "
-    "--html=--format --precision=--dtype --labels=--label --head=--heads --padding --kvheads --size --dpi --title "
-    "--seq-len",
+    "--html=--format --precision=--dtype --labels=--label --head=--heads --padding --kvheads --size --dpi --title",
     "publish": "-o=--site --out=--site --output=--site --sites=--site --jsno=--json --padding --suite --title --port "
     "--format --only --run --verbose",
     "recommend": "--length=--seq-len --kv=--kv-heads --error=--max-error --perplexity=--max-ppl-ratio --ppl=--max-ppl-"

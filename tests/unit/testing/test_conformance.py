@@ -168,9 +168,9 @@ def test_a_failure_reports_property_smallest_input_and_opt_outs() -> None:
 def test_the_summary_lists_undeclared_traits() -> None:
     subject = Subject(factory(Humble))
     summary = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
-    assert "claims no causal masks, no strict causality, uses the keys as queries, no padding" in summary
+    assert "limits: no causal masks, no strict causality, uses the keys as queries, no padding" in summary
     everything = Traits()
-    assert "claims" not in sum_up([], everything)
+    assert "limits" not in sum_up([], everything)
 
 
 def test_one_dtype_can_be_requested() -> None:

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 
 from efficient_attn.report.drawing import figures, print_figure
 from efficient_attn.report.drawing.figures import Line, Panel, make_dot_plot
-from efficient_attn.report.drawing.layout import MAX_ASPECT, make_chart
+from efficient_attn.report.drawing.layout import make_chart
 from efficient_attn.report.drawing.style import MECHANISM_ORDER, choose_line_styles
 
 HOSTILE = ["<b>x</b>:y=&", "a" * 300, "$\\frac$:n=1", "\u202eevil", "x:" + ":".join(f"option{i}={i}" for i in range(9))]
@@ -92,7 +92,7 @@ def test_texts_stay_inside_and_apart(case: str, width: float) -> None:
     with figures.matplotlib.rc_context(figures.SETTINGS):
         figure = make_chart(CASES[case].resolve(), form)
         boxes = read_boxes(figure)
-        assert figure.get_figheight() <= MAX_ASPECT * figure.get_figwidth() * 1.001
+        assert figure.get_figheight() <= max(1.6, form.aspect) * figure.get_figwidth() * 1.001
     for text, box in boxes:
         assert box.x0 >= -1, text
         assert box.x1 <= figure.bbox.x1 + 1, text

@@ -97,7 +97,7 @@ WEIGHTS = [[0.0, 1.0], [0.75, 0.25], [0.5, 0.5]]
 
 
 def _draw(tmp_path: Path, *samples: dict[str, Any]) -> list[Heatmap]:
-    names = ["full", "additive", "general", "cosine"]
+    names = ["full", "additive", "general", "cosine", "dot"]
     rows = [
         Record(attempt(name, 0.9).row, {**attempt(name, 0.9).samples, **extra})
         for name, extra in zip(names, samples, strict=False)
