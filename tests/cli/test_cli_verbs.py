@@ -30,6 +30,7 @@ NO_TORCH = [
     ("claims", "--help"),
     ("new", "--help"),
     ("new", "my_attn.py"),
+    ("new", "my_task.py", "--kind", "task"),
     ("--version",),
 ]
 
