@@ -1,7 +1,7 @@
 """Turns of two runs on one machine, so that their process runs alternate and differ only in what they measure.
 
 Before each step a run writes its position to a socket, as a line ``group step``, and waits for a byte. The coordinator
-(`.github/actions/compare/measure.py`) answers one run at a time: the one that is behind.
+(`.github/actions/compare/compare_revisions.py`) answers one run at a time: the one that is behind.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import docs_site
@@ -14,8 +12,6 @@ from playwright import sync_api
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 PAGES = ("index", "tutorial/first-run", "how-to/add-a-score", "reference/mechanisms/bigbird", "reference/command-line")
 SETTINGS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 STYLE = (docs_site.ROOT / "efficient_attn/report/templates/style.css").read_text()
@@ -25,16 +21,6 @@ BACKGROUND = dict(zip(("light", "dark"), re.findall(r"--page: (#[0-9a-f]{6});", 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return docs_site.build(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    # fails rather than skips without a browser, so that a missing one is noticed
-    assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the site"
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), SETTINGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,27 +13,11 @@ from playwright import sync_api
 
 from efficient_attn.report.write import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
-
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     run = runs.write_run(tmp_path_factory.mktemp("runs") / "quickstart", runs.everything())
     return write_report([run], run).page.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    # fails rather than skips without a browser, so that a missing one is noticed
-    assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the report's page"
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 LOOKS = [(400, "light"), (1280, "light"), (1280, "dark")]

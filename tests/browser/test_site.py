@@ -18,19 +18,6 @@ from efficient_attn.report.site import leaderboard
 from efficient_attn.report.site.build import publish
 from efficient_attn.results.rows import Record
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    # fails rather than skips without a browser, so that a missing one is noticed
-    assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the site"
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:

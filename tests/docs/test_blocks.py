@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -127,6 +128,10 @@ def test_workflows_are_valid_yaml() -> None:
     workflows = [yaml.safe_load(block.text) for block in BLOCKS if block.language == "yaml"]
     assert workflows
     assert [workflow for workflow in workflows if not {True, "jobs"} <= workflow.keys()] == []
+
+
+def test_json_is_valid() -> None:
+    assert [json.loads(block.text) for block in BLOCKS if block.language == "json"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 NEEDS = ("gpu", "cluster", "internet", "hours")
 EXECUTED = ("python", "console")
-VALIDATED = ("toml", "yaml")
+VALIDATED = ("toml", "yaml", "json")
 OUTPUT = "text"
 
 FENCE = re.compile(

@@ -155,38 +155,30 @@ def place_beside(
     forms: width and height of each form, preferred first. markers, strokes: must not be covered by labels; markers not
     by leaders either. rooms: where the label of each point may stand. None if there is no free place.
     """
+
+    def place_in_order(order: Sequence[int]) -> list[tuple[int, float, float] | None]:
+        occupied = list(markers)  # by markers, labels and leaders
+        placed: list[tuple[int, float, float] | None] = [None] * len(points)
+        for i in order:
+            for number, (width, height) in enumerate(forms[i]):
+                if not width:
+                    break
+                candidates = (box for box in _list_boxes(*points[i], width, height) if rooms[i].contains(box))
+                free = (box for box in candidates if _is_free([box], strokes))
+                box = next((box for box in free if _is_free([box, *list_leader(points[i], box)], occupied)), None)
+                if box:
+                    occupied += [box, *list_leader(points[i], box)]
+                    placed[i] = number, box.left, (box.low + box.high) / 2
+                    break
+        return placed
+
     neighbours = [sum(math.dist(point, other) < CROWDED for other in points) for point in points]
     orders = [sorted(range(len(points)), key=lambda i: sign * neighbours[i]) for sign in (1, -1)]
-    trials = (_place_in_order(order, points, forms, markers, strokes, rooms) for order in orders)
     # the fewest labels that are in the last form, or nowhere
     return min(
-        trials, key=lambda spots: sum(s is None or s[0] == len(f) - 1 for s, f in zip(spots, forms, strict=True))
+        map(place_in_order, orders),
+        key=lambda spots: sum(s is None or s[0] == len(f) - 1 for s, f in zip(spots, forms, strict=True)),
     )
-
-
-def _place_in_order(
-    order: Sequence[int],
-    points: Sequence[tuple[float, float]],
-    forms: Sequence[Sequence[tuple[float, float]]],
-    markers: Sequence[Box],
-    strokes: Sequence[Box],
-    rooms: Sequence[Box],
-) -> list[tuple[int, float, float] | None]:
-    """Place one label after the other."""
-    occupied = list(markers)  # by markers, labels and leaders
-    placed: list[tuple[int, float, float] | None] = [None] * len(points)
-    for i in order:
-        for number, (width, height) in enumerate(forms[i]):
-            if not width:
-                break
-            candidates = (box for box in _list_boxes(*points[i], width, height) if rooms[i].contains(box))
-            free = (box for box in candidates if _is_free([box], strokes))
-            box = next((box for box in free if _is_free([box, *list_leader(points[i], box)], occupied)), None)
-            if box:
-                occupied += [box, *list_leader(points[i], box)]
-                placed[i] = number, box.left, (box.low + box.high) / 2
-                break
-    return placed
 
 
 def _is_free(boxes: Sequence[Box], occupied: Sequence[Box]) -> bool:

@@ -190,6 +190,12 @@ def test_timed_specs_have_a_fidelity_case_or_a_reason(name: str) -> None:
     assert sorted(evaluated & WITHOUT_FIDELITY.keys()) == []
 
 
+@pytest.mark.slow
+def test_the_suite_pretrained_times_what_swap_long_swaps() -> None:
+    timed, swapped = ({case.variant for case in _planned(name)} for name in ("pretrained", "swap_long"))
+    assert timed == swapped
+
+
 COMPARED = ("quickstart", "promises", "breadth", "decode", "sparse", "linear")
 COMPARED_LENGTHS = {"MiniLM at 384": (384, False), "SmolLM2 at 2048": (2048, True), "SmolLM2 at 8192": (8192, True)}
 WITHOUT_ROW = {HEADS, LATENT, COMPILED, PLUGIN}  # reasons for which fidelity_long has no row

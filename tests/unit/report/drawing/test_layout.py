@@ -20,6 +20,7 @@ from efficient_attn.report.drawing.layout import make_chart
 from efficient_attn.report.drawing.style import MECHANISM_ORDER, choose_line_styles
 
 HOSTILE = ["<b>x</b>:y=&", "a" * 300, "$\\frac$:n=1", "\u202eevil", "x:" + ":".join(f"option{i}={i}" for i in range(9))]
+MAX_ASPECT = 1.6
 COLUMN, SMALLEST = 346.0, 10.0  # CSS pixels: a picture's width on a page of 390, and the smallest text
 
 
@@ -92,7 +93,7 @@ def test_texts_stay_inside_and_apart(case: str, width: float) -> None:
     with figures.matplotlib.rc_context(figures.SETTINGS):
         figure = make_chart(CASES[case].resolve(), form)
         boxes = read_boxes(figure)
-        assert figure.get_figheight() <= max(1.6, form.aspect) * figure.get_figwidth() * 1.001
+        assert figure.get_figheight() <= MAX_ASPECT * figure.get_figwidth() * 1.001
     for text, box in boxes:
         assert box.x0 >= -1, text
         assert box.x1 <= figure.bbox.x1 + 1, text
