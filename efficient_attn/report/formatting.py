@@ -42,6 +42,11 @@ def shorten_list(items: Sequence[str], most: int | None) -> list[str]:
     return [*items[:most], f"{rest} more"] if rest > 0 else list(items)
 
 
+def shorten_text(text: str, most: int = 48) -> str:
+    """A text of at most this length, with an ellipsis if it was cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
 def split_batches(items: Sequence[T], size: int) -> Iterator[tuple[str, Sequence[T]]]:
     """Split into batches of at most this size, each with its number: ``2 of 3``, empty for a single batch."""
     count = math.ceil(len(items) / size)

@@ -255,7 +255,7 @@ def _split_label(label: str) -> tuple[str, list[str]]:
     name, *options = label.split(":")
     if "|" in label or not all("=" in option for option in options):
         name, options = label, []
-    name, *options = (text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}\u2026" for text in (name, *options))
+    name, *options = (formatting.shorten_text(text, MAX_NAME) for text in (name, *options))
     return name, options
 
 

@@ -71,8 +71,8 @@ class Leaderboard:
     @cached_property
     def parts(self) -> tuple[tuple[LeaderboardLine, ...], ...]:
         """The lines of each block: of one machine and task, split where a block would be too large."""
-        by_place = groupby(sorted(self.lines, key=_get_place), key=_get_place)
-        return tuple(part for _, lines in by_place for part in _split_lines(tuple(lines)))
+        by_key = groupby(sorted(self.lines, key=_get_block_key), key=_get_block_key)
+        return tuple(part for _, lines in by_key for part in _split_lines(tuple(lines)))
 
     @property
     def blocks(self) -> dict[str, bytes]:
@@ -95,13 +95,13 @@ class Leaderboard:
         counts = Counter((line.machine, line.task, line.direction) for line in self.lines)
         if not counts:
             return {}
-        place = max(counts, key=lambda place: (counts[place], place))
-        lengths = {line.length for line in self.lines if (line.machine, line.task, line.direction) == place}
+        key = max(counts, key=lambda key: (counts[key], key))
+        lengths = {line.length for line in self.lines if (line.machine, line.task, line.direction) == key}
         length = min(lengths, key=lambda length: abs(math.log(length / DEFAULT_LENGTH)))
-        return dict(zip(("machine", "task", "direction", "length"), (*place, length), strict=True))
+        return dict(zip(("machine", "task", "direction", "length"), (*key, length), strict=True))
 
 
-def _get_place(line: LeaderboardLine) -> tuple[str, str]:
+def _get_block_key(line: LeaderboardLine) -> tuple[str, str]:
     return line.machine, line.task
 
 
@@ -198,7 +198,9 @@ class LineMaker:
             speedup=_format_speedup(row),
             perplexity=perplexities.get(spec, exact._replace(value=1.0) if spec == EXACT else unknown),
             error=errors.get(spec, exact),
-            memory=Number(memory, units.size(memory), "state" if is_decode else "") if memory == memory else unknown,
+            memory=Number(memory, units.size(memory), "state" if is_decode else "")
+            if units.is_present(memory)
+            else unknown,
             run=run,
             run_link=run_link,
         )

@@ -25,8 +25,6 @@ from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, sh
 
 RUNS = "Runs"
 LOWER_IS_BETTER = " (lower is better)"
-
-
 # by layout, of which the first that was measured is pooled
 POOLED_METRICS = {
     "fidelity": ["relative_error"],
@@ -73,12 +71,12 @@ def _relabel(rows: Frame) -> Frame:
 def _pool_runs(rows: Frame, metric: str) -> Frame:
     """One row per result, with the mean of a metric over runs, and ``runs``: their number, and the range over them."""
     columns = [name for name in RESULT_COLUMNS if name in rows]
-    places = [name for name in columns if name not in ("layer", "seed", "swap.segment")]
-    place, result = (rows.groupby(names, dropna=False).ngroup() for names in (places, columns))
-    by_run = rows[metric].groupby([place, result, rows["run_id"].astype(str)]).mean()
+    group_columns = [name for name in columns if name not in ("layer", "seed", "swap.segment")]
+    group, result = (rows.groupby(names, dropna=False).ngroup() for names in (group_columns, columns))
+    by_run = rows[metric].groupby([group, result, rows["run_id"].astype(str)]).mean()
     spreads = by_run.groupby(level=[0, 1]).agg(["min", "max"]).groupby(level=0).mean()
-    runs = spreads.assign(size=rows["run_id"].astype(str).groupby(place).nunique()).apply(_describe_runs, axis=1)
-    values = {metric: rows[metric].groupby(result).transform("mean"), "runs": place.map(runs)}
+    runs = spreads.assign(size=rows["run_id"].astype(str).groupby(group).nunique()).apply(_describe_runs, axis=1)
+    values = {metric: rows[metric].groupby(result).transform("mean"), "runs": group.map(runs)}
     return rows.assign(**values, **dict.fromkeys(POOLED_COLUMNS)).drop_duplicates(columns, keep="last")
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 from ... import units
 from ...results.sanitize import sanitize_line
-from ..formatting import shorten_machine
-
-MAX_LETTERS = 48
+from ..formatting import shorten_machine, shorten_text
 
 
 def name_machines(machines: Iterable[object]) -> dict[str, str]:
@@ -21,11 +19,6 @@ def name_machines(machines: Iterable[object]) -> dict[str, str]:
         numbers[name] += 1
         names[identity] = f"{name} #{numbers[name]}" if counts[name] > 1 else name
     return names
-
-
-def shorten_text(text: str, most: int = MAX_LETTERS) -> str:
-    """A text of at most this length, with an ellipsis if it was cut."""
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def split_label(label: str) -> tuple[str, str]:

@@ -20,10 +20,11 @@ from ..answers.decision_table import DecisionTable, make_decision_tables
 from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
+from ..formatting import shorten_text
 from ..gather import Frame, ReportData, gather
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
-from .short_names import name_machines, shorten_text
+from .short_names import name_machines
 from .site_index import ListedRun
 
 ROWS_FILE = "rows.csv.gz"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from efficient_attn.report.site.short_names import name_machines, shorten_text, split_label
+from efficient_attn.report.formatting import shorten_text
+from efficient_attn.report.site.short_names import name_machines, split_label
 
 
 def test_machines_with_the_same_name_are_numbered() -> None:
