@@ -77,17 +77,36 @@ def _match(competitor: Competitor, other: Competitor) -> BetterNeighbour | None:
     return BetterNeighbour(competitor, other, better[0]) if better and not worse else None
 
 
-def is_clearly_better(figure: QualityFigure, other: QualityFigure) -> bool:
-    """Whether a quality is better than another of the same set and metric, by more than 2% and beyond the intervals."""
+def is_significantly_better(figure: QualityFigure, other: QualityFigure) -> bool:
+    """Whether an error or perplexity is lower than another of the same set, beyond the interval, however little.
+
+    Exact mechanisms need no interval; without one nothing else is significantly better.
+    """
+    if figure.conditions is None:
+        return figure.value < other.value
+    if figure.metric == "error":  # in each layer
+        return _find_least_difference(figure.layer_errors, other.layer_errors) > 0
+    return is_clearly_better(figure, other, margin=0.0)
+
+
+def is_clearly_better(figure: QualityFigure, other: QualityFigure, *, margin: float = MARGIN) -> bool:
+    """Whether a quality is better than another of the same set and metric, beyond the intervals and by more than a
+    margin, by default 2%. Errors never are."""
+    if figure.metric == "error":
+        return False
     if figure.metric != "perplexity":
-        if figure.metric == "error" or figure.low is None or other.high is None:
-            return False
-        return figure.low > other.high and figure.value - other.value > MARGIN
+        intervals = figure.low is not None and other.high is not None and figure.low > other.high
+        return intervals and figure.value - other.value > margin
     # in each text segment; the ratios of exact mechanisms are 1
     exact = (0.0,) * len(figure.log_ratios or other.log_ratios)
     logs, other_logs = (exact if x.conditions is None else x.log_ratios for x in (figure, other))
-    if not logs or len(logs) != len(other_logs):
-        return False
-    difference = estimate_mean([b - a for a, b in zip(logs, other_logs, strict=True)])
-    interval = difference.interval()
-    return interval is not None and interval[0] > 0 and difference.value > math.log1p(MARGIN)
+    difference = sum(other_logs) / len(other_logs) - sum(logs) / len(logs) if logs and other_logs else 0.0
+    return _find_least_difference(logs, other_logs) > 0 and difference > math.log1p(margin)
+
+
+def _find_least_difference(values: Sequence[float], others: Sequence[float]) -> float:
+    """The lower end of the 95% interval of the mean of the paired differences, others - values; -inf without one."""
+    if len(values) != len(others):
+        return -math.inf
+    interval = estimate_mean([b - a for a, b in zip(values, others, strict=True)]).interval() if values else None
+    return interval[0] if interval else -math.inf

@@ -31,16 +31,16 @@ def find_nearest(
     """The requirements with the nearest measured shape, key-value heads and length instead of their own; mode,
     direction, device and machine stay. None if nothing was measured with these."""
     any_shape = replace(requirements, **dict.fromkeys(SHAPE), kv_heads=None)
-    places = [
-        place
+    candidates = [
+        candidate
         for config, curves in curves_by_config
         if matches(config, any_shape) and (requirements.machine or "") in str(config["machine"])
-        for place in _list_places(config, curves, requirements)
+        for candidate in _list_candidates(config, curves, requirements)
     ]
-    return min(places, key=lambda place: place[0], default=(0, None))[1]
+    return min(candidates, key=lambda candidate: candidate[0], default=(0, None))[1]
 
 
-def _list_places(
+def _list_candidates(
     config: Mapping[str, Any], curves: Sequence[CostCurve], requirements: Requirements
 ) -> Iterator[tuple[tuple[float, int, str], Requirements]]:
     """Yield the requirements at each measured length, after a key: their distance, then the most mechanisms."""
@@ -51,9 +51,9 @@ def _list_places(
         kv_heads = min(measured, key=lambda heads: (abs(math.log(heads / share)), heads))
     lengths = Counter(point.length for x in curves if kv_heads in (None, x.kv_heads) for point in x.points)
     for length, count in lengths.items():
-        place = replace(requirements, **shape, kv_heads=kv_heads, seq_len=length)
-        pairs = ((getattr(requirements, name), getattr(place, name)) for name in (*shape, "seq_len"))
-        yield (round(sum(_compute_distance(*pair) for pair in pairs), 6), -count, str(config)), place
+        measured_at = replace(requirements, **shape, kv_heads=kv_heads, seq_len=length)
+        pairs = ((getattr(requirements, name), getattr(measured_at, name)) for name in (*shape, "seq_len"))
+        yield (round(sum(_compute_distance(*pair) for pair in pairs), 6), -count, str(config)), measured_at
 
 
 def _compute_distance(value: Any, other: Any) -> float:

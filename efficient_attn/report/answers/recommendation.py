@@ -19,7 +19,12 @@ from ...results.differences import MAX_DISTURBED_SHARE
 from .. import select
 from ..comparable_quality import QualityFigure
 from ..gather import Frame
-from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
+from .better_neighbours import (
+    BetterNeighbour,
+    Competitor,
+    find_better_neighbours,
+    is_significantly_better,
+)
 from .cost_curves import CostAtLength, CostCurve, split_by_config
 from .matching import find_nearest, matches
 from .pooled_times import GROUP_SPREAD, Z_95
@@ -119,8 +124,8 @@ def recommend(
     if requirements.machine and not any(requirements.machine in name for name in machine_names):
         raise make_unknown_error("machine", requirements.machine, machine_names)
     answer = _choose_answer(data, requirements, local_machine)
-    place = None if answer.timed_count else find_nearest(data.curves_by_config, requirements)
-    nearest = _choose_answer(data, place, local_machine) if place else None
+    measured = None if answer.timed_count else find_nearest(data.curves_by_config, requirements)
+    nearest = _choose_answer(data, measured, local_machine) if measured else None
     return replace(answer, nearest=nearest) if nearest and nearest.timed_count else answer
 
 
@@ -204,13 +209,13 @@ def _keep_pareto_set(candidates: Sequence[Candidate]) -> tuple[list[Candidate], 
 
 def find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candidate | None:
     """The candidate because of which another one is not in the Pareto set of time and quality (the first figure; lower
-    is better), if there is one. Of equal quality, only significantly slower ones are not."""
-    time, value = candidate.cost.latency.value, candidate.quality[0].value
+    is better), if there is one: significantly better in one of them, and not worse in the other."""
+    time, figure = candidate.cost.latency.value, candidate.quality[0]
     for other in others:
-        other_time, other_value = other.cost.latency.value, other.quality[0].value
-        if other_value < value and other_time <= time:
+        other_time, other_figure = other.cost.latency.value, other.quality[0]
+        if is_significantly_better(other_figure, figure) and other_time <= time:
             return other
-        if other_value == value and is_slower(candidate.cost, other.cost):
+        if other_figure.value <= figure.value and is_slower(candidate.cost, other.cost):
             return other
     return None
 

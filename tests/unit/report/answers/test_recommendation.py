@@ -240,6 +240,25 @@ def test_without_a_bound_the_pareto_set_is_ranked(tmp_path: Path) -> None:
     assert answer.quality_notes == ("Quality (error) was compared in MiniLM, N = 512, bidirectional, 1 layer.",)
 
 
+@pytest.mark.parametrize(
+    ("second", "expected"), [((0.41, 0.52, 0.63), True), ((0.41,), True), ((0.93, 0.94, 0.95), False)]
+)
+def test_insignificant_differences_leave_nothing_out(second: tuple[float, ...], expected: bool, tmp_path: Path) -> None:
+    """Times overlap; errors over three layers too, have no interval, or differ in each layer."""
+    known = {"mode": "forward", "seq_len": 512}
+    timed = [
+        runs.row(name, **known, latency_ms=ms, latency_ms_low=0.8, latency_ms_high=1.3)
+        for name, ms in (("linear", 1.0), ("cosformer", 1.01))
+    ]
+    errors = [
+        runs.row(name, task="fidelity", inputs="minilm", layer=layer, seq_len=512, relative_error=error)
+        for name, pair in (("linear", (0.4, 0.5, 0.6)[: len(second)]), ("cosformer", second))
+        for layer, error in enumerate(pair)
+    ]
+    answer = recommend(_known_of(tmp_path, [Record(made) for made in (*timed, *errors)]), Requirements(seq_len=512))
+    assert ("cosformer" in [choice.label for choice in answer.choices]) == expected
+
+
 def test_the_same_label_with_other_key_value_heads_stays(tmp_path: Path) -> None:
     """One is dominated by the other, which is not left out with it."""
     known = {"mode": "forward", "seq_len": 512, "heads": 8}
