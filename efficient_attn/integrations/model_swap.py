@@ -29,7 +29,8 @@ class ForwardPass:
     """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden states ``[N, d]``.
 
     seconds: of the pass. attention_s: the part spent in mechanisms. step_s: median of decode steps after the segment;
-    bytes: of all states before them; both None for encoders. disturbance: why the time is unreliable, if it is.
+    bytes: of all states before them; both None for encoders. no_steps: why the mechanism could not continue after the
+    segment, as one made for the model's number of positions. disturbance: why the time is unreliable, if it is.
     """
 
     out: Tensor
@@ -37,6 +38,7 @@ class ForwardPass:
     attention_s: float
     step_s: float | None = None
     bytes: int | None = None
+    no_steps: str | None = None
     disturbance: str | None = None
 
 
@@ -61,8 +63,11 @@ def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps
     if cache is None:
         return ForwardPass(out=output.last_hidden_state[0], **fields)
     size = state_bytes(cache.states)
-    step_s = _time_steps(model, tokens, cache, steps) if steps else None
-    return ForwardPass(out=output.logits[0], step_s=step_s, bytes=size, **fields)
+    try:
+        fields["step_s"] = _time_steps(model, tokens, cache, steps) if steps else None
+    except UsageError as error:
+        fields["no_steps"] = str(error)
+    return ForwardPass(out=output.logits[0], bytes=size, **fields)
 
 
 def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> float:

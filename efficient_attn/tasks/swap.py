@@ -80,6 +80,8 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     row.extra["attention_share"] = result.attention_s / result.seconds
     if result.step_s is not None:
         row.extra["step_ms"] = result.step_s * 1e3
+    if result.no_steps:
+        row.reason = f"no decode step was timed: {result.no_steps}"
     return Record(row, {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance})
 
 

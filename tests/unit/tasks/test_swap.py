@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import tiny_suites
 pytest.importorskip("transformers")
 
 from inline_measurement import measure_cases
-from tiny_models import bert, save_tiny
+from tiny_models import bert, llama, save_tiny
 
 from efficient_attn.bench.case import group_cases
 from efficient_attn.errors import UsageError
@@ -70,8 +71,8 @@ def test_unsupported_axes_are_refused_when_planning(axis: str, value: object) ->
         tiny_suites.plan(SUITE, seed=5)
 
 
-def _measure(model: Path, text: str) -> dict[str, list[Record]]:
-    cases = tiny_suites.plan(SUITE, keys={"model": str(model), "text": text})
+def _measure(model: Path, text: str, suite: str = SUITE) -> dict[str, list[Record]]:
+    cases = tiny_suites.plan(suite, keys={"model": str(model), "text": text})
     records: dict[str, list[Record]] = {}
     for _, members in group_cases(cases):
         for record in measure_cases(members):
@@ -99,6 +100,16 @@ def test_decoder_rows_compare_with_the_original_model(tmp_path: Path, text: str)
     assert {(r.row.status, "decode" in (r.row.reason or "")) for r in records["linformer:rank=8"]} == {
         ("unsupported", True)
     }
+
+
+def test_a_segment_of_all_positions_leaves_no_decode_step_to_some(tmp_path: Path, text: str) -> None:
+    """cosFormer is made for the model's number of positions; it has a perplexity nevertheless."""
+    suite = SUITE.replace('"linear"', '"cosformer"')
+    records = _measure(save_tiny(tmp_path / "tiny", partial(llama, max_position_embeddings=32)), text, suite)
+    for record in records["cosformer"]:
+        assert (record.row.status, "step_ms" in record.row.extra) == ("ok", False)
+        assert "no decode step was timed: cosformer: made for 32 positions" in str(record.row.reason)
+    assert all("step_ms" in record.row.extra for record in records["full"])
 
 
 def test_encoder_rows_contain_hidden_error_and_similarity(tmp_path: Path, text: str) -> None:
