@@ -108,7 +108,7 @@ def test_memory_outside_of_torch_is_reported(variant: str, seq_len: int, mode: s
     matrix = seq_len**2 * 4
     assert row.status == "ok"
     assert row.process_peak_bytes is not None
-    assert matrix - MIB <= row.process_peak_bytes < matrix + 8 * MIB  # Linux counts pages in batches
+    assert matrix - MIB <= row.process_peak_bytes < matrix + 16 * MIB  # Linux counts pages in batches
     assert "its counted peak is 2.00 MiB: it allocates memory that is not counted" in (row.reason or "")
 
 
