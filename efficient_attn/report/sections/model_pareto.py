@@ -12,12 +12,14 @@ from ...units import Unit
 from ..drawing.axes import compute_log_limits, make_y_ticks
 from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, PlotPlan
 from ..drawing.heatmap import Heatmap, HeatmapGrid
-from ..drawing.panel_data import make_point
+from ..drawing.panel_data import Line, make_point
 from ..drawing.style import LineStyles
 from ..formatting import join_words, make_slug
 from ..gather import Frame
 
 EXACT_DIVERGENCE = 1e-6  # nats; smaller divergences count as rounding
+MOST_PERPLEXITY = 10.0  # over the unmodified model's; greater ones are above the scale
+ABOVE_SCALE, TOP = 13.0, 17.0  # where those are drawn, and the end of the axis
 SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are white
 
 
@@ -71,6 +73,7 @@ def make_quality_panel(
     """A point per variant with both intervals, and the Pareto front; None without two variants of which one is inexact.
 
     Quality is the ratio of perplexities if all variants have one, which includes 1, else the error of hidden states.
+    Great ratios stand above the scale, so that the small ones can be compared.
     """
     pairs = ((line, cost.find_estimate(line)) for line in lines if line["divergence"] is not None)
     drawn = [(line, estimate) for line, estimate in pairs if estimate is not None]
@@ -78,12 +81,17 @@ def make_quality_panel(
         return None
     has_perplexity = all(line["perplexity"] is not None for line, _ in drawn)
     column, quality = ("perplexity", "Perplexity") if has_perplexity else ("divergence", "Error")
+    values = [line[column].value for line, _ in drawn]
+    in_scale = [not has_perplexity or value <= MOST_PERPLEXITY for value in values]
+    is_cut = not all(in_scale) and sum(in_scale) >= 2
     points = []
-    for line, estimate in drawn:
-        note = units.ratio(line[column].value) if has_perplexity else ""
-        points.append(make_point(line["label"], line_styles[line["label"]], estimate, line[column], note))
+    for (line, estimate), value, fits in zip(drawn, values, in_scale, strict=True):
+        note = units.ratio(value) if has_perplexity else ""
+        quality_shown = line[column] if fits or not is_cut else Estimate(ABOVE_SCALE)
+        points.append(make_point(line["label"], line_styles[line["label"]], estimate, quality_shown, note))
     exact_below = None if has_perplexity else EXACT_DIVERGENCE
-    front = find_pareto_points([(point.x[0], point.y[0]) for point in points])
+    shown = [(point.x[0], point.y[0]) for point in points]
+    front = find_pareto_points([at for at in shown if not is_cut or at[1] <= MOST_PERPLEXITY])
     inexact = [at for at in front if exact_below is None or at[1] >= exact_below]
     ends = [x for point in points for x in point.list_x()]
     limits = compute_log_limits(ends)
@@ -91,18 +99,26 @@ def make_quality_panel(
     return Panel(
         title=title,
         caption=f"{quality} against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The "
-        "line is the Pareto front.",
+        f"line is the Pareto front.{f' Above {MOST_PERPLEXITY:g}x, y is not to scale, and the line leaves these mechanisms out.' if is_cut else ''}",
         xlabel=cost.label,
         ylabel="perplexity over the unmodified model's" if has_perplexity else "error of hidden states",
         unit="ratio" if has_perplexity else "error",
         lines=tuple(points),
         ticks={**dict.fromkeys(limits, ""), **make_y_ticks(cost.unit, *limits)},
         mark_type="points",
+        bounds=(_find_lowest(points), TOP) if is_cut else None,
+        level=MOST_PERPLEXITY if is_cut else None,
+        level_text=f"above {MOST_PERPLEXITY:g}x, not to scale" if is_cut else "",
         pareto_front=tuple(inexact),
         exact_below=exact_below,
         front_end=front[len(inexact)][0] if len(inexact) < len(front) else None,
         alt=f"{title}, for {join_words(point.label for point in points)}.",
     )
+
+
+def _find_lowest(points: Sequence[Line]) -> float:
+    """The lower end of the axis."""
+    return compute_log_limits([y for point in points for y in (*point.y, *(point.low or ())) if y <= TOP])[0]
 
 
 def find_pareto_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

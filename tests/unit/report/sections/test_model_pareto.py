@@ -69,9 +69,22 @@ def test_quality_is_drawn_against_time_and_state(tmp_path: Path) -> None:
     assert (full.x, full.y, full.note) == ([1.0], [1.0], "1.00x"), "a ratio of 1 is on the scale"
     assert not time.has_lane
     assert [round(x, 2) for x, _ in time.pareto_front] == [0.8, 1.0]
-    assert [x for x, _ in state.pareto_front] == [300_000, 500_000, 4_000_000]
+    assert [x for x, _ in state.pareto_front] == [500_000, 4_000_000], "linear is above the scale"
     svg = next((tmp_path / "page").rglob("*state*.svg")).read_text()
     assert "linear" in svg
+
+
+def test_great_perplexities_stand_above_the_scale(tmp_path: Path) -> None:
+    _, (time, *_) = block_and_panels(tmp_path, swap_records())
+    by_label = {line.label: line for line in time.lines}
+    lowest, top = time.bounds
+    assert time.level < by_label["linear"].y[0] < top
+    assert by_label["linear"].note == "99.5x", "the value itself"
+    assert by_label["linear"].low is None
+    others = [y for label, line in by_label.items() if label != "linear" for y in (*line.y, *(line.low or ()))]
+    assert lowest < min(others) < max(others) < time.level
+    assert all(y < time.level for _, y in time.pareto_front)
+    assert "not to scale" in time.caption
 
 
 def test_encoders_have_exact_mechanisms_in_a_lane(tmp_path: Path) -> None:
