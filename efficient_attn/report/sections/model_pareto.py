@@ -20,6 +20,8 @@ from ..gather import Frame
 EXACT_DIVERGENCE = 1e-6  # nats; smaller divergences count as rounding
 MOST_PERPLEXITY = 10.0  # over the unmodified model's; greater ones are above the scale
 ABOVE_SCALE, TOP = 13.0, 17.0  # where those are drawn, and the end of the axis
+CUT_TEXT = f"above {MOST_PERPLEXITY:g}x, not to scale"
+CUT_NOTE = f" Mechanisms above {MOST_PERPLEXITY:g}x are not to scale, and the line leaves them out."
 SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are white
 
 
@@ -99,7 +101,7 @@ def make_quality_panel(
     return Panel(
         title=title,
         caption=f"{quality} against {cost.description}, over {setting_text}; bars: 95% intervals over segments. The "
-        f"line is the Pareto front.{f' Above {MOST_PERPLEXITY:g}x, y is not to scale, and the line leaves these mechanisms out.' if is_cut else ''}",
+        f"line is the Pareto front.{CUT_NOTE if is_cut else ''}",
         xlabel=cost.label,
         ylabel="perplexity over the unmodified model's" if has_perplexity else "error of hidden states",
         unit="ratio" if has_perplexity else "error",
@@ -108,7 +110,7 @@ def make_quality_panel(
         mark_type="points",
         bounds=(_find_lowest(points), TOP) if is_cut else None,
         level=MOST_PERPLEXITY if is_cut else None,
-        level_text=f"above {MOST_PERPLEXITY:g}x, not to scale" if is_cut else "",
+        level_text=CUT_TEXT if is_cut else "",
         pareto_front=tuple(inexact),
         exact_below=exact_below,
         front_end=front[len(inexact)][0] if len(inexact) < len(front) else None,
