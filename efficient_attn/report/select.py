@@ -25,6 +25,7 @@ DISTINGUISHING_COLUMNS = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph
 DISTINGUISHING_COLUMNS += ["backend_used", "run_id"]
 # identify a result
 RESULT_KEY_COLUMNS = [*SETTING_COLUMNS, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
+PART_COLUMNS = ["swap.segment"]  # of parts of a result, which a resumed run may have measured in different sessions
 NUMERIC_COLUMNS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
 _INTERVAL_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 CURVE_COLUMNS = ["seq_len", "peak_memory_bytes", "state_bytes", *_INTERVAL_COLUMNS]  # plotted over length
@@ -73,12 +74,13 @@ def add_labels(rows: Frame) -> Frame:
     label_by_pair = {pair: format_label(*pair) for pair in set(pairs)}  # there are few distinct pairs
     label = pd.Series([label_by_pair[pair] for pair in pairs], index=rows.index, dtype=object)
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
+    part_columns = [name for name in PART_COLUMNS if name in rows]
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     for column in DISTINGUISHING_COLUMNS:
         ok_rows = rows[rows["status"] == "ok"]
         # inputs of fidelity have separate tables; inputs of training are attempts
         ok_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train")] if column == "inputs" else ok_rows
-        key_columns = [name for name in RESULT_KEY_COLUMNS if name != column]
+        key_columns = [name for name in (*RESULT_KEY_COLUMNS, *part_columns) if name != column]
         several = ok_rows.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
         unclear = rows["label"].isin(ok_rows.loc[several, "label"].unique()) & rows[column].notna()
         rows.loc[unclear, "label"] += f" ({column}=" + rows.loc[unclear, column].astype(str) + ")"

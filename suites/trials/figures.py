@@ -82,7 +82,12 @@ class Advice:
 
 ADVICE = (
     Advice("reading a long prompt, local context", "sliding_window:window=128", "forward", 8192),
-    Advice("reading a long prompt, lowest cost", "linear", "forward", 8192),
+    Advice(
+        "reading a long prompt, nearly the quality of full attention",
+        "attention_sinks:n_sink=4:window=508",
+        "forward",
+        8192,
+    ),
     Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 8192),
     Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
     Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),

@@ -18,7 +18,7 @@ from .site_data import MechanismDetails, SiteMechanism
 
 @dataclass(frozen=True)
 class FrontChart:
-    """The chart; left_out: the mechanisms that are not in it, by reason. run_id: the session that was drawn."""
+    """The chart; left_out: the mechanisms that are not in it, by reason. run_id: a session of the run that was drawn."""
 
     plot: Plot
     run_id: str
@@ -29,7 +29,7 @@ def make_front_chart(rows: Frame, mechanisms: Iterable[SiteMechanism]) -> FrontC
     """Chart the run with most mechanisms at the longest length up to the picker's; None without two mechanisms."""
     swapped = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna()]
     swapped = swapped[(swapped["seq_len"] <= DEFAULT_LENGTH) & swapped["mode"].notna()]
-    groups = [part for _, part in swapped.groupby(["inputs", "seq_len", "run_id"])]
+    groups = [part for _, part in swapped.groupby(["inputs", "seq_len", "machine", "started"])]
     chosen = max(groups, key=lambda part: (part["seq_len"].iloc[0], part["variant"].nunique()), default=None)
     if chosen is None:
         return None

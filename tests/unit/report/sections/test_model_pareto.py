@@ -74,6 +74,13 @@ def test_quality_is_drawn_against_time_and_state(tmp_path: Path) -> None:
     assert "linear" in svg
 
 
+def test_segments_of_a_resumed_run_are_one_result(tmp_path: Path) -> None:
+    records = list(swap_records())
+    records[-1].row.run_id = "resumed"
+    _, (time, *_) = block_and_panels(tmp_path, iter(records))
+    assert sorted(line.label for line in time.lines) == sorted(RESULTS)
+
+
 def test_great_perplexities_stand_above_the_scale(tmp_path: Path) -> None:
     _, (time, *_) = block_and_panels(tmp_path, swap_records())
     by_label = {line.label: line for line in time.lines}

@@ -28,7 +28,8 @@ def _swapped(losses: dict[str, float], length: int = 8192, run_id: str = "swap-1
 
 
 def _frame(rows: Iterable[dict[str, object]]) -> Frame:
-    return select.add_labels(pd.DataFrame(list(rows)))
+    frame = pd.DataFrame(list(rows))
+    return select.add_labels(frame.assign(started=frame["run_id"].str.removesuffix(" resumed")))
 
 
 def _mechanism(name: str, **details: object) -> SiteMechanism:
@@ -48,6 +49,15 @@ def test_the_run_with_most_mechanisms_at_the_longest_length_is_drawn() -> None:
     assert chart.run_id == "swap-1"
     assert "SmolLM2-135M, N = 8,192, causal" in chart.plot.panel.title
     assert {"linear", "sliding_window:window=128"} <= {line.label for line in chart.plot.panel.lines}
+
+
+def test_a_resumed_run_is_one() -> None:
+    rows = list(_swapped(LOSSES))
+    rows[-1] |= {"run_id": "swap-1 resumed"}
+    rows[1] |= {"run_id": "swap-1 resumed"}
+    chart = make_front_chart(_frame(rows), [])
+    assert chart is not None
+    assert sorted(line.label for line in chart.plot.panel.lines) == sorted(LOSSES)
 
 
 def test_the_reasons_come_from_traits_and_rows() -> None:
