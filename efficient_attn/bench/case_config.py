@@ -53,7 +53,7 @@ class CaseConfig:
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """The sampling plan of a group. half_width: relative half width of intervals at which measuring stops. budget_s:
-    seconds of measuring for a variant. seed: of everything random."""
+    seconds of measuring for a variant. seed: of everything random. warm_up_calls: before each sample, not timed."""
 
     rounds: int = 8
     max_rounds: int = 24
@@ -61,6 +61,7 @@ class Sampling:
     half_width: float = 0.02
     budget_s: float = 60.0
     seed: int = 0
+    warm_up_calls: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,13 +64,16 @@ class TimedCalls:
         sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
         self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
         self.graphs = self._capture() if graphed else {}
+        self.warm_up_calls = workload.case.group.sampling.warm_up_calls
         self.chosen: Any = None
         self.last: Any = None
         self.chosen_call, self.wholly_verified = 0, False
 
     def reset(self, calls: int) -> None:
-        """Change the inputs, and choose one of the calls, which `verify` verifies."""
+        """Warm up, change the inputs, and choose one of the calls, which `verify` verifies."""
         self.release()
+        for sample in self.inputs.change(self.warm_up_calls) if self.warm_up_calls else ():
+            self.workload.make_call(sample)
         self.samples = self.inputs.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
         # of graphs one of the last launches, because a later launch overwrites the result

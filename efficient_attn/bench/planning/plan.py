@@ -106,6 +106,7 @@ def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:
         half_width=suite.half_width,
         budget_s=suite.budget_s,
         seed=suite.seed if overrides.seed is None else overrides.seed,
+        warm_up_calls=suite.warm_up_calls,
     )
 
 

@@ -33,9 +33,10 @@ class Suite(GridTable):
     rounds: least number of interleaved rounds of a group; max_rounds: largest (default: three times as many).
     processes: least number of processes that share the rounds. half_width: relative half width of the speedups'
     intervals at which measuring stops. budget_s: seconds of measuring for a variant in a group. timeout_s: time limit
-    of a case, with everything before measuring. seed: of all inputs. plugins: Python files (``.py``) relative to the
-    suite, or dotted module paths, that register further mechanisms and tasks. The keys of tasks are at the same level,
-    or in a part.
+    of a case, with everything before measuring. seed: of all inputs. warm_up_calls: before each sample, on other inputs
+    and not timed, so that its time does not depend on the mechanism that was timed before it. plugins: Python files
+    (``.py``) relative to the suite, or dotted module paths, that register further mechanisms and tasks. The keys of
+    tasks are at the same level, or in a part.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Suite(GridTable):
     budget_s: Annotated[float, Field(gt=0)] = 60.0
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    warm_up_calls: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
     plugins: tuple[str, ...] = ()
     part: tuple[SuitePart, ...] = ()
 

@@ -18,7 +18,7 @@ from .site_data import MechanismDetails, SiteMechanism
 
 @dataclass(frozen=True)
 class FrontChart:
-    """The chart; left_out: the mechanisms that are not in it, by reason. run_id: a session of the run that was drawn."""
+    """The chart; left_out: the mechanisms that are not in it, by reason. run_id: a session of the run."""
 
     plot: Plot
     run_id: str

@@ -75,6 +75,22 @@ def test_calls_of_all_samples_have_distinct_inputs() -> None:
     assert len({out.numpy().tobytes() for out in seen}) == 40
 
 
+def test_calls_that_warm_up_have_inputs_of_their_own() -> None:
+    seen: list[Tensor] = []
+    name = tiny_suites.register_modified("zz_sees", lambda out: seen.append(out.clone()) or out)
+    text = tiny_suites.TINY + f'[[variant]]\nname = "{name}"\n'
+    (case,) = tiny_suites.plan("warm_up_calls = 3\n" + text, variants=[name])
+    timed = _make_timed(Workload(case))
+    for _ in range(2):
+        timed.reset(2)
+        assert len(seen) % 5 == 3
+        timed.run(2)
+        timed.settle()
+        timed.verify()
+        del seen[5:]  # of the verification
+    assert len({out.numpy().tobytes() for out in seen}) == 5
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["full", "linear", "gqa:kv_heads=1", "sliding_window:window=3", "reformer"])
