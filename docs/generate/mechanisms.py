@@ -16,8 +16,7 @@ import efficient_attn as ea
 from efficient_attn.patterns.rasterize import compute_share_grids
 from efficient_attn.registry import Info
 from efficient_attn.report.site.bibliography import find_papers
-from efficient_attn.report.site.families import read_families
-from efficient_attn.report.site.pattern_svg import draw_pattern
+from efficient_attn.report.site.pattern_svg import draw_pattern, read_families
 from efficient_attn.units import percent
 from efficient_attn.variants import CATALOGUE, FAMILIES
 
@@ -29,7 +28,7 @@ CELLS = 32  # on each side of a pattern's picture
 def list_navigation() -> list[Any]:
     """The pages by family."""
     by_family = {
-        read_families()[family].title: [f"{FOLDER}/{entry.name}.md" for entry in CATALOGUE if entry.family == family]
+        read_families()[family]["title"]: [f"{FOLDER}/{entry.name}.md" for entry in CATALOGUE if entry.family == family]
         for family in FAMILIES
     }
     return [f"{FOLDER}/README.md", *({title: pages} for title, pages in by_family.items())]
@@ -47,7 +46,7 @@ def _render_index() -> str:
     for family in FAMILIES:
         card = read_families()[family]
         rows = [[f"[`{e.name}`]({e.name}.md)", e.sentence] for e in CATALOGUE if e.family == family]
-        parts += [f"## {card.title}\n", f"{card.formula}. {card.cost} {card.use} {card.drawback}\n"]
+        parts += [f"## {card['title']}\n", f"{card['formula']}. {card['cost']} {card['use']} {card['drawback']}\n"]
         parts.append(make_table(("Mechanism", "Definition"), rows))
     return "\n".join(parts)
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -184,32 +184,27 @@ def _make_chapters(
     return [chapter for chapter in chapters if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 
 
-@dataclass(frozen=True)
-class SiteLinks:
-    """Links of a page in a site: to the front page, the file of rows, the style sheet, and any documentation."""
-
-    home: str
-    table: str
-    sheet: str
-    docs: str = ""
-
-
-def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
+def as_html(content: Content, *, root: str | None = None, rows_file: str = "", docs: str = "") -> str:
     """Render one page. Its content security policy allows no requests and no script but its own.
 
-    site_links: if the page is part of a site; then the rows are in a file next to it and not in the page.
+    root: if the page is part of a site, the path to its front page; then the rows are in a file next to it and not in
+    the page. docs: address of the documentation, if any.
     """
-    env = _make_environment(autoescape=True)
-    script, sheet = _read_template(env, "page.js"), read_style_sheet()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    body = "" if site_links else make_table_body(content.rows.cells)
-    variables = {"script": script, "sheet": sheet, "digest": digest, "site_links": site_links}
-    return env.get_template("report.html.j2").render(report=content, body=body, **variables)
+    env = make_environment(autoescape=True)
+    script, sheet = read_template(env, "page.js"), read_style_sheet()
+    body = make_table_body(content.rows.cells) if root is None else ""
+    variables = {"script": script, "sheet": sheet, "policy": make_policy(script), "rows_file": rows_file, "docs": docs}
+    return env.get_template("report.html.j2").render(report=content, body=body, root=root, current="", **variables)
+
+
+def make_policy(script: str) -> str:
+    """What a content security policy allows: this script, by its digest."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def read_style_sheet() -> str:
     """The style sheet of a page and its charts."""
-    return _read_template(_make_environment(autoescape=True), "style.css") + style.make_chart_sheet()
+    return read_template(make_environment(autoescape=True), "style.css") + style.make_chart_sheet()
 
 
 def split_config(sentence: str) -> tuple[str, str]:
@@ -220,13 +215,6 @@ def split_config(sentence: str) -> tuple[str, str]:
         if not depth:
             return sentence[: index - 1] + ".", sentence[index:-1]
     return sentence, ""
-
-
-@jinja2.pass_context
-def make_family_attribute(context: Mapping[str, Any], label: str) -> Markup:
-    """Family attribute of a table row, for filters; empty if its first cell is not a variant."""
-    family = context["report"].families.get(label)
-    return Markup(' data-family="{}"').format(family) if family else Markup("")
 
 
 def make_table_body(rows: Sequence[Sequence[str]]) -> Markup:
@@ -240,7 +228,7 @@ def as_markdown(content: Content, *, published: str = "") -> str:
 
     published: folder of a published run, which has neither a page nor a table of rows.
     """
-    env = _make_environment(autoescape=False)
+    env = make_environment(autoescape=False)
     text = env.get_template("report.md.j2").render(report=content, most_rows=MOST_MARKDOWN_ROWS, published=published)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -251,7 +239,7 @@ def add_word_breaks(text: object) -> Markup:
 
 
 @cache
-def _make_environment(*, autoescape: bool) -> jinja2.Environment:
+def make_environment(*, autoescape: bool) -> jinja2.Environment:
     """The environment of all pages, cached because parsing a template takes as long as rendering it."""
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
     env = jinja2.Environment(
@@ -261,13 +249,13 @@ def _make_environment(*, autoescape: bool) -> jinja2.Environment:
     env.filters |= {
         "breakable": add_word_breaks,
         "split_config": split_config,
-        "family_attribute": make_family_attribute,
         "md": markdown.escape_markdown,
         "fence": markdown.make_fence,
     }
     return env
 
 
-def _read_template(env: jinja2.Environment, name: str) -> str:
+def read_template(env: jinja2.Environment, name: str) -> str:
+    """The source of a template."""
     assert env.loader is not None
     return env.loader.get_source(env, name)[0]

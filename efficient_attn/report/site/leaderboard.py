@@ -5,13 +5,13 @@ The page loads them in blocks, which are scripts, as browsers allow no other req
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ... import units
@@ -20,8 +20,9 @@ from .. import formatting
 from ..answers.quality import Quality
 from ..comparable_quality import MeasuredQuality, QualityFigure, canonicalise_spec
 from ..gather import Frame
+from .compact import TextTable, format_call
 from .picker import DEFAULT_LENGTH, EXACT, USE_TITLES
-from .short_names import TextTable, split_label
+from .site_names import split_label
 
 MAX_BLOCK_BYTES = 290_000
 CASE_COLUMNS = ["variant", "backend", "kv_heads", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim"]
@@ -35,7 +36,7 @@ FILTERS = ("task", "machine", "length", "dtype", "direction", "family")
 class Number(NamedTuple):
     """A value to sort by, None if unknown; its text, and a note in small letters."""
 
-    value: float | None
+    value: float | None = None
     text: str = units.EMPTY
     note: str = ""
 
@@ -64,76 +65,51 @@ class LeaderboardLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All lines. blocks: their scripts by address; parts: the lines of each."""
+    """All lines."""
 
     lines: tuple[LeaderboardLine, ...]
 
     @cached_property
-    def parts(self) -> tuple[tuple[LeaderboardLine, ...], ...]:
-        """The lines of each block: of one machine and task, split where a block would be too large."""
-        by_key = groupby(sorted(self.lines, key=_get_block_key), key=_get_block_key)
-        return tuple(part for _, lines in by_key for part in _split_lines(tuple(lines)))
+    def blocks(self) -> dict[str, tuple[LeaderboardLine, ...]]:
+        """The lines of each script, by address: of one machine and task, split where a script would be too large."""
+        key = attrgetter("machine", "task")
+        by_key = groupby(sorted(self.lines, key=key), key)
+        parts = [part for _, lines in by_key for part in _split_lines(tuple(lines))]
+        return {f"leaderboard-{number}.js": part for number, part in enumerate(parts)}
 
-    @property
-    def blocks(self) -> dict[str, bytes]:
-        """The scripts, by address."""
-        return {_name_block(i): _format_block(i, lines).encode() for i, lines in enumerate(self.parts)}
+    def format_scripts(self) -> Iterator[tuple[str, str]]:
+        """Yield the address and the content of each script."""
+        for number, (name, lines) in enumerate(self.blocks.items()):
+            yield name, _format_block(number, lines)
 
     def as_data(self) -> dict[str, Any]:
-        """What the page needs before any block: the values of each filter, and the machine and task of each block."""
-        values = {name: sorted({getattr(line, name) for line in self.lines}) for name in FILTERS}
-        blocks = [[_name_block(i), lines[0].machine, lines[0].task, len(lines)] for i, lines in enumerate(self.parts)]
+        """What the page needs before any block: the values of each filter, the machine and task of each block, and the
+        filters of the first view: with most lines, at the length nearest to the picker's."""
+        counts = Counter((line.machine, line.task, line.direction) for line in self.lines)
+        most = max(counts, key=lambda key: (counts[key], key), default=None)
+        lines = [line for line in self.lines if (line.machine, line.task, line.direction) == most]
+        first = min(lines, key=lambda line: abs(math.log(line.length / DEFAULT_LENGTH)), default=None)
+        names = ("machine", "task", "direction", "length") if first else ()
         return {
             "fields": LeaderboardLine._fields,
-            "filters": values,
-            "blocks": blocks,
-            "defaults": self._choose_defaults(),
+            "filters": {name: sorted({getattr(line, name) for line in self.lines}) for name in FILTERS},
+            "blocks": [[name, part[0].machine, part[0].task, len(part)] for name, part in self.blocks.items()],
+            "defaults": {name: getattr(first, name) for name in names},
         }
 
-    def _choose_defaults(self) -> dict[str, Any]:
-        """The filters of the first view: most lines, at the length nearest to the picker's."""
-        counts = Counter((line.machine, line.task, line.direction) for line in self.lines)
-        if not counts:
-            return {}
-        key = max(counts, key=lambda key: (counts[key], key))
-        lengths = {line.length for line in self.lines if (line.machine, line.task, line.direction) == key}
-        length = min(lengths, key=lambda length: abs(math.log(length / DEFAULT_LENGTH)))
-        return dict(zip(("machine", "task", "direction", "length"), (*key, length), strict=True))
 
-
-def _get_block_key(line: LeaderboardLine) -> tuple[str, str]:
-    return line.machine, line.task
-
-
-def _name_block(number: int) -> str:
-    return f"leaderboard-{number}.js"
-
-
-def _split_lines(lines: Sequence[LeaderboardLine]) -> Iterator[tuple[LeaderboardLine, ...]]:
+def _split_lines(lines: tuple[LeaderboardLine, ...]) -> list[tuple[LeaderboardLine, ...]]:
     if len(lines) < 2 or len(_format_block(0, lines)) <= MAX_BLOCK_BYTES:
-        yield tuple(lines)
-    else:
-        middle = len(lines) // 2
-        yield from _split_lines(lines[:middle])
-        yield from _split_lines(lines[middle:])
+        return [lines]
+    middle = len(lines) // 2
+    return _split_lines(lines[:middle]) + _split_lines(lines[middle:])
 
 
 def _format_block(number: int, lines: Iterable[LeaderboardLine]) -> str:
     """``addBlock(0, texts, lines);``: each text is stored once, as its position in ``texts``."""
     texts = TextTable()
-
-    def encode(value: Any) -> Any:
-        if isinstance(value, Number):
-            rounded = None if value.value is None else float(f"{value.value:.5g}")
-            return [rounded, encode(value.text), encode(value.note)]
-        return texts.intern(value) if isinstance(value, str) else value
-
-    encoded = [[encode(value) for value in line] for line in lines]
-    arrays = (json.dumps(values, separators=(",", ":")) for values in (list(texts), encoded))
-    return f"addBlock({number},{','.join(arrays)});\n"
-
-
-# -- from rows -----------------------------------------------------------------------------------------------------
+    encoded = texts.encode(list(lines))
+    return format_call("addBlock", number, list(texts), encoded)
 
 
 def filter_newest(rows: Frame) -> Frame:
@@ -153,13 +129,17 @@ class LineMaker:
 
     def make(self, rows: Frame) -> Leaderboard:
         """Make the leaderboard of rows from `filter_newest`."""
-        records = rows[TIMED_COLUMNS].to_dict("records")
-        return Leaderboard(tuple(line for part in _split_by_calls(records) for line in self._make_lines(part)))
+        calls = rows[TIMED_COLUMNS].groupby(["causal", "dtype", "seq_len"], dropna=False, sort=False)
+        return Leaderboard(tuple(line for _, part in calls for line in self._make_lines(part)))
 
-    def _make_lines(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[LeaderboardLine]:
+    def _make_lines(self, rows: Frame) -> Iterator[LeaderboardLine]:
         """The lines of rows with one direction, dtype and length. Qualities are those of the same direction."""
-        first, specs = rows[0], {canonicalise_spec(str(row["variant"])) for row in rows}
-        causal = bool(first["causal"]) if units.is_present(first["causal"]) else None
+        records = [
+            {name: value if units.is_present(value) else None for name, value in row.items()}
+            for row in rows.to_dict("records")
+        ]
+        first, specs = records[0], {canonicalise_spec(str(row["variant"])) for row in records}
+        causal = None if first["causal"] is None else bool(first["causal"])
 
         def choose(measured: MeasuredQuality) -> Mapping[str, Number]:
             choice = measured.choose(specs, length=int(first["seq_len"]), causal=causal, dtype=first["dtype"])
@@ -169,80 +149,61 @@ class LineMaker:
             return {spec: _format_figure(figure) for spec, figure in figures.items() if figure}
 
         qualities = choose(self.quality.perplexity_ratios), choose(self.quality.errors)
-        return (self._make_line(row, *qualities) for row in rows)
+        return (self._make_line(row, *qualities) for row in records)
 
     def _make_line(
         self, row: Mapping[str, Any], perplexities: Mapping[str, Number], errors: Mapping[str, Number]
     ) -> LeaderboardLine:
-        variant, unknown = str(row["variant"]), Number(None)
+        variant = str(row["variant"])
         label = format_label(variant, row["backend"])
-        if units.is_present(row["kv_heads"]) and row["kv_heads"] != row["heads"] and "kv_heads" not in label:
+        if row["kv_heads"] not in (None, row["heads"]) and "kv_heads" not in label:
             label += f":kv_heads={int(row['kv_heads'])}"
         (name, options), spec = split_label(label), canonicalise_spec(variant)
-        exact = Number(0.0, "exact") if spec == EXACT else unknown
-        is_decode = row["mode"] == "decode"
+        is_exact, is_decode = spec == EXACT, row["mode"] == "decode"
         memory = row["state_bytes" if is_decode else "peak_memory_bytes"]
         run, run_link = self.runs.get(str(row["run_id"]), ("", ""))
         return LeaderboardLine(
             name=name,
             options=options,
             link=self.links.get(next(iter(list_names(variant)), ""), ""),
-            task=_name_task(row),
+            task=USE_TITLES.get(row["mode"]) or formatting.format_mode(row["mode"]) or units.EMPTY,
             machine=self.machines.get(str(row["machine"]), units.EMPTY),
             length=int(row["seq_len"]),
             dtype=str(row["dtype"]),
             direction=formatting.format_direction(row["causal"]) or units.EMPTY,
-            family=str(row["family"]) if units.is_present(row["family"]) else units.EMPTY,
+            family=str(row["family"] or units.EMPTY),
             shape=_format_shape(row),
             time=Number(row["latency_ms"], *_split_interval(units.duration(*_read_estimate(row, "latency_ms")))),
             speedup=_format_speedup(row),
-            perplexity=perplexities.get(spec, exact._replace(value=1.0) if spec == EXACT else unknown),
-            error=errors.get(spec, exact),
-            memory=Number(memory, units.size(memory), "state" if is_decode else "")
-            if units.is_present(memory)
-            else unknown,
+            perplexity=perplexities.get(spec, Number(1.0, "exact") if is_exact else Number()),
+            error=errors.get(spec, Number(0.0, "exact") if is_exact else Number()),
+            memory=Number() if memory is None else Number(memory, units.size(memory), "state" if is_decode else ""),
             run=run,
             run_link=run_link,
         )
 
 
-def _split_by_calls(records: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Split rows by what qualities depend on: direction, dtype and length."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in records:
-        groups.setdefault(tuple(str(row[name]) for name in ("causal", "dtype", "seq_len")), []).append(row)
-    yield from groups.values()
-
-
-def _name_task(row: Mapping[str, Any]) -> str:
-    """``training step`` for a mode that the picker knows, else the mode."""
-    return USE_TITLES.get(row["mode"]) or formatting.format_mode(row["mode"]) or units.EMPTY
-
-
 def _format_shape(row: Mapping[str, Any]) -> str:
-    """The rest of the configuration; ``cpu`` is left out."""
-    values = {name: value if units.is_present(value) else None for name in SHAPE_COLUMNS for value in [row[name]]}
-    extra = [f"{row['cache']} cache"] if units.is_present(row["cache"]) and row["cache"] != "warm" else []
+    """The rest of the configuration; ``cpu`` and a warm cache are left out."""
+    config = {name: row[name] for name in SHAPE_COLUMNS if row[name] != "cpu"}
+    extra = [f"{row['cache']} cache"] if row["cache"] not in (None, "warm") else []
     extra += [name for name in ("compiled", "cuda_graph") if row[name] is True]
-    text = formatting.format_config({**values, "device": None if values["device"] == "cpu" else values["device"]}, {})
-    return ", ".join(filter(None, (text, *extra)))
+    return ", ".join(filter(None, (formatting.format_config(config, {}), *extra)))
 
 
-def _read_estimate(row: Mapping[str, Any], name: str) -> tuple[float | None, ...]:
-    values = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return tuple(value if units.is_present(value) else None for value in values)
+def _read_estimate(row: Mapping[str, Any], name: str) -> list[float | None]:
+    return [row[f"{name}{end}"] for end in ("", "_low", "_high")]
 
 
 def _format_speedup(row: Mapping[str, Any]) -> Number:
     value, low, high = _read_estimate(row, "speedup")
     if value is None:
-        return Number(None)
-    baseline = str(row["baseline"]) if units.is_present(row["baseline"]) else ""
+        return Number()
     text, interval = _split_interval(units.ratio(value, low, high) if low != high else units.ratio(value))
-    if baseline in ("", EXACT):
+    if row["baseline"] in (None, "", EXACT):
         return Number(value, text, interval)
     # speedups over other mechanisms are not comparable with those over exact attention, and come last
-    return Number(None, text, ", ".join(filter(None, (interval, f"over {baseline}"))))
+    return Number(None, text, ", ".join(filter(None, (interval, f"over {row['baseline']}"))))
 
 
 def _split_interval(text: str) -> tuple[str, str]:
@@ -252,9 +213,11 @@ def _split_interval(text: str) -> tuple[str, str]:
 
 
 def _format_figure(figure: QualityFigure) -> Number:
-    """The number of a quality with its model and length."""
+    """The number of a quality with its model, length and direction."""
     conditions = figure.conditions
-    format_value = units.ratio if figure.metric == "perplexity" else units.number
-    parts = (conditions.model, units.short_length(conditions.length) if conditions.length else "") if conditions else ()
-    direction = formatting.format_direction(conditions.causal) if conditions else ""
-    return Number(figure.value, format_value(figure.value), ", ".join(filter(None, (*parts, direction))))
+    text = (units.ratio if figure.metric == "perplexity" else units.number)(figure.value)
+    if conditions is None:
+        return Number(figure.value, text)
+    length = units.short_length(conditions.length) if conditions.length else ""
+    notes = (conditions.model, length, formatting.format_direction(conditions.causal))
+    return Number(figure.value, text, ", ".join(filter(None, notes)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ... import units
 from ...results.stats import Estimate
@@ -18,7 +16,8 @@ from ..answers.recommendation import Candidate, Recommendation, RecommendationDa
 from ..answers.requirements import Mode, Requirements
 from ..approximation_errors import SHARED_KV_MECHANISMS
 from ..comparable_quality import ROUNDING_ERROR, QualityFigure
-from .short_names import TextTable, split_label
+from .compact import TextTable, format_call
+from .site_names import split_label
 
 MAX_ROWS = 8
 DEFAULT_LENGTH = 8192
@@ -27,8 +26,7 @@ EXACT = "full"
 APPROXIMATELY = "\u2248 "  # before an interpolated number
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """What a mechanism is used for: a mode and a direction."""
 
     key: str
@@ -37,19 +35,17 @@ class Use:
     causal: bool
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A bound on quality. metric: what it bounds, empty for none."""
+class Bound(NamedTuple):
+    """A bound on quality. limit: the field of `Requirements` that it sets, empty for none."""
 
     key: str
     title: str
-    metric: str = ""
+    limit: str = ""
     most: float = math.inf
 
     def require(self, requirements: Requirements) -> Requirements:
         """The requirements with this bound."""
-        limits = {"perplexity": {"max_ppl_ratio": self.most}, "error": {"max_error": self.most}}
-        return replace(requirements, **limits.get(self.metric, {}))
+        return replace(requirements, **{self.limit: self.most}) if self.limit else requirements
 
 
 USES = (
@@ -61,17 +57,16 @@ USES = (
 )
 BOUNDS = (
     Bound("any", "any"),
-    Bound("ppl-1.1", "perplexity ratio at most 1.1", "perplexity", 1.1),
-    Bound("ppl-1.5", "perplexity ratio at most 1.5", "perplexity", 1.5),
-    Bound("error-0.1", "relative error at most 0.1", "error", 0.1),
-    Bound("error-0.5", "relative error at most 0.5", "error", 0.5),
-    Bound("exact", "exact", "error", ROUNDING_ERROR),
+    Bound("ppl-1.1", "perplexity ratio at most 1.1", "max_ppl_ratio", 1.1),
+    Bound("ppl-1.5", "perplexity ratio at most 1.5", "max_ppl_ratio", 1.5),
+    Bound("error-0.1", "relative error at most 0.1", "max_error", 0.1),
+    Bound("error-0.5", "relative error at most 0.5", "max_error", 0.5),
+    Bound("exact", "exact", "max_error", ROUNDING_ERROR),
 )
 USE_TITLES = {use.mode: use.title for use in USES if use.causal}  # by mode
 
 
-@dataclass(frozen=True)
-class AnswerRow:
+class AnswerRow(NamedTuple):
     """A mechanism of an answer, as texts. conditions: model and length of its quality; note: how it was estimated."""
 
     name: str
@@ -81,21 +76,19 @@ class AnswerRow:
     quality: str
     conditions: str
     memory: str
-    note: str = ""
+    note: str
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer to a question. sentence: how many mechanisms satisfy the bound, or which comes nearest. left_out: why
     mechanisms are not shown that satisfy it too."""
 
     sentence: str
     rows: tuple[AnswerRow, ...]
-    left_out: str = ""
+    left_out: str
 
 
-@dataclass(frozen=True)
-class LengthAnswers:
+class LengthAnswers(NamedTuple):
     """The answers at a length, by bound. config_text: the configuration of the default bound's."""
 
     length: int
@@ -103,8 +96,7 @@ class LengthAnswers:
     answers: Mapping[str, Answer]
 
 
-@dataclass(frozen=True)
-class PickerData:
+class PickerData(NamedTuple):
     """All answers, by machine, use and length. machines: the names by key, most rows first."""
 
     machines: Mapping[str, str]
@@ -119,26 +111,20 @@ class PickerData:
             return machine, use, min(by_use[use], key=lambda x: abs(math.log(x.length / DEFAULT_LENGTH)))
         return None
 
-    def format_blocks(self) -> Iterator[tuple[str, str]]:
+    def format_scripts(self) -> Iterator[tuple[str, str]]:
         """Yield the address and the content of each machine's script:
         ``addAnswers(machine, texts, rows, uses);``, where texts and rows are stored once."""
         for machine, by_use in self.answers.items():
             texts, rows = TextTable(), dict[tuple[int, ...], int]()
-
-            def encode(answer: Answer, texts: TextTable = texts, rows: Any = rows) -> list[Any]:
-                encoded = (tuple(map(texts.intern, dataclasses.astuple(row))) for row in answer.rows)
-                indices = [rows.setdefault(row, len(rows)) for row in encoded]
-                return [texts.intern(answer.sentence), indices, texts.intern(answer.left_out)]
-
-            uses = {
-                use: [
-                    [a.length, texts.intern(a.config_text), {k: encode(v) for k, v in a.answers.items()}]
-                    for a in answers
-                ]
-                for use, answers in by_use.items()
-            }
-            arguments = (json.dumps(x, separators=(",", ":")) for x in (machine, list(texts), list(rows), uses))
-            yield f"answers-{machine}.js", f"addAnswers({','.join(arguments)});\n"
+            uses: dict[str, list[Any]] = {use: [] for use in by_use}
+            for use, length_answers in by_use.items():
+                for length, config_text, answers in length_answers:
+                    encoded: dict[str, list[Any]] = {}
+                    uses[use].append([length, texts.encode(config_text), encoded])
+                    for bound, (sentence, answer_rows, left_out) in answers.items():
+                        indices = [rows.setdefault(tuple(texts.encode(row)), len(rows)) for row in answer_rows]
+                        encoded[bound] = [texts.encode(sentence), indices, texts.encode(left_out)]
+            yield f"answers-{machine}.js", format_call("addAnswers", machine, list(texts), list(rows), uses)
 
 
 _ConfigCurves = tuple[Mapping[str, Any], tuple[CostCurve, ...]]
@@ -152,12 +138,12 @@ def make_picker(data: RecommendationData, links: Mapping[str, str], names: Mappi
     machines: dict[str, str] = {}
     answers: dict[str, dict[str, tuple[LengthAnswers, ...]]] = {}
     for (machine, device), configs in sorted(by_machine.items(), key=lambda item: (-_count_points(item[1]), item[0])):
-        picker = _MachinePicker(replace(data, curves_by_config=tuple(configs)), device, links)
-        by_use = {use.key: by_length for use in USES if (by_length := tuple(picker.answer(use)))}
-        if by_use:
+        machine_data = replace(data, curves_by_config=tuple(configs))
+        by_use = {use.key: tuple(_answer_use(machine_data, use, device, links)) for use in USES}
+        if any(by_use.values()):
             key = f"m{len(machines)}"
             machines[key] = names.get(machine, machine) + (f", {device}" if device != "cpu" else "")
-            answers[key] = by_use
+            answers[key] = {use: by_length for use, by_length in by_use.items() if by_length}
     quality = data.quality
     measured = {"ppl-1.1": quality.perplexity_ratios.sets, "error-0.1": quality.errors.sets, "any": True}
     return PickerData(machines, answers, next(key for key, sets in measured.items() if sets))
@@ -167,57 +153,56 @@ def _count_points(configs: Sequence[_ConfigCurves]) -> int:
     return sum(len(curve.points) for _, curves in configs for curve in curves)
 
 
-@dataclass(frozen=True)
-class _MachinePicker:
-    """Answers from the rows of one machine and device."""
+def _answer_use(data: RecommendationData, use: Use, device: str, links: Mapping[str, str]) -> Iterator[LengthAnswers]:
+    """Answer a use at each length with at least two mechanisms, from the rows of one machine and device."""
+    configs = [
+        (config, tuple(curve for curve in curves if _has_own_heads(curve, config["heads"])))
+        for config, curves in data.curves_by_config
+        if (config["mode"], bool(config["causal"])) == (use.mode, use.causal)
+    ]
+    use_data = replace(data, curves_by_config=tuple(configs))
+    for length in _list_lengths(configs):
+        requirements = Requirements(seq_len=length, mode=use.mode, causal=use.causal, device=device)
+        result = recommend(use_data, requirements)
+        if result.config is not None and result.timed_count > 1:
+            chosen = replace(data, curves_by_config=tuple(pair for pair in configs if pair[0] is result.config))
+            answers = {bound.key: _make_answer(chosen, bound, requirements, links) for bound in BOUNDS}
+            config_text = formatting.format_config({**result.config, "machine": None, "device": None}, {})
+            yield LengthAnswers(length, config_text, answers)
 
-    data: RecommendationData
-    device: str
-    links: Mapping[str, str]
 
-    def answer(self, use: Use) -> Iterator[LengthAnswers]:
-        """Answer a use at each length with at least two mechanisms."""
-        configs = [
-            (config, tuple(curve for curve in curves if _has_own_heads(curve, config["heads"])))
-            for config, curves in self.data.curves_by_config
-            if (config["mode"], bool(config["causal"])) == (use.mode, use.causal)
-        ]
-        data = replace(self.data, curves_by_config=tuple(configs))
-        for length in _list_lengths(configs):
-            requirements = Requirements(seq_len=length, mode=use.mode, causal=use.causal, device=self.device)
-            result = recommend(data, requirements)
-            if result.config is not None and result.timed_count > 1:
-                chosen = replace(data, curves_by_config=tuple(pair for pair in configs if pair[0] is result.config))
-                answers = {bound.key: self._make_answer(chosen, bound, requirements) for bound in BOUNDS}
-                yield LengthAnswers(length, _format_shape(result.config), answers)
+def _make_answer(
+    data: RecommendationData, bound: Bound, requirements: Requirements, links: Mapping[str, str]
+) -> Answer:
+    result = recommend(data, bound.require(requirements))
+    choices = _drop_slower_than_exact(result.choices)
+    if not bound.limit and all(choice.label == EXACT for choice in choices):  # no quality was measured
+        choices = _drop_slower_than_exact((*result.choices, *result.not_verified))
+    exact = next((choice.cost for choice in choices if choice.label == EXACT), None)
+    rows = tuple(_make_row(choice, exact, result, links) for choice in choices[:MAX_ROWS])
+    left_out = (f"{better.competitor.label} is left out: {better.describe()}." for better in result.neighbours)
+    return Answer(_describe(data, bound, result, choices), rows, " ".join(left_out))
 
-    def _make_answer(self, data: RecommendationData, bound: Bound, requirements: Requirements) -> Answer:
-        result = recommend(data, bound.require(requirements))
-        choices = _drop_slower_than_exact(result.choices)
-        if not bound.metric and all(choice.label == EXACT for choice in choices):  # no quality was measured
-            choices = _drop_slower_than_exact((*result.choices, *result.not_verified))
-        sentence = _describe(data, bound, result, choices)
-        exact = next((choice.cost for choice in choices if choice.label == EXACT), None)
-        rows = tuple(self._make_row(choice, exact, result) for choice in choices[:MAX_ROWS])
-        left_out = (f"{better.competitor.label} is left out: {better.describe()}." for better in result.neighbours)
-        return Answer(sentence, rows, " ".join(left_out))
 
-    def _make_row(self, choice: Candidate, exact: CostAtLength | None, result: Recommendation) -> AnswerRow:
-        cost, (name, options) = choice.cost, split_label(choice.label)
-        mark = APPROXIMATELY if cost.between else ""
-        speedup = cost.speedup or (exact and _divide_times(exact, cost))
-        memory = cost.state if result.requirements.mode == "decode" else cost.memory
-        figure = next(iter(choice.quality), choice.error)
-        return AnswerRow(
-            name=name,
-            options=options,
-            link=self.links.get(name.partition(" ")[0], ""),
-            speedup="1.00x" if choice.label == EXACT else mark + units.ratio(*speedup) if speedup else units.EMPTY,
-            quality="exact" if choice.label == EXACT else figure.text if figure else choice.error_text,
-            conditions=_format_conditions(figure) if figure else "",
-            memory=mark + units.size(memory.value) if memory else units.EMPTY,
-            note=f"interpolated between {' and '.join(map(units.short_length, cost.between))}" if cost.between else "",
-        )
+def _make_row(
+    choice: Candidate, exact: CostAtLength | None, result: Recommendation, links: Mapping[str, str]
+) -> AnswerRow:
+    cost, (name, options) = choice.cost, split_label(choice.label)
+    mark = APPROXIMATELY if cost.between else ""
+    speedup = cost.speedup or (exact and _divide_times(exact, cost))
+    memory = cost.state if result.requirements.mode == "decode" else cost.memory
+    figure = next(iter(choice.quality), choice.error)
+    is_exact = choice.label == EXACT
+    return AnswerRow(
+        name=name,
+        options=options,
+        link=links.get(name.partition(" ")[0], ""),
+        speedup="1.00x" if is_exact else mark + units.ratio(*speedup) if speedup else units.EMPTY,
+        quality="exact" if is_exact else figure.text if figure else choice.error_text,
+        conditions=_format_conditions(figure) if figure else "",
+        memory=mark + units.size(memory.value) if memory else units.EMPTY,
+        note=f"interpolated between {' and '.join(map(units.short_length, cost.between))}" if cost.between else "",
+    )
 
 
 def _has_own_heads(curve: CostCurve, heads: int | None) -> bool:
@@ -236,14 +221,8 @@ def _divide_times(exact: CostAtLength, cost: CostAtLength) -> Estimate:
 def _list_lengths(configs: Sequence[_ConfigCurves]) -> list[int]:
     """The measured lengths, and the powers of two between them."""
     measured = {point.length for _, curves in configs for curve in curves for point in curve.points}
-    if not measured:
-        return []
-    exponents = range(math.ceil(math.log2(min(measured))), math.floor(math.log2(max(measured))) + 1)
-    return sorted(measured | {2**exponent for exponent in exponents})
-
-
-def _format_shape(config: Mapping[str, Any]) -> str:
-    return formatting.format_config({**config, "machine": None, "device": None}, {})
+    powers = (2**exponent for exponent in range(max(measured, default=0).bit_length()))
+    return sorted(measured | {power for power in powers if power > min(measured)})
 
 
 def _format_conditions(figure: QualityFigure) -> str:
@@ -272,18 +251,18 @@ def _describe(data: RecommendationData, bound: Bound, result: Recommendation, ch
     if not count:
         start = f"{'Only exact attention' if choices else 'No mechanism timed here'} is known to satisfy this."
         return " ".join((start, _describe_nearest(data, bound, result.requirements), *notes))
-    if bound.metric:
+    if bound.limit:
         verb = "satisfy this and are"
     else:
         verb = "are" if any(choice.reasons for choice in choices) else "have the best quality at their speed and are"
-    count += len(result.neighbours) if bound.metric else 0
+    count += len(result.neighbours) if bound.limit else 0
     counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than exact attention."
     return " ".join((counts, *notes))
 
 
 def _describe_nearest(data: RecommendationData, bound: Bound, requirements: Requirements) -> str:
     """Of the mechanisms faster than exact attention that do not satisfy the bound, the one with the best quality."""
-    unbounded = recommend(data, replace(bound, most=math.inf).require(requirements))
+    unbounded = recommend(data, bound._replace(most=math.inf).require(requirements))
     candidates = (choice for choice in _drop_slower_than_exact(unbounded.choices) if choice.label != EXACT)
     measured = [(choice.quality[0].value, choice) for choice in candidates if choice.quality]
     if not measured:

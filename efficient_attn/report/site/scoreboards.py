@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 from ... import units
 from ...results.section import Section
@@ -21,24 +21,20 @@ from .. import approximation_errors, page, select
 from ..formatting import format_config, format_count, format_inputs, join_words
 from ..gather import Frame
 from ..sections import swap, trained_scores
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
+from .site_names import capitalise
 
 RUNS = "Runs"
 LOWER_IS_BETTER = " (lower is better)"
-# by layout, of which the first that was measured is pooled
-POOLED_METRICS = {
-    "fidelity": ["relative_error"],
-    "swap": ["swap.loss", "swap.hidden_error"],
-    "retrieval": ["accuracy"],
-}
+COMPUTED = ("computed", units.EMPTY)  # the last cells of scores that need no mechanism
 # what a quality does not depend on; batch describes timed calls, not training
 POOLED_COLUMNS = ("machine", "device", "threads", "batch", "fill", "suite", "baseline")
-RESULT_COLUMNS = ["label", "inputs", "causal", "seq_len", "dtype", "heads", "head_dim", "layer", "seed", "swap.segment"]
+GROUP_COLUMNS = ["label", "inputs", "causal", "seq_len", "dtype", "heads", "head_dim"]
+RESULT_COLUMNS = [*GROUP_COLUMNS, "layer", "seed", "swap.segment"]
 
 
-@dataclass(frozen=True)
-class Scoreboard:
-    """A table of scores, best first."""
+class Scoreboard(NamedTuple):
+    """A table with its configuration."""
 
     config_text: str
     table: ReportTable
@@ -46,32 +42,23 @@ class Scoreboard:
 
 def list_scoreboards(rows: Frame, task: str, sections: Iterable[Section]) -> list[Scoreboard]:
     """Return the scoreboards of a task; none if it is not known which scores are better. rows: oldest first."""
-    rows = _relabel(rows[rows["task"] == task])
-    by_name = {section.name: section for section in (*page.BUILT_IN, *sections)}
-    layout = next((section.layout for section in by_name.values() if section.task == task), "")
+    rows = rows[rows["task"] == task]
+    # labels that do not name their run
+    rows = rows.assign(label=[format_label(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)])
     trained = trained_scores.filter_trained(rows)
     if len(trained):
         return list(_make_scoreboards(trained.assign(**dict.fromkeys(POOLED_COLUMNS[:-2])), _list_trained))
-    if layout in TABLE_MAKERS:
-        ok = rows[rows["status"] == "ok"]
-        metric = next((name for name in POOLED_METRICS[layout] if name in ok and ok[name].notna().any()), None)
-        if metric is None:
-            return []
-        pooled = _pool_runs(ok, metric)
-        return list(_make_scoreboards(pooled, TABLE_MAKERS[layout]))
-    return []
-
-
-def _relabel(rows: Frame) -> Frame:
-    """Rows with labels that do not name their run."""
-    labels = [format_label(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
-    return rows.assign(label=labels)
+    by_name = {section.name: section for section in (*page.BUILT_IN, *sections)}
+    layout = next((section.layout for section in by_name.values() if section.task == task), "")
+    make, metrics = POOLED_LAYOUTS.get(layout, (_list_trained, ()))
+    ok = rows[rows["status"] == "ok"]
+    metric = next((name for name in metrics if name in ok and ok[name].notna().any()), None)
+    return list(_make_scoreboards(_pool_runs(ok, metric), make)) if metric else []
 
 
 def _pool_runs(rows: Frame, metric: str) -> Frame:
     """One row per result, with the mean of a metric over runs, and ``runs``: their number, and the range over them."""
-    columns = [name for name in RESULT_COLUMNS if name in rows]
-    group_columns = [name for name in columns if name not in ("layer", "seed", "swap.segment")]
+    columns, group_columns = ([n for n in names if n in rows] for names in (RESULT_COLUMNS, GROUP_COLUMNS))
     group, result = (rows.groupby(names, dropna=False).ngroup() for names in (group_columns, columns))
     by_run = rows[metric].groupby([group, result, rows["run_id"].astype(str)]).mean()
     spreads = by_run.groupby(level=[0, 1]).agg(["min", "max"]).groupby(level=0).mean()
@@ -87,7 +74,6 @@ def _describe_runs(spread: Any) -> str:
 
 
 _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
-_Line: TypeAlias = tuple[float, Sequence[ReportCell]]  # a value to sort by, and the cells
 
 
 def _make_scoreboards(rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
@@ -101,72 +87,28 @@ def _make_scoreboards(rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
         yield Scoreboard(format_config(key, {}), replace(table, caption=f"{table.caption}{suffix}"))
 
 
-def _make_table(caption: str, head: Sequence[str], lines: Iterable[_Line], note: str = "") -> ReportTable:
-    """Make a table whose lines are sorted by value, lowest first."""
-    body = [cells for _, cells in sorted(lines, key=lambda line: line[0])]
-    return ReportTable(caption, ("Mechanism", *head), body, note=note)
+def _make_table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[ReportCell]], note: str = "", *, descending: bool = False
+) -> ReportTable:
+    """Make a table of rows sorted by the first cell after the label, of which missing values come last."""
+    values = [math.inf if row[1].sort is None else row[1].sort for row in rows]
+    order = sorted(range(len(rows)), key=values.__getitem__, reverse=descending)
+    return ReportTable(caption, ("Mechanism", *head), [rows[index] for index in order], note=note)
 
 
-# -- trained tasks -------------------------------------------------------------------------------------------------
+def _show_label(label: object, *, is_baseline: Any) -> ReportCell:
+    return ReportCell(str(label), mark="base", subtext="baseline") if is_baseline else ReportCell(str(label))
 
 
-def _list_trained(rows: Frame) -> Iterator[ReportTable]:
-    return (_make_test_table(test) for test in trained_scores.list_tests(rows) if test.scored_results)
+def _make_row(rows: Frame, *cells: ReportCell) -> list[ReportCell]:
+    """The cells between a mechanism's label and the number of runs with its rows."""
+    label = _show_label(rows["label"].iloc[0], is_baseline=rows["is_baseline"].any())
+    return [label, *cells, ReportCell(str(rows["runs"].iloc[0]))]
 
 
-def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
-    sign = 1 if test.in_bits else -1
-    lines: list[_Line] = []
-    for result in test.scored_results:
-        sizes = result.best_attempts["parameters"].dropna()
-        seeds = ReportCell(format_count(len(result.best_attempts), "seed"))
-        parameters = ReportCell(units.integer(sizes.max()) if len(sizes) else "")
-        cells = [show_label(result.label, is_baseline=result.is_baseline), result.show_score(), seeds, parameters]
-        lines.append((sign * result.score.value if result.score else 0.0, cells))
-    for name, value in test.computed_scores.items():
-        score_cell = show_value(value, test.unit)
-        cells = [ReportCell(name, mark="null"), score_cell, ReportCell("computed"), ReportCell(units.EMPTY)]
-        lines.append((sign * value, cells))
-    unscored = [result.label for result in test.results if result.score is None]
-    note = f"Without a score: {join_words(unscored)}." if unscored else ""
-    head = (_capitalise(test.metric) + (LOWER_IS_BETTER if test.in_bits else ""), "Mean over", "Parameters")
-    return _make_table(test.name, head, lines, " ".join(filter(None, (test.describe_ranking(), note))))
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-# -- approximation errors ------------------------------------------------------------------------------------------
-
-
-def _list_errors(rows: Frame) -> Iterator[ReportTable]:
-    for piece in select.slice_fidelity(select.filter_fidelity(rows)):
-        budgets, lines = select.find_budgets(piece.rows), list[_Line]()
-        for label, part in piece.rows.groupby("label", sort=False):
-            errors = part["relative_error"].tolist()
-            mean, ends = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
-            rank, budget = budgets[str(label)]
-            layers = ReportCell(format_count(part["layer"].nunique(), "layer"))
-            estimate_cell = _make_estimate_cell(Estimate(mean, *ends))
-            cells = [_show_rows_label(part), estimate_cell, ReportCell(budget, rank), layers, _show_runs(part)]
-            lines.append((mean, cells))
-        for name, value in (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0)):
-            if units.is_present(value):
-                cells = [ReportCell(name, mark="null"), _make_estimate_cell(Estimate(value))]
-                lines.append((value, [*cells, *[ReportCell(units.EMPTY)] * 3]))
-        caption = format_inputs(piece.inputs, piece.causal, piece.length)
-        yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over", RUNS), lines)
-
-
-def _show_runs(rows: Frame) -> ReportCell:
-    """The cell with the number of runs of a mechanism's rows, and the range over them."""
-    return ReportCell(str(rows["runs"].iloc[0]))
-
-
-def _show_rows_label(rows: Frame) -> ReportCell:
-    """The cell of the label of a mechanism's rows."""
-    return show_label(str(rows["label"].iloc[0]), is_baseline=bool(rows["is_baseline"].any()))
+def _make_null_row(name: str, cell: ReportCell, *texts: str) -> list[ReportCell]:
+    """The row of a score that needs no mechanism."""
+    return [ReportCell(name, mark="null"), cell, *map(ReportCell, texts)]
 
 
 def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str] = units.number) -> ReportCell:
@@ -176,7 +118,38 @@ def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str]
     return ReportCell(text, estimate.value)
 
 
-# -- in a trained model --------------------------------------------------------------------------------------------
+def _list_trained(rows: Frame) -> Iterator[ReportTable]:
+    return (_make_test_table(test) for test in trained_scores.list_tests(rows) if test.scored_results)
+
+
+def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
+    rows = []
+    for result in test.scored_results:
+        seeds, sizes = len(result.best_attempts), result.best_attempts["parameters"].dropna()
+        texts = format_count(seeds, "seed"), units.integer(sizes.max()) if len(sizes) else ""
+        label = _show_label(result.label, is_baseline=result.is_baseline)
+        rows.append([label, result.show_score(), *map(ReportCell, texts)])
+    rows += [_make_null_row(name, show_value(x, test.unit), *COMPUTED) for name, x in test.computed_scores.items()]
+    unscored = [result.label for result in test.results if result.score is None]
+    notes = (test.describe_ranking(), f"Without a score: {join_words(unscored)}." if unscored else "")
+    head = (capitalise(test.metric) + (LOWER_IS_BETTER if test.in_bits else ""), "Mean over", "Parameters")
+    return _make_table(test.name, head, rows, " ".join(filter(None, notes)), descending=not test.in_bits)
+
+
+def _list_errors(rows: Frame) -> Iterator[ReportTable]:
+    for piece in select.slice_fidelity(select.filter_fidelity(rows)):
+        budgets, body = select.find_budgets(piece.rows), []
+        for label, part in piece.rows.groupby("label", sort=False):
+            errors = part["relative_error"].tolist()
+            ends = approximation_errors.compute_error_interval(errors)
+            rank, budget = budgets[str(label)]
+            layers = ReportCell(format_count(part["layer"].nunique(), "layer"))
+            error = _make_estimate_cell(Estimate(sum(errors) / len(errors), *ends))
+            body.append(_make_row(part, error, ReportCell(budget, rank), layers))
+        nulls = (("null: mean of v", piece.rows["mean_value_error"].mean()), ("null: zero", 1.0))
+        body += [_make_null_row(name, show_value(x), *[units.EMPTY] * 3) for name, x in nulls if units.is_present(x)]
+        caption = format_inputs(piece.inputs, piece.causal, piece.length)
+        yield _make_table(caption, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over", RUNS), body)
 
 
 def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
@@ -191,20 +164,18 @@ def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
 
 def _make_swap_table(rows: Frame, caption: str) -> ReportTable:
     """Make a table sorted by perplexity; for encoders, which have none, by the distance of their outputs."""
-    summaries = list(swap.summarise_segments(rows))
-    column, column_title = _choose_distance(rows)
+    summaries, (column, column_title) = list(swap.summarise_segments(rows)), _choose_distance(rows)
     sort_column = "perplexity" if any(summary["perplexity"] for summary in summaries) else "divergence"
-    lines: list[_Line] = []
+    body = []
     for summary in summaries:
         score, (rank, budget) = summary[sort_column], summary["budget"]
-        perplexity = ReportCell(units.ratio(*summary["perplexity"] or (None,)))
+        perplexity = ReportCell(units.ratio(*summary["perplexity"] or (None,)), score.value if score else None)
         part = rows[rows["label"] == summary["label"]]
-        sample_cell = ReportCell(format_count(part["swap.segment"].nunique(), "segment"))
-        cells = [show_label(summary["label"], is_baseline=summary["is_baseline"]), perplexity]
-        cells += [ReportCell(units.number(summary[column])), ReportCell(budget, rank), sample_cell, _show_runs(part)]
-        lines.append((score.value if score else math.inf, cells))
+        segments = ReportCell(format_count(part["swap.segment"].nunique(), "segment"))
+        distance = ReportCell(units.number(summary[column]))
+        body.append(_make_row(part, perplexity, distance, ReportCell(budget, rank), segments))
     head = (f"Perplexity, over the model's own{LOWER_IS_BETTER}", f"{column_title}{LOWER_IS_BETTER}")
-    return _make_table(caption, (*head, "Budget", "Mean over", RUNS), lines)
+    return _make_table(caption, (*head, "Budget", "Mean over", RUNS), body)
 
 
 def _choose_distance(rows: Frame) -> tuple[str, str]:
@@ -215,36 +186,38 @@ def _choose_distance(rows: Frame) -> tuple[str, str]:
 
 def _make_layer_table(rows: Frame, caption: str) -> ReportTable:
     column, column_title = _choose_distance(rows)
-    lines: list[_Line] = []
+    body = []
     for _, part in rows.groupby("label", sort=False):
         layers = part.groupby("layer")[column].mean().dropna().tolist()
         if layers:
             mean = estimate_mean(layers)
             estimate_cell = _make_estimate_cell(Estimate(mean.value, *(mean.interval() or (None, None))))
             count_cell = ReportCell(format_count(len(layers), "layer"))
-            lines.append((mean.value, [_show_rows_label(part), estimate_cell, count_cell, _show_runs(part)]))
-    return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over", RUNS), lines)
+            body.append(_make_row(part, estimate_cell, count_cell))
+    return _make_table(caption, (f"{column_title}{LOWER_IS_BETTER}", "Mean over", RUNS), body)
 
 
 def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
     for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=False):
-        last = piece[piece["accuracy"].notna()].drop_duplicates("label", keep="last")
-        lines: list[_Line] = []
-        for row in last.to_dict("records"):
+        last, body = piece[piece["accuracy"].notna()].drop_duplicates("label", keep="last"), []
+        for _, part in last.groupby("label", sort=False):
+            row = part.iloc[0]
             ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
             count = row.get("retrieval.questions")
-            cells = [show_label(str(row["label"]), is_baseline=row["is_baseline"])]
-            cells += [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
-            cells += [ReportCell(format_count(int(count), "question") if units.is_present(count) else units.EMPTY)]
-            cells += [ReportCell(str(row["runs"]))]
-            lines.append((-row["accuracy"], cells))
+            questions = format_count(int(count), "question") if units.is_present(count) else units.EMPTY
+            accuracy = _make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)
+            body.append(_make_row(part, accuracy, ReportCell(questions)))
         if "retrieval.chance" in last and len(chances := last["retrieval.chance"].dropna()):
-            chance = float(chances.iloc[0])
-            cells = [ReportCell("chance", mark="null"), _make_estimate_cell(Estimate(chance), units.percent)]
-            lines.append((-chance, [*cells, ReportCell("computed"), ReportCell(units.EMPTY)]))
-        if len(last):
-            metric = next(iter(last["metric"].dropna()), "accuracy")
-            yield _make_table(f"{inputs}, {int(length):,} tokens", (_capitalise(str(metric)), "Mean over", RUNS), lines)
+            body.append(_make_null_row("chance", show_value(chances.iloc[0], "share"), *COMPUTED))
+        if body:
+            metric = capitalise(str(next(iter(last["metric"].dropna()), "accuracy")))
+            caption = f"{inputs}, {int(length):,} tokens"
+            yield _make_table(caption, (metric, "Mean over", RUNS), body, descending=True)
 
 
-TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _list_swaps, "retrieval": _list_retrieval}
+# by layout: what makes the tables, and the metrics, of which the first that was measured is pooled
+POOLED_LAYOUTS: Mapping[str, tuple[_TableMaker, Sequence[str]]] = {
+    "fidelity": (_list_errors, ["relative_error"]),
+    "swap": (_list_swaps, ["swap.loss", "swap.hidden_error"]),
+    "retrieval": (_list_retrieval, ["accuracy"]),
+}

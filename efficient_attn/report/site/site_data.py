@@ -14,18 +14,16 @@ from ...registry import catalogue
 from ...results.shards import list_shards, scan_lines
 from ...results.store import describe_older_protocol
 from ...spec import list_names
-from ...variants import FAMILIES, Entry
+from ...variants import FAMILIES
 from .. import approximation_errors, select
-from ..answers.decision_table import DecisionTable, make_decision_tables
 from ..claims.evidence import read_evidence
 from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
 from ..formatting import shorten_text
 from ..gather import Frame, ReportData, gather
-from .page_names import make_name
 from .pattern_svg import PatternDrawing
-from .short_names import name_machines
 from .site_index import ListedRun
+from .site_names import make_name, name_machines
 
 ROWS_FILE = "rows.csv.gz"
 PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
@@ -80,9 +78,9 @@ class SiteMechanism:
     details: MechanismDetails | None = None
 
     @property
-    def is_listed(self) -> bool:
-        """Whether it is on the card of its family; mechanisms of other libraries are not."""
-        return self.family in FAMILIES and not self.name.startswith(PEER_PREFIX)
+    def card(self) -> str:
+        """The family on whose card it is; empty for mechanisms of other libraries."""
+        return self.family if self.family in FAMILIES and not self.name.startswith(PEER_PREFIX) else ""
 
     @property
     def page(self) -> str:
@@ -93,17 +91,14 @@ class SiteMechanism:
 @dataclass(frozen=True)
 class SiteData:
     """All data that pages are rendered from. rows: of all runs, oldest first, with labels, errors and ``started``;
-    machines: short names; docs: address of the documentation, if any; task_sentences: what each task measures."""
+    machines: short names."""
 
     runs: tuple[SiteRun, ...]
     gathered: ReportData
     rows: Frame
-    decision_tables: tuple[DecisionTable, ...]
     verdicts: LedgerVerdicts
     mechanisms: Mapping[str, SiteMechanism]
     machines: Mapping[str, str]
-    docs: str = ""
-    task_sentences: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def run_by_session(self) -> Mapping[str, SiteRun]:
@@ -116,31 +111,22 @@ class SiteData:
         return tuple(sorted(map(str, self.rows["task"].dropna().unique())))
 
 
-def read_site_data(
-    paths: Sequence[Path],
-    details: Mapping[str, MechanismDetails],
-    *,
-    docs: str = "",
-    task_sentences: Mapping[str, str] | None = None,
-) -> SiteData:
+def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails]) -> SiteData:
     """Read runs. Raises `UsageError` for no runs, a folder without a run, and rows of a newer version."""
     path_by_digest: dict[str, Path] = {}
     for path in paths:
         path_by_digest.setdefault(_digest_rows(path), path)
     unique_paths = list(path_by_digest.values())
     gathered = gather(unique_paths)
-    runs = tuple(read_run(path, digest) for digest, path in path_by_digest.items())
+    runs = tuple(_read_run(path, digest) for digest, path in path_by_digest.items())
     rows = approximation_errors.add_errors(_add_labels(gathered.rows, runs))
     return SiteData(
         runs=runs,
         gathered=gathered,
         rows=rows,
-        decision_tables=tuple(make_decision_tables(rows)),
         verdicts=evaluate_claims(load_ledger(), read_evidence(unique_paths)),
-        mechanisms=list_mechanisms(catalogue(), rows, details),
+        mechanisms=_list_mechanisms(rows, details),
         machines=name_machines(rows["machine"].dropna().unique()),
-        docs=docs,
-        task_sentences=task_sentences or {},
     )
 
 
@@ -148,14 +134,12 @@ def _add_labels(rows: Frame, runs: Iterable[SiteRun]) -> Frame:
     """Rows with ``started``, oldest first. Labels do not name their run, nor key-value heads equal to the heads."""
     started = {str(session): run.listed.started for run in runs for session in run.gathered.rows["run_id"].unique()}
     rows = select.add_labels(rows.assign(started=rows["run_id"].map(lambda run_id: started.get(str(run_id), ""))))
-    labels = [
-        re.sub(rf" \((run_id=[^)]*|kv_heads={heads})\)", "", label)
-        for label, heads in zip(rows["label"], rows["heads"], strict=True)
-    ]
+    pairs = zip(rows["label"], rows["heads"], strict=True)
+    labels = [re.sub(rf" \((run_id=[^)]*|kv_heads={heads})\)", "", label) for label, heads in pairs]
     return rows.assign(label=labels).sort_values("started", kind="stable", ignore_index=True)
 
 
-def read_run(path: Path, digest: str) -> SiteRun:
+def _read_run(path: Path, digest: str) -> SiteRun:
     """Read a run. digest: of its rows, independent of where the folder is."""
     gathered = gather([path])
     session = gathered.sessions[-1] if gathered.sessions else {}
@@ -189,11 +173,9 @@ def _digest_rows(path: Path) -> str:
     return hasher.hexdigest()[:12]
 
 
-def list_mechanisms(
-    entries: Iterable[Entry], rows: Frame, details: Mapping[str, MechanismDetails]
-) -> dict[str, SiteMechanism]:
+def _list_mechanisms(rows: Frame, details: Mapping[str, MechanismDetails]) -> dict[str, SiteMechanism]:
     """Return the mechanisms of the catalogue, then those that only occur in rows, such as other libraries'."""
-    mechanisms = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
+    mechanisms = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in catalogue()}
     variants = dict.fromkeys(zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True))
     families = {name: str(family or "") for variant, family in variants for name in list_names(str(variant))}
     for name, family in sorted(families.items()):

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from ...errors import UsageError
 from ...results import file_marks
-from .page_names import digest
+from .site_names import digest
 
 FILE_LIST = "files.json"  # list of the site's files with digests; any other file is foreign
 LOCK_NAME, NEW_NAME, OLD_NAME = "lock", "site", "old"  # entries of the temporary folder next to the site
@@ -50,26 +50,23 @@ def check_site(site: Path) -> None:
             raise UsageError(f"{site}: a file, not a folder; choose another --site")
         digests = _read_file_list(site)
         for path in sorted(site.rglob("*")):
-            name = path.relative_to(site).as_posix()
-            is_folder = path.is_dir() and not path.is_symlink()
-            if name != FILE_LIST and not is_folder and not _is_unchanged(path, digests.get(name)):
+            name, is_link = path.relative_to(site).as_posix(), path.is_symlink()
+            if name == FILE_LIST or (path.is_dir() and not is_link):
+                continue
+            if name not in digests or is_link or not path.is_file() or digest(path.read_bytes()) != digests[name]:
                 reason = "changed since it was published" if name in digests else "not written by efficient-attn"
                 raise UsageError(f"{site}: holds {name}, {reason}; move it away, or choose another --site")
     except OSError as error:
         raise UsageError(f"{site}: cannot be read: {error.strerror or error}; choose another --site") from error
 
 
-def _is_unchanged(path: Path, expected: str | None) -> bool:
-    return expected is not None and path.is_file() and not path.is_symlink() and digest(path.read_bytes()) == expected
-
-
 def _read_file_list(site: Path) -> dict[str, str]:
     """Read the digests of an earlier site's files; empty if there is no site."""
     list_path = site / FILE_LIST
-    if list_path.is_symlink() or not list_path.is_file() or not file_marks.is_marked(list_path):
-        if os.path.lexists(list_path):
-            raise UsageError(f"{site}: holds {FILE_LIST}, not written by efficient-attn; choose another --site")
+    if not os.path.lexists(list_path):
         return {}
+    if list_path.is_symlink() or not list_path.is_file() or not file_marks.is_marked(list_path):
+        raise UsageError(f"{site}: holds {FILE_LIST}, not written by efficient-attn; choose another --site")
     try:
         digests = json.loads(list_path.read_bytes())["files"]
         return {str(name): str(value) for name, value in digests.items()}
@@ -109,17 +106,23 @@ def _exchange(first: Path, other: Path) -> bool:
     return call is not None and call(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
 
 
+def _try_lock(work: Path) -> FileLock | None:
+    """Lock a work folder as long as this process lives; None if another process has locked it."""
+    lock = FileLock(work / LOCK_NAME, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    return lock
+
+
 def _make_work_folder(site: Path) -> tuple[Path, FileLock]:
-    """Create a work folder next to the site, with a lock that is held as long as this process lives."""
+    """Create a work folder next to the site, and lock it."""
     while True:
         work = site.with_name(f".{site.name}.{secrets.token_hex(8)}.tmp")
         work.mkdir()
-        lock = FileLock(work / LOCK_NAME, fallback_to_soft=False)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:  # another process removed it before it was locked
-            continue
-        return work, lock
+        if (lock := _try_lock(work)) is not None:  # else another process removes it
+            return work, lock
 
 
 def _remove_work_folder(work: Path, lock: FileLock) -> None:
@@ -136,15 +139,11 @@ def _remove_leftovers(site: Path) -> None:
     for leftover in site.parent.glob(f".{glob.escape(site.name)}.{'[0-9a-f]' * 16}.tmp"):
         if leftover.is_symlink() or not leftover.is_dir():
             continue
-        if {path.name for path in leftover.iterdir()} - {LOCK_NAME, NEW_NAME, OLD_NAME}:
-            continue
-        lock = FileLock(leftover / LOCK_NAME, fallback_to_soft=False)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            continue
-        try:
-            if not site.exists() and (leftover / OLD_NAME).is_dir():
-                os.rename(leftover / OLD_NAME, site)
-        finally:
-            _remove_work_folder(leftover, lock)
+        names = {path.name for path in leftover.iterdir()}
+        lock = None if names - {LOCK_NAME, NEW_NAME, OLD_NAME} else _try_lock(leftover)
+        if lock is not None:
+            try:
+                if not site.exists() and OLD_NAME in names:
+                    os.rename(leftover / OLD_NAME, site)
+            finally:
+                _remove_work_folder(leftover, lock)

@@ -1,16 +1,12 @@
-"""``index.json``, the machine-readable list of a site's contents, and its JSON schema."""
+"""Models of ``index.json``, the machine-readable list of a site's contents."""
 
 from __future__ import annotations
-
-import json
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...results.file_marks import MARK
 
-INDEX_FILE, SCHEMA_FILE = "index.json", "index.schema.json"
-INDEX_VERSION = 2
+SCHEMA_FILE = "index.schema.json"
 
 
 class _IndexModel(BaseModel):
@@ -76,21 +72,10 @@ class Index(_IndexModel):
 
     schema_: str = Field(default=SCHEMA_FILE, alias="$schema")
     note: str = MARK
-    version: int = INDEX_VERSION
+    version: int = 2
     rows: str
     runs: list[ListedRun]
     mechanisms: list[ListedMechanism]
     claims: list[ListedClaim]
     leaderboard: ListedLeaderboard
     tasks: list[ListedTask]
-
-
-def format_index(index: Index) -> str:
-    """Format the index as JSON."""
-    return index.model_dump_json(indent=1, by_alias=True) + "\n"
-
-
-def format_schema() -> str:
-    """Format the JSON schema of the index."""
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": MARK}
-    return json.dumps(schema | Index.model_json_schema(by_alias=True), indent=1) + "\n"

@@ -6,13 +6,6 @@ function addAnswers(machine, texts, rows, uses) {
   answers[machine] = { texts, rows, uses };
 }
 
-// replaces the options of a list, and selects the given value or the nearest number
-function setOptions(select, values, titles, wanted) {
-  const nearest = values.reduce((a, b) => (Math.abs(Math.log(b / wanted)) < Math.abs(Math.log(a / wanted)) ? b : a));
-  select.replaceChildren(...values.map((value) => new Option(titles(value), value)));
-  select.value = values.map(String).includes(String(wanted)) ? wanted : nearest;
-}
-
 async function show() {
   const { use, length, machine, quality } = controls;
   try {
@@ -24,19 +17,18 @@ async function show() {
   const { texts, rows, uses } = answers[machine.value];
   for (const option of use.options) option.disabled = !(option.value in uses);
   if (!(use.value in uses)) use.value = Object.keys(uses)[0];
-  const lengths = uses[use.value];
-  setOptions(length, lengths.map((entry) => entry[0]), short, Number(length.value));
-  const [, config, byBound] = lengths.find((entry) => entry[0] === Number(length.value));
-  const [sentence, chosen, leftOut] = byBound[quality.value];
+  const wanted = Number(length.value);
+  const distance = (entry) => Math.abs(Math.log(entry[0] / wanted));
+  const nearest = uses[use.value].reduce((a, b) => (distance(b) < distance(a) ? b : a));
+  length.replaceChildren(...uses[use.value].map(([value]) => new Option(short(value), value, false, value === nearest[0])));
+  const [sentence, chosen, leftOut] = nearest[2][quality.value];
   find("sentence").textContent = texts[sentence];
-  find("config").textContent = texts[config];
+  find("config").textContent = texts[nearest[1]];
   find("left-out").textContent = texts[leftOut];
   find("answer").hidden = chosen.length === 0;
   find("rows").replaceChildren(...chosen.map((index) => {
     const [name, options, link, speedup, value, conditions, memory, note] = rows[index].map((at) => texts[at]);
-    const row = make("tr");
-    row.append(makeName(name, options, link, note), makeCell("Speedup", speedup), makeCell("Quality", value, conditions), makeCell("Memory", memory));
-    return row;
+    return make("tr", {}, makeName(name, options, link, note), makeCell("Speedup", speedup), makeCell("Quality", value, conditions), makeCell("Memory", memory));
   }));
 }
 
@@ -46,12 +38,11 @@ function change() {
 
 if (controls.use) {
   const state = readState();
+  if (Number(state.length) > 0) controls.length.add(new Option("", state.length));
   for (const [name, select] of Object.entries(controls)) {
     select.disabled = false;
     select.addEventListener("change", change);
-    const values = [...select.options].map((option) => option.value);
-    if (name === "length" && Number(state.length) > 0 && !values.includes(state.length)) select.add(new Option("", state.length));
-    if (name in state && (name === "length" ? Number(state.length) > 0 : values.includes(state[name]))) select.value = state[name];
+    if (name in state && [...select.options].some((option) => option.value === state[name])) select.value = state[name];
   }
   if (Object.keys(state).length) show();
 }

@@ -2,24 +2,23 @@
 const PAGE = 100;
 const { fields, filters, blocks, defaults } = JSON.parse(find("data").textContent);
 const at = Object.fromEntries(fields.map((name, index) => [name, index]));
-const numbers = ["time", "speedup", "perplexity", "error", "memory"];
 const loaded = [];
-const descending = new Set(["speedup"]); // of the first click
+const controls = Object.fromEntries([...Object.keys(filters), "search"].map((id) => [id, find(id)]));
+const buttons = document.querySelectorAll("thead button");
+const own = readState();
+const state = { sort: "speedup", order: "descending", page: "1", ...(Object.keys(own).length ? own : defaults) };
+const letters = new Intl.Collator("en", { numeric: true });
 
 function addBlock(number, texts, lines) {
   const decode = (value, index) => (Array.isArray(value) ? [value[0], texts[value[1]], texts[value[2]]] : index === at.length ? value : texts[value]);
   loaded[number] = lines.map((line) => line.map(decode));
 }
 
-const controls = Object.fromEntries([...Object.keys(filters), "search"].map((id) => [id, find(id)]));
-const own = readState();
-const state = { sort: "speedup", order: "descending", page: "1", ...(Object.keys(own).length ? own : defaults) };
-const letters = new Intl.Collator("en", { numeric: true });
+const isChosen = (name, value) => !controls[name].value || controls[name].value === String(value);
 
 function matches(line, words) {
-  if (!Object.keys(filters).every((name) => !controls[name].value || String(line[at[name]]) === controls[name].value)) return false;
-  const text = [line[at.name], line[at.options], line[at.family], line[at.shape], line[at.run]].join(" ").toLowerCase();
-  return words.every((word) => text.includes(word));
+  const text = ["name", "options", "family", "shape", "run"].map((name) => line[at[name]]).join(" ").toLowerCase();
+  return Object.keys(filters).every((name) => isChosen(name, line[at[name]])) && words.every((word) => text.includes(word));
 }
 
 // unknown values come last in both orders
@@ -32,26 +31,16 @@ function compare(a, b) {
 
 function makeRow(line) {
   const get = (name) => line[at[name]];
-  const row = make("tr");
-  row.append(makeName(get("name"), get("options"), get("link")));
-  row.append(makeCell("Task", get("task"), get("direction")), makeCell("Length", short(get("length"))));
-  row.append(makeCell("Machine", get("machine"), [get("dtype"), get("shape")].join(", ")));
-  for (const name of numbers) row.append(makeCell(find(`head-${name}`).textContent, get(name)[1], get(name)[2]));
-  const run = makeCell("Run", get("run_link") ? "" : get("run"));
-  if (get("run_link")) {
-    const link = make("a", get("run"));
-    link.href = get("run_link");
-    run.prepend(link);
-  }
-  row.append(run);
-  return row;
+  const numbers = ["time", "speedup", "perplexity", "error", "memory"].map((name) => makeCell(find(`head-${name}`).textContent, get(name)[1], get(name)[2]));
+  const machine = makeCell("Machine", get("machine"), [get("dtype"), get("shape")].join(", "));
+  const cells = [makeCell("Task", get("task"), get("direction")), makeCell("Length", short(get("length"))), machine, ...numbers];
+  return make("tr", {}, makeName(get("name"), get("options"), get("link")), ...cells, makeCell("Run", makeLink(get("run"), get("run_link"))));
 }
 
 let latest = 0;
 async function show() {
   const turn = ++latest;
-  const wanted = blocks.map((block, number) => [number, ...block]).filter(([, , machine, task]) =>
-    [[controls.machine, machine], [controls.task, task]].every(([select, value]) => !select.value || select.value === value));
+  const wanted = blocks.map((block, number) => [number, ...block]).filter(([, , machine, task]) => isChosen("machine", machine) && isChosen("task", task));
   const missing = wanted.filter(([number]) => !loaded[number]);
   if (missing.length) find("status").textContent = "Loading.";
   try {
@@ -66,9 +55,8 @@ async function show() {
   const pages = Math.max(1, Math.ceil(lines.length / PAGE));
   const page = Math.min(Math.max(1, Number(state.page) || 1), pages);
   find("rows").replaceChildren(...lines.slice((page - 1) * PAGE, page * PAGE).map(makeRow));
-  for (const button of document.querySelectorAll("thead button")) {
-    const sorted = button.dataset.sort === state.sort;
-    if (sorted) button.parentNode.setAttribute("aria-sort", state.order);
+  for (const button of buttons) {
+    if (button.dataset.sort === state.sort) button.parentNode.setAttribute("aria-sort", state.order);
     else button.parentNode.removeAttribute("aria-sort");
   }
   const all = blocks.reduce((sum, block) => sum + block[3], 0);
@@ -76,8 +64,7 @@ async function show() {
   find("pages").hidden = pages < 2;
   find("previous").disabled = page < 2;
   find("next").disabled = page >= pages;
-  Object.assign(state, { page: String(page) });
-  document.documentElement.dataset.shown = "yes";
+  state.page = String(page);
 }
 
 function change(values) {
@@ -95,12 +82,11 @@ for (const [name, control] of Object.entries(controls)) {
   control.disabled = false;
   control.addEventListener("input", () => change({ page: "1" }));
 }
-for (const button of document.querySelectorAll("thead button")) {
+for (const button of buttons) {
   button.addEventListener("click", () => {
-    const again = state.sort === button.dataset.sort;
-    const first = descending.has(button.dataset.sort) ? "descending" : "ascending";
-    const order = again ? (state.order === "descending" ? "ascending" : "descending") : first;
-    change({ sort: button.dataset.sort, order, page: "1" });
+    const sort = button.dataset.sort; // the first click on speedups sorts them in descending order
+    const descending = state.sort === sort ? state.order !== "descending" : sort === "speedup";
+    change({ sort, order: descending ? "descending" : "ascending", page: "1" });
   });
 }
 find("previous").addEventListener("click", () => change({ page: String(Number(state.page) - 1) }));

@@ -4,11 +4,16 @@
 const find = (id) => document.getElementById(id);
 const requested = new Map();
 
+function make(name, properties, ...inside) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...inside);
+  return element;
+}
+
 function load(address) {
   if (!requested.has(address)) {
     requested.set(address, new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = address;
+      const script = make("script", { src: address });
       script.addEventListener("load", resolve);
       script.addEventListener("error", () => {
         requested.delete(address);
@@ -20,29 +25,15 @@ function load(address) {
   return requested.get(address);
 }
 
-function make(name, text, className) {
-  const element = document.createElement(name);
-  if (text) element.textContent = text;
-  if (className) element.className = className;
-  return element;
-}
-
+const makeLink = (text, href) => (href ? make("a", { href }, text) : make("span", {}, text));
+const makeNotes = (...texts) => texts.filter(Boolean).map((text) => make("small", {}, text));
 // the cell of a mechanism: its name, and its options in small letters
-function makeName(name, options, link, note) {
-  const head = make("th", "", "text");
-  head.scope = "row";
-  const shown = make(link ? "a" : "span", name);
-  if (link) shown.href = link;
-  head.append(shown);
-  for (const text of [options, note]) if (text) head.append(make("small", text));
-  return head;
-}
+const makeName = (name, options, link, note) => make("th", { className: "text", scope: "row" }, makeLink(name, link), ...makeNotes(options, note));
 
 // a cell with a label for narrow screens
-function makeCell(label, text, note) {
-  const cell = make("td", text);
+function makeCell(label, content, note) {
+  const cell = make("td", {}, content, ...makeNotes(note));
   cell.dataset.label = label;
-  if (note) cell.append(make("small", note));
   return cell;
 }
 

@@ -1,10 +1,11 @@
-"""Patterns as SVG."""
+"""Patterns as SVG, and the cards of families."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from efficient_attn.report.site.pattern_svg import draw_pattern
+from efficient_attn.report.site.pattern_svg import draw_pattern, draw_picture, read_families
+from efficient_attn.variants import FAMILIES
 
 
 def test_runs_of_equal_cells_are_one_rectangle() -> None:
@@ -17,3 +18,13 @@ def test_runs_of_equal_cells_are_one_rectangle() -> None:
 
 def test_titles_are_escaped() -> None:
     assert "<title>&lt;script&gt;</title>" in draw_pattern(np.zeros((1, 1)), "<script>")
+
+
+def test_every_family_has_a_card_with_a_square_picture() -> None:
+    families = read_families()
+    assert list(families) == list(FAMILIES)
+    for card in families.values():
+        drawn = draw_picture(card["picture"], card["title"])
+        assert 'viewBox="0 0 12 12"' in drawn
+        assert 'd="M' in drawn
+    assert '<path class="d1" d="M0 0h2v1h-2zM0 1h2v1h-2z"/>' in draw_picture("11. x2\n", "lines")

@@ -161,7 +161,7 @@ def test_at_most_eight_rows_and_none_slower_than_exact_attention(tmp_path: Path)
 
 def test_scripts_hold_all_answers_with_each_text_stored_once(tmp_path: Path) -> None:
     data = _pick(tmp_path, [*runs.speed(causal=True), *runs.decode(), *_swapped()])
-    ((name, script),) = data.format_blocks()
+    ((name, script),) = data.format_scripts()
     assert name == "answers-m0.js"
     arguments = script.removeprefix("addAnswers(").removesuffix(");\n")
     machine, texts, rows, uses = json.loads(f"[{arguments}]")

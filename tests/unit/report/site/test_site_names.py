@@ -1,9 +1,19 @@
-"""Short names of machines and mechanisms."""
+"""Names of files, machines and mechanisms."""
 
 from __future__ import annotations
 
+import re
+
+import hostile
+
 from efficient_attn.report.formatting import shorten_text
-from efficient_attn.report.site.short_names import name_machines, split_label
+from efficient_attn.report.site.site_names import make_name, name_machines, split_label
+
+
+def test_names_are_plain_and_unique() -> None:
+    names = [make_name(text) for text in [*hostile.HOSTILE, "a-b", "ab"]]
+    assert len(set(names)) == len(set(hostile.HOSTILE)) + 2
+    assert all(re.fullmatch(r"[a-z0-9-]{8,49}", name) for name in names)
 
 
 def test_machines_with_the_same_name_are_numbered() -> None:
