@@ -17,6 +17,7 @@ from ... import units
 from .figures import SETTINGS, FigureFormat, save_figure
 from .style import FAINT, GRID, INK
 
+COLUMNS = 3  # of squares
 MAX_CELLS_WITH_LINES = 48  # per side; larger grids are drawn without lines
 SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches: a square and its margins
 CAPTION_LINE_HEIGHT, HEAD_HEIGHT, TITLE_LINE_HEIGHT = 0.135, 0.16, 0.2  # inches; HEAD_HEIGHT: above the title
@@ -39,9 +40,9 @@ class PatternImage:
     causal: bool = False
 
 
-def render_patterns(squares: Sequence[PatternImage], title: str, form: FigureFormat, *, columns: int = 3) -> bytes:
-    """Render the squares in this many columns, as the content of a file: the same bytes for the same input."""
-    across = min(columns, len(squares))
+def render_patterns(squares: Sequence[PatternImage], title: str, form: FigureFormat) -> bytes:
+    """Render the squares, as the content of a file: the same bytes for the same input."""
+    across = min(COLUMNS, len(squares))
     down = -(-len(squares) // across)
     captions = [_wrap(square.caption, 44) for square in squares]
     above = TOP + CAPTION_LINE_HEIGHT * max(text.count("\n") for text in captions)

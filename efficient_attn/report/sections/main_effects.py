@@ -12,9 +12,10 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import format_label
 from .. import select
-from ..drawing.figures import Line, Panel, PlotContext
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import Panel, make_line
 from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
-from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
+from ..formatting import classify_speedup, format_setting, format_slice, join_words
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
 from .section_blocks import Chapter, SectionBlock, SectionData
@@ -128,9 +129,6 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
             yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
 
 
-# -- a block -------------------------------------------------------------------------------------------------------
-
-
 def _make_block(section: Section, design: _Design, number: int | None, data: SectionData) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
@@ -146,9 +144,9 @@ def _make_block(section: Section, design: _Design, number: int | None, data: Sec
         _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
-    name = make_slug("section", section.name, design.key.get("mode"), number)
-    panel = _make_panel(design, speedups, data.line_styles)
-    block.plans = list(PlotContext(data.line_styles).plan_pictures(name, section.name, panel))
+    context = PlotContext(data.line_styles, "" if number is None else str(number))
+    panel, names = _make_panel(design, speedups, data.line_styles), ("section", section.name, design.key.get("mode"))
+    block.pictures = list(context.name_parts(panel, section.name, *names))
     return block
 
 
@@ -196,9 +194,6 @@ def _format_level(level: Any) -> str:
     return str(level) if is_number(level) else LEVEL_NAMES.get(level, ("", str(level)))[1]
 
 
-# -- tables and the plot -------------------------------------------------------------------------------------------
-
-
 def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
     return list(next(iter(fitted.values())))
 
@@ -240,9 +235,7 @@ def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineSty
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]
-        y, low, high = zip(*(effects[step] for step in steps), strict=True)
-        ends = (low, high) if None not in (*low, *high) else (None, None)
-        lines.append(Line(label, line_styles[label], x, y, *ends))
+        lines.append(make_line(label, line_styles[label], x, [effects[step] for step in steps]))
     legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
     title = f"Effects: {format_slice(design.key.get('mode'), design.key.get('causal'))}"
     return Panel(
@@ -257,7 +250,6 @@ def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineSty
         margin=0.5,
         mark_type="points",
         level=1.0,
-        alt=f"{title}: effect of each factor on the speedups of {join_words(labels)}.",
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ...spec import format_label, list_names
 from .. import approximation_errors, formatting
 from ..drawing import style
-from ..drawing.figures import Plot, PlotContext
+from ..drawing.figures import Plot, PlotContext, render_plot
 from ..gather import Frame
 from ..sections import swap
-from ..sections.model_pareto import plan_pareto_plots
+from ..sections.model_pareto import make_pareto_plots
 from .picker import DEFAULT_LENGTH
 from .site_data import MechanismDetails, SiteMechanism
 
@@ -37,10 +37,10 @@ def make_front_chart(rows: Frame, mechanisms: Iterable[SiteMechanism]) -> FrontC
     chosen, first = chosen.assign(label=labels), chosen.iloc[0]
     model = formatting.format_inputs(first["inputs"], first["causal"], first["seq_len"])
     context = PlotContext(style.choose_line_styles(chosen["label"]))
-    plans = list(plan_pareto_plots(list(swap.summarise_segments(chosen)), "front", model, context))
-    if not plans:
+    picture = next(make_pareto_plots(swap.summarise_segments(chosen), ("front",), model, context), None)
+    if picture is None:
         return None
-    plot = plans[0].render(raster=False)
+    plot = render_plot(picture, raster=False)
     drawn = {name for variant in chosen["variant"] for name in list_names(str(variant))}
     not_applicable = approximation_errors.list_not_applicable(rows, "fidelity")
     left_out: dict[str, list[str]] = {}

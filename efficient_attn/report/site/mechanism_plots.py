@@ -10,8 +10,8 @@ import pandas as pd
 from ...spec import list_names
 from .. import formatting, select
 from ..drawing import style
-from ..drawing.figures import Plot, PlotContext
-from ..drawing.length_plots import SPEEDUP, plan_length_plots
+from ..drawing.figures import Plot, PlotContext, render_plot
+from ..drawing.length_plots import SPEEDUP, make_length_plots
 from ..gather import Frame
 from ..sections.decode_cost import STATE_PLOT
 from ..sections.speed import MEMORY_PLOT, TIME_PLOT
@@ -56,7 +56,7 @@ def draw_plots(rows: Frame, all_rows: Frame, machines: Mapping[str, str]) -> Mec
     )
     context = PlotContext(style.choose_line_styles(setting.rows["label"], _read_families(setting.rows)), config_text="")
     kinds = (SPEEDUP, TIME_PLOT, STATE_PLOT if mode == "decode" else MEMORY_PLOT)
-    plots = [plan.render(raster=False) for plan in plan_length_plots(setting, kinds, context)]
+    plots = [render_plot(picture, raster=False) for picture in make_length_plots(setting, kinds, context)]
     return MechanismPlots(note, tuple(plots))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .. import page
+from ..drawing.figures import render_plot
 from ..formatting import split_batches
 from ..gather import Frame, as_csv
 from ..sections.section_blocks import Chapter, SectionBlock
@@ -51,7 +52,7 @@ def _split_block(block: SectionBlock) -> Iterator[SectionBlock]:
 def draw_all_plots(blocks: Sequence[SectionBlock]) -> None:
     """Draw the plots of all blocks, as SVG only."""
     for block in blocks:
-        block.plots = [plan.render(raster=False) for plan in block.plans]
+        block.plots = [render_plot(picture, raster=False) for picture in block.pictures]
 
 
 def _assign_pages(sizes: Sequence[int], first_size: int) -> list[int]:
