@@ -89,7 +89,6 @@ def measure_head(title: str, config_text: str, form: ChartFormat) -> float:
 
 
 def _wrap_head(title: str, config_text: str, form: ChartFormat) -> list[tuple[str, float]]:
-    """The lines of the title and the configuration, with their text sizes."""
     width, bold_size = form.width - 2 * PADDING, BOLD_WIDTH * form.title
     titles = [(text, form.title) for text in wrap_words(title[:MAX_TITLE_LETTERS], bold_size, width)]
     return [*titles, *((text, form.small) for text in wrap_words(config_text, form.small, width))]

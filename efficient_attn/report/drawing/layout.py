@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from .axes import spread_labels
 from .canvas import LINE_GAP, PADDING, SWATCH, Box, Chart, measure_head
@@ -18,7 +17,7 @@ from .geometry import LANE_GAP, LANE_TEXT, LEADER, TICK_GAP, ChartGeometry, arra
 from .labels import ChartFormat, LabelText, lay_out_label, make_number_label, measure_width, truncate
 from .panel_data import Panel
 from .point_labels import LabelList, find_leader, place_labels
-from .primitives import draw_frame, draw_lines, draw_values, style_frame
+from .primitives import draw_frame, draw_lines, draw_values
 
 MAX_TRIALS = 4  # to find the height of a scatter plot
 LABEL_SHARE = 0.42  # largest width of labels at the right, over the chart's
@@ -120,21 +119,19 @@ def draw_axes(chart: Chart, panel: Panel, geometry: ChartGeometry) -> Axes:
 def _draw_lane(chart: Chart, panel: Panel, axes: Axes, geometry: ChartGeometry, lane: Box) -> None:
     """Draw the lane of exact values beyond a break of the axis, and the end of the Pareto front."""
     strip = chart.add_axes(lane)
+    draw_frame(strip, panel, chart.form.small)
     if panel.is_dot_plot:
-        strip.set(xlim=(-0.5, 0.5), ylim=axes.get_ylim(), yticks=axes.get_yticks())
+        strip.set(xscale="linear", xlim=(-0.5, 0.5))
         strip.set_xticks([0.0], [LANE_TEXT])
         axes.spines["left"].set_visible(False)
         joint = (lane.right + LANE_GAP / 2, lane.low)
     else:
-        strip.set(ylim=(-0.5, 0.5), xscale=axes.get_xscale(), xlim=axes.get_xlim())
+        strip.set(yscale="linear", ylim=(-0.5, 0.5))
         strip.set_yticks([0.0], [LANE_TEXT])
-        strip.set_xticks(axes.get_xticks(), [text.get_text() for text in axes.get_xticklabels()])
-        strip.xaxis.set_minor_locator(NullLocator())
         axes.tick_params(axis="x", length=0)
         axes.set_xticklabels([])
         axes.spines["bottom"].set_visible(False)
         joint = (lane.left, lane.high + LANE_GAP / 2)
-    style_frame(strip, chart.form.small)
     strip.tick_params(axis="x" if panel.is_dot_plot else "y", length=0)
     draw_lines(strip, panel, panel.split_lane(exact=True))
     across, up = (LANE_GAP / 2, 0.0) if panel.is_dot_plot else (0.0, LANE_GAP / 2)

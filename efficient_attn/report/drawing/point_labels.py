@@ -83,7 +83,6 @@ def _find_place(
 
 
 def _list_boxes(x: float, y: float, width: float, height: float) -> Iterator[Box]:
-    """Positions of a label around a point, preferred first."""
     for gap, (right, up) in itertools.product(GAPS, DIRECTIONS):
         gap = gap / 2 if right and up else gap  # diagonal positions are closer
         left = x + right * gap + (right - 1) * width / 2
@@ -136,7 +135,6 @@ def _list_front_strokes(panel: Panel, geometry: ChartGeometry, form: ChartFormat
 
 
 def _list_intervals(panel: Panel, geometry: ChartGeometry, line: Line, at: Point) -> Iterator[Box]:
-    """The intervals of a point."""
     x, y = at
     if line.left and line.right:
         left, right = (locate(panel, geometry, end[0], line.y[0])[0] for end in (line.left, line.right))

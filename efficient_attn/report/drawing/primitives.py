@@ -55,7 +55,7 @@ def draw_lines(axes: Axes, panel: Panel, lines: Sequence[Line], bold: Collection
 
 
 def draw_frame(axes: Axes, panel: Panel, small: float) -> None:
-    """Draw scales, ticks and grid. small: size of tick labels."""
+    """Draw scales, ticks, a light grid, and axes on the left and at the bottom only. small: size of tick labels."""
     assert panel.bounds is not None
     if panel.log_x:
         axes.set_xscale("log", base=2)
@@ -68,23 +68,18 @@ def draw_frame(axes: Axes, panel: Panel, small: float) -> None:
     for axis, ticks in ((axes.xaxis, x_ticks), (axes.yaxis, list_y_ticks(panel))):
         axis.set_ticks(list(ticks), list(ticks.values()))
         axis.set_minor_locator(NullLocator())
-    style_frame(axes, small)
-
-
-def list_y_ticks(panel: Panel) -> dict[float, str]:
-    """The ticks of y; none for a dot plot."""
-    assert panel.bounds is not None
-    return {} if panel.is_dot_plot else make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y)
-
-
-def style_frame(axes: Axes, small: float) -> None:
-    """Draw a light grid below the values, and axes on the left and at the bottom only."""
     axes.set_facecolor("none")
     axes.grid(True, color=GRID, linewidth=GRID_WIDTH, linestyle="-")
     axes.set_axisbelow(True)
     axes.tick_params(colors=FAINT, labelcolor=INK, length=3, labelsize=small, width=AXIS_WIDTH, pad=2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color=FAINT, linewidth=AXIS_WIDTH)
+
+
+def list_y_ticks(panel: Panel) -> dict[float, str]:
+    """The ticks of y; none for a dot plot."""
+    assert panel.bounds is not None
+    return {} if panel.is_dot_plot else make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y)
 
 
 def _draw_intervals(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:

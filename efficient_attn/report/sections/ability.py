@@ -93,7 +93,6 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
 
 
 def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
-    """Training settings, one row per test."""
     body = []
     for test in tests:
         _, shortcut = test.find_shortcut() or (0.0, "")

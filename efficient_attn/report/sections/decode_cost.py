@@ -52,7 +52,6 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
 
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
-    """Time, state and traffic of a step of each variant."""
     budgets = top["memory_budget_bytes"].dropna().unique()
     longest = f"{CAPACITY_HEADING} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY_HEADING
     columns: tables.CostColumns = {

@@ -54,7 +54,6 @@ def _sort_rows(rows: Frame, x: str | None) -> Frame:
 
 
 def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
-    """Sort key of a value of x of any type."""
     if not units.is_present(value):
         return 2, 0.0, []
     return (1, 0.0, make_natural_sort_key(value)) if isinstance(value, str) else (0, float(value), [])
@@ -68,7 +67,6 @@ def _find_column(section: Section, name: str) -> Column:
 
 
 def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
-    """Table of the rows: variant, x, and the section's columns."""
     columns = [_find_column(section, section.x)] if section.x else []
     columns += [column for column in section.columns if column.name != section.x]
     columns = [column for column in columns if column.name in rows]

@@ -51,7 +51,6 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
 
 
 def _make_table(rows: Frame, caption: str) -> ReportTable:
-    """A table with a row per sweep."""
     head = ("Variant", "Grows", "Sizes", "Time", "Claimed", "Verdict", "Memory", "Claimed memory", "Verdict on memory")
     head += ("Steps", "Weights", "Longest call", "Ended by")
     body = [[ReportCell(str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")]
@@ -92,7 +91,6 @@ def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
 
 
 def _describe_sources(rows: Frame) -> str:
-    """Sources of the claims by variant."""
     sources = dict(zip(rows["variant"], rows["complexity.source"], strict=True))
     texts = [f"{variant}: {source}" for variant, source in sources.items() if units.is_present(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""

@@ -100,14 +100,12 @@ def _make_panel(
 
 
 def _compute_share_limits(lines: Sequence[Line], chance: float | None) -> tuple[float, float]:
-    """y limits from zero to the largest value."""
     values = [v for line in lines for part in (line.y, line.high) if part for v in part]
     top = max([*values, chance or 0.0], default=1.0) or 1.0
     return -AXIS_PADDING * top, (1 + 2 * AXIS_PADDING) * top
 
 
 def _make_curves_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
-    """Validation scores over steps."""
     results = [result for result in test.scored_results if result.get_first_samples("curve")]
     rates = [f"{result.best_attempts['train.learning_rate'].iloc[0]:g}" for result in results]
     same_rate, lines = len(set(rates)) == 1, []
@@ -126,7 +124,6 @@ def _make_curves_panel(test: LearningTest, line_styles: LineStyles) -> Panel | N
 
 
 def _make_cost_panel(test: LearningTest, cost: _ScoreCost, line_styles: LineStyles) -> Panel | None:
-    """Scores against a cost."""
     lines = []
     for result in test.scored_results:
         if estimate := result.compute_mean(cost.column):
@@ -144,14 +141,12 @@ def _make_cost_panel(test: LearningTest, cost: _ScoreCost, line_styles: LineStyl
 
 
 def _make_lengths_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
-    """Scores by the length of the tests."""
     description = f"trained at length {test.length} and tested at each; mean over seeds"
     labels: dict[str, Any] = {"xlabel": "length of the tests", "ylabel": test.metric, "unit": test.unit}
     return _make_columns_panel(test, "By length", list_length_columns(test), line_styles, description, **labels)
 
 
 def _make_distances_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
-    """Accuracies by the distance of the answer."""
     description = (
         "accuracy by distance of the answer: at most so many positions, and more than half as many; mean over seeds"
     )

@@ -199,7 +199,6 @@ def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
 
 
 def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
-    """A row per step and a column per variant."""
     body = [
         [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
         for step in _list_fitted_steps(fitted)
@@ -254,7 +253,6 @@ def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineSty
 
 
 def _format_tick(step: EffectStep) -> str:
-    """Tick label of a step."""
     if step == PACKING:
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
@@ -268,7 +266,6 @@ def _as_python_value(value: Any) -> Any:
 
 
 def _make_level_sort_key(level: Any) -> tuple[int, float, Any]:
-    """Sort key of a level: numbers, then known words, then other words."""
     if is_number(level):
         return 0, float(level), []
     return (1, LEVEL_ORDER.index(level), []) if level in LEVEL_ORDER else (2, 0.0, make_natural_sort_key(str(level)))

@@ -82,7 +82,6 @@ def summarise_segments(rows: Frame) -> list[dict[str, Any]]:
 
 
 def _list_values(rows: Frame, column: str) -> list[float]:
-    """The values of a column that are not missing; empty without the column."""
     return rows.reindex(columns=[column])[column].dropna().astype(float).tolist()
 
 

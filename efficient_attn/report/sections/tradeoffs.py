@@ -100,7 +100,6 @@ def _describe_errors(decision_table: DecisionTable) -> str:
 
 
 def _make_line(ranked_point: RankedPoint, floor: float, line_styles: LineStyles) -> Line:
-    """A point with its intervals."""
     point = ranked_point.point
     line_style = line_styles[point.label]
     if ranked_point.status == "dominated":
