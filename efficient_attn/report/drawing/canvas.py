@@ -17,7 +17,7 @@ from .style import FAINT, INK, LineStyle
 PADDING, LINE_GAP = 3.0, 1.16  # points: around a chart; line spacing of titles
 BOLD_WIDTH = 1.2  # of bold text over that of normal text, at most
 SWATCH = 17.0  # points: width of a line's sample, with the gap after it
-MAX_TITLE_LETTERS = 90  # that are drawn
+MAX_TITLE_LETTERS = 120  # that are drawn
 
 
 class Box(NamedTuple):

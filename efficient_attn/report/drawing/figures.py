@@ -117,8 +117,8 @@ class PlotContext:
     suffix: str = ""
     config_text: str = ""
 
-    def name_parts(self, picture: Picture, kind: str, *names: object, **fields: Any) -> Iterator[Picture]:
-        """The picture, or several if it would be too large, with their names. fields: others of the pictures."""
-        for text, part in picture.split():
+    def name_parts(self, picture: Picture | None, kind: str, *names: object, **fields: Any) -> Iterator[Picture]:
+        """The picture, or several if it would be too large, with their names; nothing for None. fields: others."""
+        for text, part in picture.split() if picture else ():
             title, name = ", ".join(filter(None, (part.title, text))), formatting.make_slug(*names, text, self.suffix)
             yield replace(part, name=name, kind=kind, title=title, config_text=self.config_text, **fields)

@@ -79,13 +79,11 @@ def choose_colour_and_marker(name: str, family: str = "") -> tuple[str, str]:
     return colour, MARKERS[zlib.crc32(name.encode()) % len(MARKERS)]
 
 
-def choose_line_styles(
-    labels: Iterable[str], families: Mapping[str, str] | None = None, *, colours: Mapping[str, str] | None = None
-) -> dict[str, LineStyle]:
+def choose_line_styles(labels: Iterable[str], families: Mapping[str, str] | None = None) -> dict[str, LineStyle]:
     """The line style of each variant of a report.
 
     Names that are not built in move on to the next marker that their color has free; variants with the same color and
-    marker differ in dashes and fill. families: by label. colours: by label, of labels that name no mechanism.
+    marker differ in dashes and fill. families: by label.
     """
     pairs: dict[str, tuple[str, str]] = {}
     ranks: Counter[tuple[str, str]] = Counter()
@@ -96,7 +94,6 @@ def choose_line_styles(
         if name not in pairs:
             family = (families or {}).get(label)
             colour, marker = choose_colour_and_marker(name, family if isinstance(family, str) else "")
-            colour = (colours or {}).get(label, colour)
             if name not in _FAMILIES:
                 start = MARKERS.index(marker)
                 free = (x for x in MARKERS[start:] + MARKERS[:start] if (colour, x) not in pairs.values())
@@ -106,15 +103,6 @@ def choose_line_styles(
         ranks[pairs[name]] += 1
         look_by_label[label] = LineStyle(*pairs[name], DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
     return look_by_label
-
-
-def choose_category_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
-    """The line styles of labels that may name no mechanism, such as the levels of a factor: each has its own color."""
-    ordered = sorted(set(labels), key=make_natural_sort_key)
-    others = [label for label in ordered if name_mechanism(label) not in _FAMILIES]
-    used = {choose_colour_and_marker(name_mechanism(label))[0] for label in ordered if label not in others}
-    free = [colour for colour in COLOURS if colour not in used] or COLOURS
-    return choose_line_styles(ordered, colours={label: free[i % len(free)] for i, label in enumerate(others)})
 
 
 def make_natural_sort_key(label: str) -> list[tuple[int, str]]:

@@ -41,10 +41,10 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         tables = [make(piece.rows, suffix) for make in (_make_table, _make_weight_table, _make_layer_table)]
         block.tables += [table for table in tables if table]
         names = piece.inputs, formatting.format_direction(piece.causal), piece.length
-        if panel := make_dot_panel(piece, context.line_styles):
-            block.pictures += context.name_parts(panel, "loss", "loss", *names)
-        if panel := _make_layer_panel(piece, context.line_styles):
-            block.pictures += context.name_parts(panel, "error", "error", *names)
+        panel = make_dot_panel(piece, context.line_styles)
+        block.pictures += context.name_parts(panel, "loss", "loss", *names)
+        panel = _make_layer_panel(piece, context.line_styles)
+        block.pictures += context.name_parts(panel, "error", "error", *names)
 
 
 def _describe_slice(piece: select.Slice) -> str:

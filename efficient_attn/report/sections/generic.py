@@ -16,7 +16,7 @@ from .. import formatting, select
 from ..drawing.axes import strip_zeros
 from ..drawing.figures import PlotContext
 from ..drawing.panel_data import SINGLE_LENGTH_RANK, Line, Panel
-from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -40,10 +40,8 @@ def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRo
         slice_text = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
         rows = _sort_rows(piece.rows, section.x)
         block.tables.append(_make_table(section, rows, slice_text))
-        if panel := _make_panel(section, rows, slice_text, context.line_styles):
-            rank = SINGLE_LENGTH_RANK * (len(panel.ticks) == 1)
-            names = "section", section.name, slice_text
-            block.pictures += context.name_parts(panel, section.name, *names, rank=rank)
+        panel = _make_panel(section, rows, slice_text, context.line_styles)
+        block.pictures += context.name_parts(panel, section.name, "section", section.name, slice_text)
 
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
@@ -112,6 +110,7 @@ def _make_panel(section: Section, rows: Frame, slice_text: str, line_styles: Lin
         lines=_make_lines(rows.assign(x=positions, name=_name_lines(section, rows)), y.unit, line_styles),
         log_y=_is_logarithmic(section, y.unit, rows["y"].tolist()),
         mark_type=section.kind,
+        rank=SINGLE_LENGTH_RANK * (len(x_axis["ticks"]) == 1),
         **x_axis,
     )
 
@@ -144,7 +143,7 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
 
 def _make_lines(rows: Frame, unit: Unit, known_styles: LineStyles) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
-    line_styles = {**choose_category_styles(rows["name"]), **known_styles}
+    line_styles = {**choose_line_styles(rows["name"]), **known_styles}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import units
 from ...results.stats import Estimate
@@ -22,25 +22,10 @@ AXIS_PADDING = 0.03  # of the span of an axis
 TICK_INTERVAL = 4  # positions per tick label of an alignment
 
 
-class _ScoreCost(NamedTuple):
-    """A cost against which scores are plotted. min_distinct: distinct values needed for a plot."""
-
-    column: str
-    kind: str
-    title: str
-    description: str
-    xlabel: str
-    format_value: Callable[[float], str]
-    min_distinct: int = 1
-
-
 STEP_DESCRIPTION = "the mean time of a step, measured during training and not interleaved"
 STATE_DESCRIPTION = "the decode state in bytes of one sequence of the training length"
-STEP_LABEL, STATE_LABEL = "time of a training step", "state of all layers"
-SCORE_COSTS = (
-    _ScoreCost("train.step_ms", "worth", "Score by training time", STEP_DESCRIPTION, STEP_LABEL, units.duration),
-    _ScoreCost("state_bytes", "state", "Score by decode state", STATE_DESCRIPTION, STATE_LABEL, units.size, 2),
-)
+LENGTH_DESCRIPTION = "trained at length {} and tested at each"
+DISTANCE_DESCRIPTION = "accuracy by distance of the answer: at most so many positions, and more than half as many"
 
 
 def _find_columns(test: LearningTest, prefix: str) -> dict[int, str]:
@@ -64,17 +49,23 @@ def list_distance_columns(test: LearningTest) -> dict[int, str]:
 
 def make_score_plots(test: LearningTest, context: PlotContext) -> Iterator[Picture]:
     """The plots of a test, the most informative first."""
-    line_styles = context.line_styles
+    styles = context.line_styles
+    by_time = ("train.step_ms", STEP_DESCRIPTION, "time of a training step", units.duration)
+    by_state = ("state_bytes", STATE_DESCRIPTION, "state of all layers", units.size)
+    by_length: dict[str, Any] = {"xlabel": "length of the tests", "ylabel": test.metric, "unit": test.unit}
+    by_length["description"] = LENGTH_DESCRIPTION.format(test.length)
+    by_distance: dict[str, Any] = {"xlabel": "positions back, at most", "ylabel": "right answers", "unit": "share"}
+    by_distance["description"] = DISTANCE_DESCRIPTION
     pictures: list[tuple[str, int, Picture | None]] = [
-        ("learning", 0, _make_curves_panel(test, line_styles)),
-        *((cost.kind, 1, _make_cost_panel(test, cost, line_styles)) for cost in SCORE_COSTS),
-        ("lengths", 2, _make_lengths_panel(test, line_styles)),
-        ("distances", 2, _make_distances_panel(test, line_styles)),
+        ("learning", 0, _make_curves_panel(test, styles)),
+        ("worth", 1, _make_cost_panel(test, styles, "Score by training time", *by_time)),
+        ("state", 1, _make_cost_panel(test, styles, "Score by decode state", *by_state)),
+        ("lengths", 2, _make_columns_panel(test, styles, "By length", list_length_columns(test), **by_length)),
+        ("distances", 2, _make_columns_panel(test, styles, "By distance", list_distance_columns(test), **by_distance)),
         ("alignment", 2, _make_alignment_heatmap(test)),
     ]
     for kind, rank, picture in pictures:
-        if picture:
-            yield from context.name_parts(picture, kind, kind, test.name, rank=rank)
+        yield from context.name_parts(picture, kind, kind, test.name, rank=rank)
 
 
 def _make_panel(
@@ -123,39 +114,35 @@ def _make_curves_panel(test: LearningTest, line_styles: LineStyles) -> Panel | N
     return _make_panel(test, "Learning", lines, description, ticks, log_x=False, **labels)
 
 
-def _make_cost_panel(test: LearningTest, cost: _ScoreCost, line_styles: LineStyles) -> Panel | None:
+def _make_cost_panel(
+    test: LearningTest,
+    line_styles: LineStyles,
+    title: str,
+    column: str,
+    description: str,
+    xlabel: str,
+    format_cost: Callable[[float], str],
+) -> Panel | None:
+    """Scores against a cost; None if it is the same for several mechanisms."""
     lines = []
     for result in test.scored_results:
-        if estimate := result.compute_mean(cost.column):
+        if estimate := result.compute_mean(column):
             has_interval = estimate.low is None or estimate.low > 0  # others cannot be drawn on a logarithmic axis
             x, y = estimate if has_interval else Estimate(estimate.value), result.score or Estimate(math.nan)
             lines.append(make_point(result.label, line_styles[result.label], x, y))
-    if len({line.x[0] for line in lines}) < cost.min_distinct:
+    if not lines or len({line.x[0] for line in lines}) < min(2, len(lines)):
         return None
-    description = f"the score against {cost.description}"
-    description += "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
-    ends = [end for line in lines for end in line.list_x()]
-    ticks = {mark: cost.format_value(mark) for mark in sorted({*(line.x[0] for line in lines), min(ends), max(ends)})}
-    labels = {"xlabel": cost.xlabel, "ylabel": test.metric}
-    return _make_panel(test, cost.title, lines, description, ticks, mark_type="points", **labels)
-
-
-def _make_lengths_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
-    description = f"trained at length {test.length} and tested at each; mean over seeds"
-    labels: dict[str, Any] = {"xlabel": "length of the tests", "ylabel": test.metric, "unit": test.unit}
-    return _make_columns_panel(test, "By length", list_length_columns(test), line_styles, description, **labels)
-
-
-def _make_distances_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
-    description = (
-        "accuracy by distance of the answer: at most so many positions, and more than half as many; mean over seeds"
+    description = f"the score against {description}" + (
+        "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
     )
-    labels: dict[str, Any] = {"xlabel": "positions back, at most", "ylabel": "right answers", "unit": "share"}
-    return _make_columns_panel(test, "By distance", list_distance_columns(test), line_styles, description, **labels)
+    ends = [end for line in lines for end in line.list_x()]
+    ticks = {mark: format_cost(mark) for mark in sorted({*(line.x[0] for line in lines), min(ends), max(ends)})}
+    labels = {"xlabel": xlabel, "ylabel": test.metric}
+    return _make_panel(test, title, lines, description, ticks, mark_type="points", **labels)
 
 
 def _make_columns_panel(
-    test: LearningTest, title: str, columns: dict[int, str], line_styles: LineStyles, description: str, **axes: Any
+    test: LearningTest, line_styles: LineStyles, title: str, columns: dict[int, str], description: str, **axes: Any
 ) -> Panel | None:
     """One line per mechanism through the means of columns, at the number of each."""
     lines, most = [], 1.0 if axes["unit"] == "share" else None
@@ -163,6 +150,7 @@ def _make_columns_panel(
         means = {float(n): mean for n in sorted(columns) if (mean := result.compute_mean(columns[n], most))}
         if means:
             lines.append(make_line(result.label, line_styles[result.label], list(means), list(means.values())))
+    description += "; mean over seeds"
     description += "; bands: 95% intervals over seeds" if any(line.low for line in lines) else ""
     ticks = {float(n): units.short_length(n) for n in sorted(columns)}
     return _make_panel(test, title, lines, description, ticks, **axes)

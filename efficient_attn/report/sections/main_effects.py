@@ -14,7 +14,7 @@ from ...spec import format_label
 from .. import select
 from ..drawing.figures import PlotContext
 from ..drawing.panel_data import Panel, make_line
-from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..formatting import classify_speedup, format_setting, format_slice, join_words
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
@@ -134,10 +134,10 @@ def _make_block(section: Section, design: _Design, number: int | None, data: Sec
     if not speedups:
         return None
     block = SectionBlock(format_setting(design.key, data.cpus))
-    summary = _describe_design(design, data.cpus)
-    effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
-    effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
-    block.sentences = [summary, *(text for _, text in effect_sentences)]
+    steps = list(next(iter(speedups.values())))
+    effects = filter(None, (_describe_effects(step, speedups, design.baseline) for step in steps))
+    largest_first = sorted(effects, key=lambda effect: -effect[0])
+    block.sentences = [_describe_design(design, data.cpus), *(text for _, text in largest_first)]
     block.highlights = block.sentences[: 1 + HIGHLIGHTS]
     block.tables = [
         _make_table(f"Factor by which the speedup over {design.baseline} changes", speedups, marked=True),
@@ -194,14 +194,10 @@ def _format_level(level: Any) -> str:
     return str(level) if is_number(level) else LEVEL_NAMES.get(level, ("", str(level)))[1]
 
 
-def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
-    return list(next(iter(fitted.values())))
-
-
 def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
     body = [
         [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
-        for step in _list_fitted_steps(fitted)
+        for step in next(iter(fitted.values()))
     ]
     return ReportTable(caption, ("Change of level", *fitted), body)
 
@@ -229,8 +225,8 @@ def _list_points(design: _Design) -> ReportTable:
 
 
 def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineStyles) -> Panel:
-    steps, labels = _list_fitted_steps(fitted), list(fitted)
-    line_styles = {**choose_category_styles(labels), **known_styles}
+    steps, labels = list(next(iter(fitted.values()))), list(fitted)
+    line_styles = {**choose_line_styles(labels), **known_styles}
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]

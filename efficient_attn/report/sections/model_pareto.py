@@ -57,8 +57,8 @@ def make_pareto_plots(
 ) -> Iterator[Picture]:
     """A plot of quality against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        if panel := _make_quality_panel(lines, cost, setting_text, context.line_styles):
-            yield from context.name_parts(panel, "swap", *names, cost.name)
+        panel = _make_quality_panel(lines, cost, setting_text, context.line_styles)
+        yield from context.name_parts(panel, "swap", *names, cost.name)
 
 
 def _make_quality_panel(
