@@ -112,10 +112,10 @@ class Content:
 DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
 
 
-def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_planned_plots) -> Content:
+def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_pictures) -> Content:
     """Build the report of these rows, with sections only for what was measured.
 
-    draw: renders the planned plots of the blocks, or some of them.
+    draw: renders the pictures of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
     families = dict(zip(rows["label"], rows["family"], strict=True))

@@ -40,7 +40,8 @@ from efficient_attn.report.answers.recommendation import RecommendationData, rec
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.comparable_quality import canonicalise_spec
-from efficient_attn.report.drawing.figures import PlotPlan
+from efficient_attn.report.drawing.figures import render_plot
+from efficient_attn.report.drawing.panel_data import Picture
 from efficient_attn.report.gather import gather
 from efficient_attn.report.published import shrink_png
 from efficient_attn.report.sections.section_blocks import SectionBlock
@@ -236,14 +237,18 @@ def read_quality() -> Quality:
 
 
 def draw_picture(path: Path) -> None:
+    path.write_bytes(shrink_png(render_plot(make_picture()).png))
+
+
+def make_picture() -> Picture:
     """Perplexity against the time of a forward pass of a pretrained model, with a labeled point for each mechanism."""
-    plans: list[PlotPlan] = []
+    pictures: list[Picture] = []
 
     def collect(blocks: Sequence[SectionBlock]) -> None:
-        plans.extend(plan for block in blocks for plan in block.plans if plan.kind == "swap")
+        pictures.extend(picture for block in blocks for picture in block.pictures if picture.kind == "swap")
 
     page.make_content(gather([ROOT / "results" / LONG_MODEL_RUN]), draw=collect)
-    path.write_bytes(shrink_png(plans[0].render().png))
+    return pictures[0]
 
 
 def find_start(timings: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import report_runs as runs
 
 from efficient_attn.report import gather, page
-from efficient_attn.report.drawing.figures import Panel
+from efficient_attn.report.drawing.panel_data import Panel
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
 

@@ -14,8 +14,7 @@ import pytest
 import report_runs
 
 from efficient_attn import units
-from efficient_attn.report.drawing.style import choose_line_styles
-from efficient_attn.report.sections.swap import make_quality_chart
+from efficient_attn.report.drawing.panel_data import Panel
 from efficient_attn.report.select import add_labels
 from efficient_attn.results.rows import Record
 
@@ -112,8 +111,8 @@ def test_the_picture_is_a_chart_of_the_published_perplexities(tmp_path: Path) ->
     figures.draw_picture(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     rows = add_labels(figures.gather([figures.ROOT / "results" / figures.LONG_MODEL_RUN]).rows)
-    panel = make_quality_chart(rows, choose_line_styles(rows["label"]))
-    assert panel is not None
+    panel = figures.make_picture()
+    assert isinstance(panel, Panel)
     notes = {line.label: line.note for line in panel.lines}
     assert len(notes) == rows["label"].nunique()
     assert notes["full"] == "1.00x"

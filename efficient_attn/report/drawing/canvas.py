@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .labels import Box, ChartFormat, LabelText, wrap_words
-from .panel_data import Line, PanelData
+from ...results.section import PlotKind
+from .labels import ChartFormat, LabelText, wrap_words
 from .primitives import AXIS_WIDTH, make_artist_style
-from .style import FAINT, INK
+from .style import FAINT, INK, LineStyle
 
 PADDING, LINE_GAP = 3.0, 1.16  # points: around a chart; line spacing of titles
 BOLD_WIDTH = 1.2  # of bold text over that of normal text, at most
 SWATCH = 17.0  # points: width of a line's sample, with the gap after it
+MAX_TITLE_LETTERS = 120  # that are drawn
 
 
-@dataclass
+class Box(NamedTuple):
+    """A rectangle in points."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+
 class Chart:
     """A figure in points, with axes that cover it for texts."""
 
-    form: ChartFormat
-    height: float
-    figure: Figure = field(init=False)
-    paper: Axes = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.figure = Figure(figsize=(self.form.width / 72, self.height / 72), dpi=72, facecolor="none")
-        self.paper = self.add_axes(Box(0, 0, self.form.width, self.height))
+    def __init__(self, form: ChartFormat, height: float) -> None:
+        self.form, self.height = form, height
+        self.figure = Figure(figsize=(form.width / 72, height / 72), dpi=72, facecolor="none")
+        self.paper = self.add_axes(Box(0, 0, form.width, height))
         self.paper.set_axis_off()
-        self.paper.set(xlim=(0, self.form.width), ylim=(0, self.height), zorder=5)
+        self.paper.set(xlim=(0, form.width), ylim=(0, height), zorder=5)
 
     def add_axes(self, box: Box) -> Axes:
         """Axes at this place."""
@@ -55,11 +59,10 @@ class Chart:
             for run in runs:
                 self.write(x + run.x, line_y, run.text, faint=run.faint, bold=bold and not run.faint)
 
-    def draw_swatch(self, x: float, y: float, line: Line, panel: PanelData) -> None:
+    def draw_swatch(self, x: float, y: float, line_style: LineStyle, mark_type: PlotKind) -> None:
         """Draw a sample of a line."""
         xs = [x, x + 0.4 * SWATCH, x + 0.8 * SWATCH]
-        style = make_artist_style(line.line_style, panel.mark_type)
-        self.paper.add_line(Line2D(xs, [y] * 3, markevery=[1], **style))
+        self.paper.add_line(Line2D(xs, [y] * 3, markevery=[1], **make_artist_style(line_style, mark_type)))
 
     def draw_strokes(
         self, strokes: Sequence[Sequence[tuple[float, float]]], *, width: float = AXIS_WIDTH, dashes: Any = None
@@ -73,17 +76,19 @@ class Chart:
     def write_head(self, title: str, config_text: str) -> float:
         """Write the title and the configuration; return the height below them."""
         y = self.height - PADDING
-        for text in wrap_words(title, BOLD_WIDTH * self.form.title, self.form.width - 2 * PADDING) if title else []:
-            y -= self.form.title * LINE_GAP
-            self.paper.text(PADDING, y, text, fontsize=self.form.title, fontweight="bold", color=INK)
-        for text in wrap_words(config_text, self.form.small, self.form.width - 2 * PADDING):
-            y -= self.form.small * LINE_GAP
-            self.paper.text(PADDING, y, text, fontsize=self.form.small, color=FAINT)
+        for text, size in _wrap_head(title, config_text, self.form):
+            y -= size * LINE_GAP
+            style = {"fontweight": "bold", "color": INK} if size == self.form.title else {"color": FAINT}
+            self.paper.text(PADDING, y, text, fontsize=size, **style)
         return y - PADDING
 
 
 def measure_head(title: str, config_text: str, form: ChartFormat) -> float:
     """Height of the title and the configuration."""
-    titles = len(wrap_words(title, BOLD_WIDTH * form.title, form.width - 2 * PADDING)) if title else 0
-    configs = len(wrap_words(config_text, form.small, form.width - 2 * PADDING))
-    return 2 * PADDING + LINE_GAP * (titles * form.title + configs * form.small)
+    return 2 * PADDING + LINE_GAP * sum(size for _, size in _wrap_head(title, config_text, form))
+
+
+def _wrap_head(title: str, config_text: str, form: ChartFormat) -> list[tuple[str, float]]:
+    width, bold_size = form.width - 2 * PADDING, BOLD_WIDTH * form.title
+    titles = [(text, form.title) for text in wrap_words(title[:MAX_TITLE_LETTERS], bold_size, width)]
+    return [*titles, *((text, form.small) for text in wrap_words(config_text, form.small, width))]

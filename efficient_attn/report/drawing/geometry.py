@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from .axes import compute_fraction, compute_x_limits
-from .canvas import LINE_GAP, PADDING, SWATCH
-from .labels import Box, ChartFormat, LabelText, measure_width
-from .panel_data import PanelData
+from .canvas import LINE_GAP, PADDING, SWATCH, Box
+from .labels import ChartFormat, LabelText, measure_width
+from .panel_data import Panel
 from .primitives import list_y_ticks
 
 TICK_GAP, ROW_GAP = 7.0, 3.0  # points: of a tick and its label; between rows
@@ -24,63 +22,52 @@ Point: TypeAlias = tuple[float, float]
 
 
 class ChartGeometry(NamedTuple):
-    """Where the parts of a chart stand, in points. The lane is below the plot, or left of it in a dot plot."""
+    """Where the plot and its lane stand, in points. The lane is below the plot, or left of it in a dot plot."""
 
-    height: float
     plot: Box
     lane: Box | None
 
+    @property
+    def outer(self) -> Box:
+        """The plot with its lane."""
+        return self.plot if self.lane is None else self.plot._replace(left=self.lane.left, low=self.lane.low)
 
-def arrange(
-    panel: PanelData,
-    form: ChartFormat,
-    labels: Sequence[LabelText],
-    head: float,
-    *,
-    key_height: float = 0.0,
-    less: float = 0.0,
-) -> ChartGeometry:
-    """Arrange the parts of a chart. labels: at line ends or in rows; none of points. head, key_height: of the texts
-    above and below. less: how much lower than usual a scatter plot is, down to its least height."""
-    widest = max((label.width for label in labels), default=0.0)
-    heights = _list_heights(labels, form)
-    bottom = PADDING + key_height + (form.text * LINE_GAP + 2.0 if panel.xlabel else 0.0) + form.small + TICK_GAP
-    last_tick = panel.ticks[max(panel.ticks)]
-    right = form.width - PADDING - max(4.0, measure_width(last_tick, form.small) / 2)
+
+def place_lane(panel: Panel, box: Box, form: ChartFormat) -> ChartGeometry:
+    """Divide a box into the plot and the lane of exact values, if there are any."""
+    if not panel.has_lane:
+        return ChartGeometry(box, None)
     if panel.is_dot_plot:
-        top, left = bottom + sum(heights), PADDING + widest + TICK_GAP
-        height = top + 4.0 + head + (form.small + 2.0 if panel.band_texts else 0.0)
-        if not panel.has_lane:
-            return ChartGeometry(height, Box(left, bottom, right, top), None)
-        lane = Box(left, bottom, left + measure_width(LANE_TEXT, form.small) + 2.0, top)
-        return ChartGeometry(height, Box(lane.right + LANE_GAP, bottom, right, top), lane)
-    tick_texts = [*list_y_ticks(panel).values(), *([LANE_TEXT] if panel.has_lane else [])]
-    left = PADDING + max((measure_width(text, form.small) for text in tick_texts), default=0.0) + TICK_GAP
-    lane_height, plot_height = LANE + LANE_GAP if panel.has_lane else 0.0, ASPECT * form.width
-    if not panel.is_scatter_plot:
-        right = form.width - PADDING - widest - SWATCH - LEADER
-        plot_height = max(plot_height, sum(heights) + 4.0 - lane_height)
-    else:
-        usual = min(plot_height + POINT_HEIGHT * len(panel.lines), MAX_POINT_ASPECT * form.width)
-        plot_height = max(usual - less, plot_height)
-    plot = Box(left, bottom + lane_height, right, bottom + lane_height + plot_height)
-    lane = Box(left, bottom, right, bottom + LANE) if panel.has_lane else None
-    return ChartGeometry(plot.high + form.text * LINE_GAP + 6.0 + head, plot, lane)
+        lane = box._replace(right=box.left + measure_width(LANE_TEXT, form.small) + 2.0)
+        return ChartGeometry(box._replace(left=lane.right + LANE_GAP), lane)
+    lane = box._replace(high=box.low + LANE)
+    return ChartGeometry(box._replace(low=lane.high + LANE_GAP), lane)
 
 
-def _list_heights(labels: Sequence[LabelText], form: ChartFormat) -> list[float]:
+def measure_rows(labels: Sequence[LabelText], form: ChartFormat) -> list[float]:
+    """The height of each label's row."""
     return [len(label.lines) * form.line_height + ROW_GAP for label in labels]
 
 
-def space_rows(panel: PanelData, labels: Sequence[LabelText], form: ChartFormat) -> PanelData:
-    """A dot plot whose rows, from bottom to top, are as high as their labels."""
-    tops = list(itertools.accumulate(_list_heights(labels, form)))
-    middles = ((low + high) / 2 for low, high in itertools.pairwise([0.0, *tops]))
-    lines = tuple(replace(line, y=[middle]) for line, middle in zip(panel.lines, middles, strict=True))
-    return replace(panel, lines=lines, bounds=(0.0, tops[-1]))
+def arrange(
+    panel: Panel, form: ChartFormat, labels: Sequence[LabelText], *, key_height: float = 0.0, less: float = 0.0
+) -> ChartGeometry:
+    """Arrange the parts of a chart with two axes. labels: at line ends; none of points. key_height: of the list below.
+    less: how much lower than usual a scatter plot is, down to its least height."""
+    bottom = PADDING + key_height + (form.text * LINE_GAP + 2.0 if panel.xlabel else 0.0) + form.small + TICK_GAP
+    tick_texts = [*list_y_ticks(panel).values(), *([LANE_TEXT] if panel.has_lane else [])]
+    left = PADDING + max((measure_width(text, form.small) for text in tick_texts), default=0.0) + TICK_GAP
+    right, height, lane_height = form.width - PADDING, ASPECT * form.width, LANE + LANE_GAP if panel.has_lane else 0.0
+    if panel.is_scatter_plot:
+        right -= max(4.0, measure_width(panel.ticks[max(panel.ticks)], form.small) / 2)
+        height = max(min(height + POINT_HEIGHT * len(panel.lines), MAX_POINT_ASPECT * form.width) - less, height)
+    else:
+        right -= max((label.width for label in labels), default=0.0) + SWATCH + LEADER
+        height = max(height, sum(measure_rows(labels, form)) + 4.0 - lane_height)
+    return place_lane(panel, Box(left, bottom, right, bottom + lane_height + height), form)
 
 
-def locate(panel: PanelData, geometry: ChartGeometry, x: float, y: float) -> Point:
+def locate(panel: Panel, geometry: ChartGeometry, x: float, y: float) -> Point:
     """A point in the plot or the lane; values beyond the axes are at their edge."""
     assert panel.bounds is not None
     limits, exact = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin), panel.is_exact(x, y)
@@ -95,6 +82,6 @@ def _clip(value: float, limits: Point, *, log: bool) -> float:
     return 0.0 if math.isnan(value) else compute_fraction(min(max(value, limits[0]), limits[1]), *limits, log=log)
 
 
-def locate_ends(panel: PanelData, geometry: ChartGeometry) -> list[Point]:
+def locate_ends(panel: Panel, geometry: ChartGeometry) -> list[Point]:
     """The last point of each line."""
     return [locate(panel, geometry, line.x[-1], line.y[-1]) for line in panel.lines]

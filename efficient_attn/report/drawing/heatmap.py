@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import formatting
-from .canvas import PADDING, Chart, measure_head
-from .figures import PAGE_FORMAT, Picture
-from .labels import Box, lay_out_label, measure_width
-from .panel_data import Line
+from .canvas import PADDING, Box, Chart, measure_head
+from .labels import PAGE_FORMAT, lay_out_label, measure_width
+from .panel_data import Line, Picture
 from .style import COLOURS, FAINT, GRID, INK, NULL_STYLE
 
 MAX_COLUMNS, MAX_GRIDS = 2, 4  # grids in a row, and in a heatmap
@@ -46,22 +45,22 @@ class Heatmap(Picture):
     xlabel: str
     ylabel: str
 
-    def count_lines(self) -> int:
-        """Number of grids."""
-        return len(self.grids)
+    @property
+    def labels(self) -> list[str]:
+        """The labels of grids."""
+        return [grid.label for grid in self.grids]
 
     def split(self) -> list[tuple[str, Picture]]:
         """Several heatmaps with few grids each."""
         batches = formatting.split_evenly(self.grids, MAX_GRIDS)
-        titles = ((text, ", ".join(filter(None, (self.title, text))), grids) for text, grids in batches)
-        return [(text, replace(self, title=title, grids=tuple(grids))) for text, title, grids in titles]
+        return [(text, replace(self, grids=tuple(grids))) for text, grids in batches]
 
-    def make_figure(self) -> Figure:
+    def draw(self) -> Figure:
         """The heatmap as a matplotlib figure."""
         form, columns = PAGE_FORMAT, min(MAX_COLUMNS, len(self.grids))
         left = PADDING + max(measure_width(text, form.small) for text in (*self.row_labels, "8")) + 4.0
         width = (form.width - left - PADDING - (columns - 1) * GAP) / columns
-        names = [lay_out_label(Line(g.label, NULL_STYLE, (), ()), form, width, max_lines=2) for g in self.grids]
+        names = [lay_out_label(Line(label, NULL_STYLE, (), ()), form, width, max_lines=2) for label in self.labels]
         name_height = max(len(name.lines) for name in names) * form.line_height + 4.0
         row_count, top, below = -(-len(self.grids) // columns), form.text + 6.0, form.small + form.text + 8.0
         grid_height = min(CELL_HEIGHT * len(self.row_labels), MAX_HEIGHT / row_count)
@@ -84,7 +83,7 @@ class Heatmap(Picture):
     def _draw_grid(self, axes: Axes, grid: HeatmapGrid, *, first: bool, last: bool) -> None:
         """Draw the cells with their texts; ticks are labeled in the first column and the last row only."""
         small, columns, rows = PAGE_FORMAT.small, len(self.column_labels), len(self.row_labels)
-        axes.set(xlim=(0, columns), ylim=(len(self.row_labels), 0), facecolor="none")
+        axes.set(xlim=(0, columns), ylim=(rows, 0), facecolor="none")
         extent = axes.get_window_extent()
         room, every = extent.width / columns - 1.0, math.ceil(1.1 * small * rows / extent.height)
         for y, row in enumerate(grid.shares):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import NamedTuple
 
 from ... import units
 from ...units import Unit
 from .. import formatting, select
-from ..gather import Frame, FrameColumn
+from ..gather import Frame
 from .axes import choose_clipped_limits, compute_log_limits, make_y_ticks
-from .figures import MOST_LINES, Line, Panel, PlotContext, PlotPlan, make_dot_plot
+from .figures import PlotContext
+from .panel_data import MOST_LINES, SINGLE_LENGTH_RANK, Line, Panel, Picture, make_dot_plot
 
 
 class LengthPlot(NamedTuple):
@@ -26,7 +26,7 @@ class LengthPlot(NamedTuple):
     ylabel: str
     caption: str  # after the title
     level: float | None = None  # value of the baseline, if values are relative to it
-    draw_order: int = 0  # if not all plots can be drawn, lower ones come first
+    rank: int = 0  # if not all plots can be drawn, lower ones come first
     max_lines: int = MOST_LINES  # of a panel, if there are several families
 
 
@@ -38,17 +38,18 @@ SPEEDUP = LengthPlot(
 )
 
 
-def plan_length_plots(
+def make_length_plots(
     setting: select.SettingRows, kinds: tuple[LengthPlot, ...], context: PlotContext
-) -> Iterator[PlotPlan]:
-    """Plans of these kinds, one per mode and direction; the directions of a mode share y limits."""
+) -> Iterator[Picture]:
+    """Plots of these kinds, one per mode and direction; the directions of a mode share y limits."""
     for kind in kinds:
         slices = [replace(piece, rows=_filter_drawable(piece.rows, kind)) for piece in setting.slices]
+        slices = [piece for piece in slices if len(piece.rows)]
         for mode in dict.fromkeys(piece.mode for piece in slices):
-            mode_slices = [piece for piece in slices if piece.mode == mode and len(piece.rows)]
-            find_limits = cache(partial(_compute_shared_limits, [piece.rows for piece in mode_slices], kind))
+            mode_slices = [piece for piece in slices if piece.mode == mode]
+            bounds = _compute_shared_limits([piece.rows for piece in mode_slices], kind)
             for piece in mode_slices:
-                yield from _plan_by_family(setting, piece, kind, context, find_limits)
+                yield from _make_plots(setting.baseline, piece, kind, context, bounds)
 
 
 def _filter_drawable(rows: Frame, kind: LengthPlot) -> Frame:
@@ -68,76 +69,57 @@ def _compute_shared_limits(parts: Sequence[Frame], kind: LengthPlot) -> tuple[fl
     return choose_clipped_limits(values_by_label, kind.level)
 
 
-def _plan_by_family(
-    setting: select.SettingRows,
-    piece: select.Slice,
-    kind: LengthPlot,
-    context: PlotContext,
-    find_limits: Callable[[], tuple[float, float]],
-) -> Iterator[PlotPlan]:
-    """Plan the slice as one plot, or as one per family, with the baseline in each, if there are too many lines."""
-
-    def plan_plot(chosen: FrameColumn, count: int, family: str = "") -> PlotPlan:
-        slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
+def _make_plots(
+    baseline: str, piece: select.Slice, kind: LengthPlot, context: PlotContext, bounds: tuple[float, float]
+) -> Iterator[Picture]:
+    slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
+    lengths = sorted(set(piece.rows["seq_len"].tolist()))
+    is_single, rank = len(lengths) == 1, kind.rank + SINGLE_LENGTH_RANK * (len(lengths) == 1)
+    for family, rows in _split_by_family(piece.rows, MOST_LINES if is_single else kind.max_lines):
         title = ", ".join(filter(None, (f"{kind.title}: {slice_text}", family)))
-        name_parts = (kind.name, piece.mode, formatting.format_direction(piece.causal), family, context.suffix)
+        lines = tuple(_make_line(label, x, kind, context) for label, x in select.split_variants(rows).items())
+        caption = f"{title}. {kind.caption.format(baseline=baseline)}.{describe_clipped(lines, bounds, kind.unit)}"
+        panel = Panel(
+            title=title,
+            caption=caption,
+            xlabel="context length" if piece.mode == "decode" else "sequence length",
+            ylabel=kind.ylabel.format(baseline=baseline),
+            unit=kind.unit,
+            lines=lines,
+            ticks={x: units.short_length(x) for x in lengths},
+            level=kind.level,
+            level_text=baseline if kind.level is not None else "",
+            bounds=bounds,
+        )
+        panel = _turn_to_dots(panel, lengths[0], bounds) if is_single else panel
+        names = kind.name, piece.mode, formatting.format_direction(piece.causal), family
+        yield from context.name_parts(panel, kind.name, *names, rank=rank, mode=piece.mode)
 
-        def make_panel() -> Panel:
-            lines = select.split_variants(rows[chosen]).items()
-            plot_lines = tuple(_make_line(label, arrays, kind, context) for label, arrays in lines)
-            panel = Panel(
-                title=title,
-                caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}."
-                + describe_clipped(plot_lines, find_limits(), kind.unit),
-                xlabel="context length" if piece.mode == "decode" else "sequence length",
-                ylabel=kind.ylabel.format(baseline=setting.baseline),
-                unit=kind.unit,
-                lines=plot_lines,
-                ticks={x: units.short_length(x) for x in lengths},
-                level=kind.level,
-                level_text=setting.baseline if kind.level is not None else "",
-                bounds=find_limits(),
-                alt=f"{title}, by length, for {formatting.join_words(line.label for line in plot_lines)}.",
-            )
-            return _turn_to_dots(panel, lengths[0], find_limits()) if single_length else panel
 
-        name, options = formatting.make_slug(*name_parts), {"single_length": single_length, "mode": piece.mode}
-        return context.plan(name, kind.name, title, count, make_panel, draw_order=kind.draw_order, **options)
-
-    rows = piece.rows
-    lengths = sorted(set(rows["seq_len"].tolist()))
-    single_length = len(lengths) == 1
-    most = kind.max_lines if rows["family"].nunique() > 1 and not single_length else MOST_LINES
-    if (count := len(set(rows["label"]))) <= most:
-        yield plan_plot(slice(None), count)
+def _split_by_family(rows: Frame, most: int) -> Iterator[tuple[str, Frame]]:
+    """The rows of one plot, or of one per family, with the baseline in each, if there are too many lines. most: lines
+    of a plot, if there are several families."""
+    if rows["label"].nunique() <= (most if rows["family"].nunique() > 1 else MOST_LINES):
+        yield "", rows
         return
-    non_baseline = rows[~rows["is_baseline"]]
-    for family, part in non_baseline.groupby("family", dropna=False, sort=False):
-        name = str(family) if units.is_present(family) else "other"
-        labels = list(dict.fromkeys(part["label"]))
+    for family, part in rows[~rows["is_baseline"]].groupby("family", dropna=False, sort=False):
+        name, labels = str(family) if units.is_present(family) else "other", list(dict.fromkeys(part["label"]))
         for batch_text, batch in formatting.split_batches(labels, MOST_LINES - 1):
-            selected = rows["is_baseline"] | rows["label"].isin(batch)
-            yield plan_plot(selected, len(batch) + 1, f"{name} {batch_text}".rstrip())
+            yield f"{name} {batch_text}".rstrip(), rows[rows["is_baseline"] | rows["label"].isin(batch)]
 
 
 def _turn_to_dots(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
     """The dot plot of a panel of one length, smallest value below."""
-    ranked = sorted(panel.lines, key=lambda line: line.y[0])
     dot_lines = [
-        replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
-        for i, (line, x) in enumerate((line, units.format_value(line.y[0], panel.unit)) for line in ranked)
+        replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high)
+        for i, line in enumerate(sorted(panel.lines, key=lambda line: line.y[0]))
     ]
-    clipped_values = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
-    marks = make_y_ticks(panel.unit, *compute_log_limits(clipped_values, panel.level))
+    dot_lines = [replace(line, note=units.format_value(line.x[0], panel.unit)) for line in dot_lines]
+    clipped = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
+    marks = make_y_ticks(panel.unit, *compute_log_limits(clipped, panel.level))
+    title, ticks = f"{panel.title}, {units.short_length(length)}", {clipped[0]: "", clipped[-1]: "", **marks}
     return make_dot_plot(
-        dot_lines,
-        panel.unit,
-        title=f"{panel.title}, {units.short_length(length)}",
-        caption=panel.caption,
-        alt=panel.alt,
-        xlabel=panel.ylabel,
-        ticks={clipped_values[0]: "", clipped_values[-1]: "", **marks},
-        level_x=panel.level,
+        dot_lines, panel.unit, title=title, caption=panel.caption, xlabel=panel.ylabel, ticks=ticks, level_x=panel.level
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,17 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
 from ... import units
+from .canvas import Box, Chart, measure_head
 from .figures import SETTINGS, FigureFormat, save_figure
+from .labels import ChartFormat, wrap_words
 from .style import FAINT, GRID, INK
 
+COLUMNS = 3  # of squares
 MAX_CELLS_WITH_LINES = 48  # per side; larger grids are drawn without lines
-SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches: a square and its margins
-CAPTION_LINE_HEIGHT, HEAD_HEIGHT, TITLE_LINE_HEIGHT = 0.135, 0.16, 0.2  # inches; HEAD_HEIGHT: above the title
+SIDE, LEFT, RIGHT, TOP, BOTTOM = 155.0, 36.0, 16.0, 16.0, 33.0  # points: a square and its margins
+TEXT_SIZE, TITLE_SIZE = 7.4, 11.0  # points
 DPI = 200
 MARGIN = 0.008  # of a side: padding inside the frame, which would hide a column at the edge
 MIN_DEPTH = 0.45  # color saturation of a cell with few pairs, so that a diagonal stays visible
@@ -39,26 +40,27 @@ class PatternImage:
     causal: bool = False
 
 
-def render_patterns(squares: Sequence[PatternImage], title: str, form: FigureFormat, *, columns: int = 3) -> bytes:
-    """Render the squares in this many columns, as the content of a file: the same bytes for the same input."""
-    across = min(columns, len(squares))
-    down = -(-len(squares) // across)
-    captions = [_wrap(square.caption, 44) for square in squares]
-    above = TOP + CAPTION_LINE_HEIGHT * max(text.count("\n") for text in captions)
-    square_width, square_height = LEFT + SIDE + RIGHT, above + SIDE + BOTTOM
-    wrapped_title = _wrap(title, 25 * across)
-    head_height = HEAD_HEIGHT + TITLE_LINE_HEIGHT * (wrapped_title.count("\n") + 1)
-    width, height = across * square_width, down * square_height + head_height
+def render_patterns(squares: Sequence[PatternImage], title: str, form: FigureFormat) -> bytes:
+    """Render the squares, as the content of a file: the same bytes for the same input."""
+    across = min(COLUMNS, len(squares))
+    sizes = ChartFormat(across * (LEFT + SIDE + RIGHT), TEXT_SIZE, TEXT_SIZE, TITLE_SIZE)
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(width, height), facecolor="white")
-        style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "top"}
-        figure.text(LEFT / width, 1 - HEAD_HEIGHT / height, wrapped_title, **style)
+        captions = [
+            [text for line in square.caption.split("\n") for text in wrap_words(line, TEXT_SIZE, SIDE + RIGHT)]
+            for square in squares
+        ]
+        square_height = TOP + sizes.line_height * max(map(len, captions)) + SIDE + BOTTOM
+        chart = Chart(sizes, measure_head(title, "", sizes) + -(-len(squares) // across) * square_height)
+        start = chart.write_head(title, "")
         for number, (square, caption) in enumerate(zip(squares, captions, strict=True)):
             row, column = divmod(number, across)
-            left, low = column * square_width + LEFT, height - head_height - (row + 1) * square_height + BOTTOM
-            axes = figure.add_axes((left / width, low / height, SIDE / width, SIDE / height))
-            _draw_square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
-        return save_figure(figure, form, dpi=DPI)
+            left, low = column * (LEFT + SIDE + RIGHT) + LEFT, start - (row + 1) * square_height + BOTTOM
+            axes = chart.add_axes(Box(left, low, left + SIDE, low + SIDE))
+            _draw_square(axes, square, first=column == 0, last=number + across >= len(squares))
+            for line, text in enumerate([*reversed(caption), square.title], 1):
+                y = low + SIDE + (line - 0.25) * sizes.line_height
+                chart.write(left, y, text, bold=line > len(caption))
+        return save_figure(chart.figure, form, dpi=DPI, facecolor="white")
 
 
 def colour_cells(coverage: Any, colour: str, *, causal: bool) -> Any:
@@ -73,7 +75,7 @@ def colour_cells(coverage: Any, colour: str, *, causal: bool) -> Any:
     return picture
 
 
-def _draw_square(axes: Axes, square: PatternImage, caption: str, *, first: bool, last: bool) -> None:
+def _draw_square(axes: Axes, square: PatternImage, *, first: bool, last: bool) -> None:
     """Draw the cells; axes are labeled in the first column and the last row only."""
     n, cells = square.length, np.shape(square.coverage)
     axes.imshow(
@@ -83,24 +85,11 @@ def _draw_square(axes: Axes, square: PatternImage, caption: str, *, first: bool,
         aspect="auto",
     )
     if max(cells) <= MAX_CELLS_WITH_LINES:
-        for count, lines in ((cells[1], axes.axvline), (cells[0], axes.axhline)):
-            for index in range(1, count):
-                lines(index * n / count, color="white", linewidth=0.5)
-    text_style = {"transform": axes.transAxes, "color": INK}
-    title_offset = 0.09 + CAPTION_LINE_HEIGHT * (caption.count("\n") + 1)
-    axes.text(0, 1 + title_offset / SIDE, square.title, fontsize=8.7, fontweight="bold", va="bottom", **text_style)
-    axes.text(0, 1 + 0.06 / SIDE, caption, fontsize=7.4, va="bottom", linespacing=1.2, **text_style)
-    axes.set_xlim(-MARGIN * n, (1 + MARGIN) * n)
-    axes.set_ylim((1 + MARGIN) * n, -MARGIN * n)
+        for count, draw_lines in ((cells[1], axes.vlines), (cells[0], axes.hlines)):
+            draw_lines(np.arange(1, count) * n / count, 0, n, color="white", linewidth=0.5)
+    axes.set(xlim=(-MARGIN * n, (1 + MARGIN) * n), ylim=((1 + MARGIN) * n, -MARGIN * n))
     for axis, name, is_labelled in ((axes.xaxis, "key", last), (axes.yaxis, "query", first)):
         axis.set_ticks([0, n / 2, n], ["0", units.short_length(n // 2), units.short_length(n)])
-        if is_labelled:
-            axis.set_label_text(name, color=INK)
-    axes.tick_params(colors=FAINT, labelcolor=INK, length=2.5, labelsize=7.4)
-    axes.spines[:].set_color(FAINT)
-    axes.spines[:].set_linewidth(0.6)
-
-
-def _wrap(text: str, width: int) -> str:
-    lines = text.split("\n")
-    return "\n".join(part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False))
+        axis.set_label_text(name if is_labelled else "", color=INK)
+    axes.tick_params(colors=FAINT, labelcolor=INK, length=2.5, labelsize=TEXT_SIZE)
+    axes.spines[:].set(color=FAINT, linewidth=0.6)

@@ -1,147 +1,178 @@
-"""Labels beside points, and the list of those that do not fit there."""
+"""Labels beside points, placed such that nothing overlaps, and the list of those that do not fit there."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .canvas import PADDING, SWATCH, Chart
+from ...results.section import PlotKind
+from .canvas import PADDING, SWATCH, Box, Chart
 from .geometry import ChartGeometry, Point, locate, locate_ends
-from .labels import (
-    Box,
-    ChartFormat,
-    LabelText,
-    find_leader,
-    lay_out_label,
-    make_number_label,
-    measure_width,
-    place_beside,
-    sample_strokes,
-)
-from .panel_data import Line, PanelData
+from .labels import ChartFormat, LabelText, lay_out_label, make_number_label, measure_width
+from .panel_data import Line, Panel
 
 KEY_GAP, NUMBER_WIDTH = 8.0, 13.0  # points: between columns of a list; of a number in it
 MARKER_RADIUS = 3.2  # points, of what a label must not cover
 LABEL_HEIGHT = 0.92  # of a label's lines that must be free
 LABEL_SHARES = 0.6, 0.45, 0.34  # widths of a label over the chart's, preferred first
+GAPS = 5.0, 11.0, 20.0, 32.0, 48.0, 66.0  # points: distances of a label from its point, preferred first
+DIRECTIONS = (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)  # of a label: right, up
+CROWDED = 30.0  # points: distance of points that compete for places
+LEADER_LENGTH, LEADER_START = 9.0, 4.5  # points: a label farther from its point has a stroke; where that starts
 
 
 class PointLabel(NamedTuple):
-    """A label beside a point, at its left end and middle. number: if the label is a number, explained in the list."""
+    """A label and its place. number: if the label is a number, explained in the list."""
 
-    label: LabelText
-    x: float
-    y: float
-    number: str
-    leader: tuple[Point, ...] = ()
-
-    def write(self, chart: Chart, up: float, *, bold: bool) -> None:
-        """Write the label this much higher, with a stroke to its point if that is far."""
-        chart.write_label(self.x, self.y + up, self.label, bold=bold)
-        if self.leader:
-            chart.draw_strokes([[(x, y + up) for x, y in self.leader]], width=0.5)
+    text: LabelText
+    box: Box
+    number: str = ""
 
 
-def place_labels(panel: PanelData, form: ChartFormat, geometry: ChartGeometry) -> list[PointLabel]:
+def place_labels(panel: Panel, form: ChartFormat, geometry: ChartGeometry) -> list[PointLabel]:
     """Place labels beside points: on one line, on several, or else as numbers."""
     points = locate_ends(panel, geometry)
-    markers = [Box(x - MARKER_RADIUS, y - MARKER_RADIUS, x + MARKER_RADIUS, y + MARKER_RADIUS) for x, y in points]
     strokes = [*_list_front_strokes(panel, geometry, form)]
     for line, at in zip(panel.lines, points, strict=True):
         strokes += _list_intervals(panel, geometry, line, at)
-    plot, lane = geometry.plot, geometry.lane or geometry.plot
-    rooms = []
-    for line in panel.lines:
-        low = lane.low if panel.is_exact(line.x[0], line.y[0]) else plot.low
-        rooms.append(Box(plot.left, low, form.width - 1.0, plot.high + 4.0))
-    forms = [_list_forms(line, form) for line in panel.lines]
-    sizes = [[(text.width, LABEL_HEIGHT * len(text.lines) * form.line_height) for text in texts] for texts in forms]
-    spots = place_beside(points, sizes, markers, strokes, rooms)
-    placed, count = [], 0
-    for texts, at, spot, line in zip(forms, points, spots, panel.lines, strict=True):
-        chosen, left, middle = spot or (len(texts) - 1, at[0] + MARKER_RADIUS, at[1] + MARKER_RADIUS)
-        is_number = bool(line.label) and chosen == len(texts) - 1
-        count += is_number
-        text = make_number_label(str(count), form) if is_number else texts[chosen]
-        half = LABEL_HEIGHT * len(text.lines) * form.line_height / 2
-        leader = find_leader(at, Box(left, middle - half, left + text.width, middle + half))
-        placed.append(PointLabel(text, left, middle, str(count) if is_number else "", leader if line.label else ()))
-    return placed
+
+    def place_in_order(order: Iterable[int]) -> list[PointLabel | None]:
+        occupied = [_surround(point, MARKER_RADIUS) for point in points]  # by markers, labels and leaders
+        placed: list[PointLabel | None] = [None] * len(points)
+        for i in order:
+            line, plot = panel.lines[i], geometry.plot
+            low = geometry.outer.low if panel.is_exact(line.x[0], line.y[0]) else plot.low
+            room = Box(plot.left, low, form.width - 1.0, plot.high + 4.0)
+            placed[i] = place = _find_place(line, points[i], form, room, strokes, occupied)
+            occupied += [place.box, *_sample_strokes(find_leader(points[i], place.box))] if place else []
+        return placed
+
+    neighbours = [sum(math.dist(point, other) < CROWDED for other in points) for point in points]
+    orders = [sorted(range(len(points)), key=lambda i: sign * neighbours[i]) for sign in (1, -1)]
+    placed = min(map(place_in_order, orders), key=lambda places: sum(not x or bool(x.number) for x in places))
+    labels, numbers, height = [], itertools.count(1), LABEL_HEIGHT * form.line_height
+    for line, (x, y), place in zip(panel.lines, points, placed, strict=True):
+        if place is None or place.number:
+            number = str(next(numbers)) if line.label else ""
+            text = make_number_label(number, form)
+            low = y + MARKER_RADIUS - height / 2
+            box = place.box if place else Box(x + MARKER_RADIUS, low, 0.0, low + height)
+            place = PointLabel(text, box._replace(right=box.left + text.width), number)
+        labels.append(place)
+    return labels
 
 
-def _list_forms(line: Line, form: ChartFormat) -> list[LabelText]:
-    """The complete forms of a label, preferred first, and a number; nothing for a line without a label."""
+def _find_place(
+    line: Line, point: Point, form: ChartFormat, room: Box, strokes: Sequence[Box], occupied: Sequence[Box]
+) -> PointLabel | None:
+    """The first complete form of a label that fits in the room, or else a number. strokes, occupied: must not be
+    covered by the label; occupied not by its leader either. None if there is no free place, and without a label."""
     texts = [lay_out_label(line, form, share * form.width) for share in LABEL_SHARES]
-    if not line.label:
-        return texts[:1]
-    return [*(text for text in texts if text.complete), make_number_label("88", form)]
+    forms = [*((text, "") for text in texts if text.is_complete), (make_number_label("88", form), "88")]
+    for text, number in forms if line.label else ():
+        for box in _list_boxes(*point, text.width, LABEL_HEIGHT * len(text.lines) * form.line_height):
+            is_inside = room.left <= box.left and box.right <= room.right
+            is_inside &= room.low <= box.low and box.high <= room.high
+            leader = _sample_strokes(find_leader(point, box))
+            if is_inside and not _overlap([box], strokes) and not _overlap([box, *leader], occupied):
+                return PointLabel(text, box, number)
+    return None
 
 
-def _list_front_strokes(panel: PanelData, geometry: ChartGeometry, form: ChartFormat) -> Iterator[Box]:
+def _list_boxes(x: float, y: float, width: float, height: float) -> Iterator[Box]:
+    for gap, (right, up) in itertools.product(GAPS, DIRECTIONS):
+        gap = gap / 2 if right and up else gap  # diagonal positions are closer
+        left = x + right * gap + (right - 1) * width / 2
+        low = y + up * gap + (up - 1) * height / 2
+        yield Box(left, low, left + width, low + height)
+
+
+def _overlap(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
+    return any(
+        a.left < b.right and b.left < a.right and a.low < b.high and b.low < a.high for a in boxes for b in others
+    )
+
+
+def _surround(point: Point, radius: float) -> Box:
+    return Box(point[0] - radius, point[1] - radius, point[0] + radius, point[1] + radius)
+
+
+def find_leader(point: Point, box: Box) -> tuple[Point, ...]:
+    """A stroke from near a point to the nearest place of its label's box; none if they are close."""
+    x, y = min(max(point[0], box.left), box.right), min(max(point[1], box.low), box.high)
+    length = math.dist(point, (x, y))
+    if length < LEADER_LENGTH:
+        return ()
+    share = LEADER_START / length
+    return (point[0] + (x - point[0]) * share, point[1] + (y - point[1]) * share), (x, y)
+
+
+def _sample_strokes(corners: Sequence[Point]) -> list[Box]:
+    """Small boxes along the strokes between corners, without their ends."""
+    boxes = []
+    for first, last in itertools.pairwise(corners):
+        steps = max(1, int(math.dist(first, last) / 3.0))
+        for i in range(1, steps):
+            x, y = (a + (b - a) * i / steps for a, b in zip(first, last, strict=True))
+            boxes.append(_surround((x, y), 1.5))
+    return boxes
+
+
+def _list_front_strokes(panel: Panel, geometry: ChartGeometry, form: ChartFormat) -> Iterator[Box]:
     """The Pareto front, and the level with its text."""
     plot = geometry.plot
     corners = [locate(panel, geometry, *at) for at in panel.pareto_front]
     if panel.front_end is not None and corners:
         corners.append((locate(panel, geometry, panel.front_end, panel.pareto_front[-1][1])[0], corners[-1][1]))
-    yield from sample_strokes(corners)
+    yield from _sample_strokes(corners)
     if panel.level is not None:
         y = locate(panel, geometry, max(panel.ticks), panel.level)[1]
         yield Box(plot.left, y - 1.0, plot.right, y + 1.0)
         yield Box(plot.left, y, plot.left + 3.0 + measure_width(panel.level_text, form.small), y + 1.2 * form.small)
 
 
-def _list_intervals(panel: PanelData, geometry: ChartGeometry, line: Line, at: Point) -> Iterator[Box]:
-    """The intervals of a point."""
+def _list_intervals(panel: Panel, geometry: ChartGeometry, line: Line, at: Point) -> Iterator[Box]:
     x, y = at
     if line.left and line.right:
-        left, _ = locate(panel, geometry, line.left[0], line.y[0])
-        right, _ = locate(panel, geometry, line.right[0], line.y[0])
+        left, right = (locate(panel, geometry, end[0], line.y[0])[0] for end in (line.left, line.right))
         yield Box(left, y - 1.0, right, y + 1.0)
     if line.low and line.high and not panel.is_exact(line.x[0], line.y[0]):
-        _, low = locate(panel, geometry, line.x[0], max(line.low[0], panel.exact_below or line.low[0]))
-        _, high = locate(panel, geometry, line.x[0], line.high[0])
+        ends = max(line.low[0], panel.exact_below or line.low[0]), line.high[0]
+        low, high = (locate(panel, geometry, line.x[0], end)[1] for end in ends)
         yield Box(x - 1.0, low, x + 1.0, high)
 
 
 @dataclass(frozen=True)
 class LabelList:
-    """The labels listed below a plot. indices: of their lines."""
+    """The labels listed below a plot, with samples of their lines, and numbers where they have one."""
 
-    indices: Sequence[int]
+    lines: Sequence[Line]
+    numbers: Sequence[str]
     labels: Sequence[LabelText]
     columns: int
-    form: ChartFormat
+    heights: Sequence[float]
 
     @classmethod
-    def of(cls, indices: Sequence[int], panel: PanelData, form: ChartFormat) -> LabelList:
+    def of(cls, lines: Sequence[Line], numbers: Sequence[str], form: ChartFormat) -> LabelList:
         """The list of these lines, in as many columns as fit."""
         room = form.width - 2 * PADDING
-        labels = [lay_out_label(panel.lines[i], form, room - SWATCH - NUMBER_WIDTH) for i in indices]
+        labels = [lay_out_label(line, form, room - SWATCH - NUMBER_WIDTH) for line in lines]
         widest = max((label.width for label in labels), default=0.0) + SWATCH + NUMBER_WIDTH + KEY_GAP
-        return cls(indices, labels, min(max(1, int((room + KEY_GAP) / widest)), max(1, len(labels))), form)
+        columns = min(max(1, int((room + KEY_GAP) / widest)), max(1, len(labels)))
+        rows = (labels[i : i + columns] for i in range(0, len(labels), columns))
+        heights = [max(len(label.lines) for label in row) * form.line_height for row in rows]
+        return cls(lines, numbers, labels, columns, heights)
 
-    @property
-    def rows(self) -> list[float]:
-        """Heights of the rows."""
-        starts = range(0, len(self.labels), self.columns)
-        return [
-            max(len(label.lines) for label in self.labels[i : i + self.columns]) * self.form.line_height for i in starts
-        ]
-
-    @property
-    def height(self) -> float:
-        """Height of all rows."""
-        return sum(self.rows)
-
-    def write(self, chart: Chart, panel: PanelData, numbers: Sequence[str], bold: Collection[str]) -> None:
-        """Write the list at the bottom of the chart. numbers: of all lines."""
-        ends = list(itertools.accumulate(self.rows))
-        for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
+    def write(self, chart: Chart, mark_type: PlotKind, bold: Collection[str]) -> None:
+        """Write the list at the bottom of the chart."""
+        ends = list(itertools.accumulate(self.heights))
+        for place, (line, number, label) in enumerate(zip(self.lines, self.numbers, self.labels, strict=True)):
             row, column = divmod(place, self.columns)
             x = PADDING + column * (chart.form.width - 2 * PADDING) / self.columns + NUMBER_WIDTH
-            y = PADDING + self.height - ends[row] + self.rows[row] / 2
-            chart.write(x - 3.0, y, numbers[index], ha="right")
-            chart.draw_swatch(x, y, panel.lines[index], panel)
-            chart.write_label(x + SWATCH, y, label, bold=panel.lines[index].label in bold)
+            y = PADDING + ends[-1] - ends[row] + self.heights[row] / 2
+            chart.write(x - 3.0, y, number, ha="right")
+            chart.draw_swatch(x, y, line.line_style, mark_type)
+            chart.write_label(x + SWATCH, y, label, bold=line.label in bold)

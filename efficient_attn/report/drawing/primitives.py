@@ -9,22 +9,27 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from ...results.section import PlotKind
 from .axes import compute_x_limits, make_y_ticks, thin_ticks
-from .panel_data import Line, PanelData
+from .panel_data import BARS_WIDTH, Line, Panel
 from .style import FAINT, GRID, INK, LineStyle
 
 BOLD_LINE_WIDTH = 2.4  # points
 POINTS_PER_LETTER_SIZE = 21.5  # points of axes over a letter's size at which labels of ticks just fit
-GRID_WIDTH, AXIS_WIDTH, INTERVAL_WIDTH = 0.7, 0.8, 1.1  # points
+GRID_WIDTH, AXIS_WIDTH, LEVEL_WIDTH, INTERVAL_WIDTH = 0.7, 0.8, 0.9, 1.1  # points
 
 
-def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> None:
-    """Draw levels, intervals, the Pareto front and all lines, after `draw_frame`. bold: labels of thicker lines."""
-    draw_levels(axes, panel)
+def draw_values(axes: Axes, panel: Panel, bold: Collection[str] = ()) -> None:
+    """Draw levels, bands, intervals, the Pareto front and all lines, after `draw_frame`. bold: labels of thicker
+    lines."""
+    if panel.level is not None:
+        axes.axhline(panel.level, color=INK, linewidth=LEVEL_WIDTH, zorder=1.5)
+    if panel.level_x is not None:
+        axes.axvline(panel.level_x, color=INK, linewidth=LEVEL_WIDTH, zorder=1.5)
+    for low, high in panel.bands:
+        axes.axvspan(low, high, facecolor=FAINT, edgecolor=FAINT, alpha=0.25, linewidth=1.2, zorder=1.2)
     lines = panel.split_lane(exact=False)
     if len(panel.pareto_front) > 1:
         axes.add_line(Line2D(*zip(*panel.pareto_front, strict=True), color=FAINT, linewidth=AXIS_WIDTH, zorder=2.2))
@@ -32,62 +37,52 @@ def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> Non
     _draw_clipped(axes, panel, lines)
 
 
-def draw_lines(axes: Axes, panel: PanelData, lines: Sequence[Line], bold: Collection[str] = ()) -> None:
+def draw_lines(axes: Axes, panel: Panel, lines: Sequence[Line], bold: Collection[str] = ()) -> None:
     """Draw intervals and values of these lines."""
     _draw_intervals(axes, panel, lines)
     for line in lines:
+        style = make_artist_style(line.line_style, panel.mark_type)
         if panel.mark_type == "bars":
-            _draw_bars(axes, line, compute_bar_width(len(panel.lines)))
+            edge = {"edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
+            axes.bar(line.x, line.y, 0.92 * BARS_WIDTH / len(panel.lines), color=style["markerfacecolor"], **edge)
         elif len(line.x):
-            stroke: dict[str, Any] = {
-                "zorder": 3,
-                "markevery": _marker_interval(line),
-                **make_artist_style(line.line_style, panel.mark_type),
-            }
+            stroke = {"zorder": 3, "markevery": _marker_interval(line)}
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
-            axes.add_line(Line2D(line.x, line.y, **stroke))
+            axes.add_line(Line2D(line.x, line.y, **style | stroke))
         if line.reference is not None:
             hollow = make_artist_style(line.line_style._replace(marker="s", hollow=True), "points")
             axes.add_line(Line2D([line.reference], line.y, zorder=2.8, **hollow))
 
 
-def draw_frame(axes: Axes, panel: PanelData, small: float) -> None:
-    """Draw scales, ticks and grid. small: size of tick labels."""
+def draw_frame(axes: Axes, panel: Panel, small: float) -> None:
+    """Draw scales, ticks, a light grid, and axes on the left and at the bottom only. small: size of tick labels."""
     assert panel.bounds is not None
     if panel.log_x:
         axes.set_xscale("log", base=2)
     if panel.log_y:
         axes.set_yscale("log")
     x_range = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
-    axes.set_xlim(*x_range)
-    axes.set_ylim(*panel.bounds)
+    axes.set(xlim=x_range, ylim=panel.bounds)
     letter_scale = small * POINTS_PER_LETTER_SIZE / axes.get_window_extent().width
     x_ticks = thin_ticks(panel.ticks, x_range, log=panel.log_x, letter_scale=letter_scale)
-    ticks = list_y_ticks(panel)
-    for axis, axis_ticks in ((axes.xaxis, x_ticks), (axes.yaxis, ticks)):
-        axis.set_ticks(list(axis_ticks), list(axis_ticks.values()))
+    for axis, ticks in ((axes.xaxis, x_ticks), (axes.yaxis, list_y_ticks(panel))):
+        axis.set_ticks(list(ticks), list(ticks.values()))
         axis.set_minor_locator(NullLocator())
-    style_frame(axes, small)
-
-
-def list_y_ticks(panel: PanelData) -> dict[float, str]:
-    """The ticks of y; none for a dot plot."""
-    assert panel.bounds is not None
-    return {} if panel.is_dot_plot else make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y)
-
-
-def style_frame(axes: Axes, small: float) -> None:
-    """Draw a light grid below the values, and axes on the left and at the bottom only."""
     axes.set_facecolor("none")
     axes.grid(True, color=GRID, linewidth=GRID_WIDTH, linestyle="-")
     axes.set_axisbelow(True)
     axes.tick_params(colors=FAINT, labelcolor=INK, length=3, labelsize=small, width=AXIS_WIDTH, pad=2)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.spines[["left", "bottom"]].set_linewidth(AXIS_WIDTH)
+    axes.spines[["left", "bottom"]].set(color=FAINT, linewidth=AXIS_WIDTH)
 
 
-def _draw_intervals(axes: Axes, panel: PanelData, lines: Sequence[Line]) -> None:
+def list_y_ticks(panel: Panel) -> dict[float, str]:
+    """The ticks of y; none for a dot plot."""
+    assert panel.bounds is not None
+    return {} if panel.is_dot_plot else make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y)
+
+
+def _draw_intervals(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:
     """Draw intervals as error bars, for lines as bands as well; one artist for each kind, which is faster."""
     bands, bars, fills, colours = [], [], [], []
     for line in lines:
@@ -111,25 +106,17 @@ def _marker_interval(line: Line) -> int:
     return math.ceil(len(line.x) / 24)
 
 
-def _draw_bars(axes: Axes, line: Line, width: float) -> None:
-    face = "white" if line.line_style.hollow else line.line_style.colour
-    for x, y in zip(line.x, line.y, strict=True):
-        line_style = {"facecolor": face, "edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
-        axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **line_style))
-
-
-def _draw_clipped(axes: Axes, panel: PanelData, lines: Sequence[Line]) -> None:
+def _draw_clipped(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:
     """Draw a triangle at the edge for each point beyond it."""
     assert panel.bounds is not None
     low, high = panel.bounds
     for line in lines:
-        for marker, edge, x in (
-            ("^", high, [x for x, y in zip(line.x, line.y, strict=True) if y > high]),
-            ("v", low, [x for x, y in zip(line.x, line.y, strict=True) if y < low]),
-        ):
-            style = {**make_artist_style(line.line_style), "marker": marker, "markersize": 6.5, "linestyle": "none"}
+        style = make_artist_style(line.line_style) | {"markersize": 6.5, "linestyle": "none", "zorder": 4}
+        above = [x for x, y in zip(line.x, line.y, strict=True) if y > high]
+        below = [x for x, y in zip(line.x, line.y, strict=True) if y < low]
+        for marker, edge, x in (("^", high, above), ("v", low, below)):
             if x:
-                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, zorder=4, **style))
+                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, **style | {"marker": marker}))
 
 
 def make_artist_style(line_style: LineStyle, mark_type: PlotKind = "line") -> dict[str, Any]:
@@ -144,18 +131,3 @@ def make_artist_style(line_style: LineStyle, mark_type: PlotKind = "line") -> di
         "markeredgecolor": line_style.colour,
         "markeredgewidth": 1.1,
     }
-
-
-def compute_bar_width(count: int) -> float:
-    """Width of a bar in a group of this many."""
-    return 0.8 / count
-
-
-def draw_levels(axes: Axes, panel: PanelData) -> None:
-    """Draw the levels of y and x as lines, and x ranges as bands in the background."""
-    if panel.level is not None:
-        axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
-    if panel.level_x is not None:
-        axes.axvline(panel.level_x, color=INK, linewidth=0.9, zorder=1.5)
-    for low, high in panel.bands:
-        axes.axvspan(low, high, facecolor=FAINT, edgecolor=FAINT, alpha=0.25, linewidth=1.2, zorder=1.2)

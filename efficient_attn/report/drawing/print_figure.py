@@ -1,27 +1,23 @@
-"""Figures for papers: width of a column, text size of a paper, embeddable fonts, no title, a limited height.
-
-A single panel is a chart as on pages. Several are small multiples: they share their axes, and one key below; in dot
-plots the rows, which continue on further pages if there are many.
-"""
+"""Figures for papers: width of a column, text size of a paper, embeddable fonts, no title, a limited height."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import matplotlib
-from matplotlib.figure import Figure
 
-from .figures import SETTINGS, FigureFormat, Panel, format_svg, save_figure
+from .figures import SETTINGS, FigureFormat, format_svg, save_figure
 from .labels import ChartFormat
-from .layout import make_chart
-from .small_multiples import MAX_ASPECT, Grid, draw_multiples, share_axes, split_pages
+from .panel_data import Panel
+from .small_multiples import draw_panels, share_axes
 from .style import FAINT, MARKERS, LineStyle, LineStyles
 from .svg_renderer import draw_svg
 
 MIN_WIDTH, MAX_WIDTH = 1.5, 20.0  # inches
 WIDE_FROM = 4.5  # inches: wider figures span two columns, and have larger text
+MAX_ASPECT = 1.2  # height over width
 DPI = 300
 # TrueType in PDFs: publishers reject Type 3 fonts, matplotlib's default
 PRINT_SETTINGS: Any = SETTINGS | {"pdf.fonttype": 42}
@@ -40,10 +36,11 @@ def render_print_figure(
 
     width: inches. bold: labels of highlighted lines. titles: of several panels. with_config: whether to draw the
     configuration of the first panel, for captions that do not have it."""
-    drawn = [panel if with_config else replace(panel, config_text="") for panel in panels]
+    options = {"title": "", "config_text": panels[0].config_text if with_config else ""}
+    untitled = share_axes([replace(panel, **options) for panel in panels])
     pages = []
     with matplotlib.rc_context(PRINT_SETTINGS):
-        for figure in _make_figures(share_axes(drawn), choose_format(width), bold, titles):
+        for figure in draw_panels(untitled, choose_format(width), titles, bold):
             if form == "svg":
                 pages.append(format_svg(*draw_svg(figure), panels[0].title, panels[0].config_text).encode())
                 continue
@@ -57,19 +54,6 @@ def choose_format(width: float) -> ChartFormat:
     """Text sizes for a width in inches."""
     text = 8.0 if width >= WIDE_FROM else 7.2
     return ChartFormat(72 * width, text, text - 0.5, text + 1.0, MAX_ASPECT)
-
-
-def _make_figures(
-    panels: Sequence[Panel], form: ChartFormat, bold: Collection[str], titles: Sequence[str]
-) -> Iterator[Figure]:
-    if panels[0].is_dot_plot:
-        grid = Grid.of(panels, form, titles)
-        for page in split_pages(grid):
-            yield draw_multiples(Grid.of(page, form, titles, grid.left), bold)
-    elif len(panels) == 1:
-        yield make_chart(panels[0], form, titled=False, bold=bold)
-    else:
-        yield draw_multiples(Grid.of(panels, form, titles), bold)
 
 
 def grey_out(line_styles: LineStyles, bold: Collection[str]) -> dict[str, LineStyle]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
@@ -16,14 +17,7 @@ from ...spec import list_names
 from ...variants import CATALOGUE
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-DASH_PATTERNS: tuple[Any, ...] = (
-    "-",
-    (0, (5, 2)),
-    (0, (1, 1.4)),
-    (0, (6, 2, 1, 2)),
-    (0, (3, 1, 1, 1, 1, 1)),
-    (0, (9, 3)),
-)
+DASH_PATTERNS = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 FAMILY_COLOURS = {
     "full": INK,
@@ -85,16 +79,14 @@ def choose_colour_and_marker(name: str, family: str = "") -> tuple[str, str]:
     return colour, MARKERS[zlib.crc32(name.encode()) % len(MARKERS)]
 
 
-def choose_line_styles(
-    labels: Iterable[str], families: Mapping[str, str] | None = None, *, colours: Mapping[str, str] | None = None
-) -> dict[str, LineStyle]:
+def choose_line_styles(labels: Iterable[str], families: Mapping[str, str] | None = None) -> dict[str, LineStyle]:
     """The line style of each variant of a report.
 
     Names that are not built in move on to the next marker that their color has free; variants with the same color and
-    marker differ in dashes and fill. families: by label. colours: by label, of labels that name no mechanism.
+    marker differ in dashes and fill. families: by label.
     """
     pairs: dict[str, tuple[str, str]] = {}
-    rank_by_pair: dict[tuple[str, str], int] = {}
+    ranks: Counter[tuple[str, str]] = Counter()
     look_by_label = {}
     ordered = sorted(set(labels), key=make_natural_sort_key)
     for label in sorted(ordered, key=lambda label: name_mechanism(label) not in _FAMILIES):
@@ -102,25 +94,15 @@ def choose_line_styles(
         if name not in pairs:
             family = (families or {}).get(label)
             colour, marker = choose_colour_and_marker(name, family if isinstance(family, str) else "")
-            pair = (colours or {}).get(label, colour), marker
             if name not in _FAMILIES:
                 start = MARKERS.index(marker)
-                candidates = [(pair[0], MARKERS[(start + i) % len(MARKERS)]) for i in range(len(MARKERS))]
-                pair = next((candidate for candidate in candidates if candidate not in pairs.values()), pair)
-            pairs[name] = pair
-        rank = rank_by_pair.get(pairs[name], 0)
-        rank_by_pair[pairs[name]] = rank + 1
+                free = (x for x in MARKERS[start:] + MARKERS[:start] if (colour, x) not in pairs.values())
+                marker = next(free, marker)
+            pairs[name] = colour, marker
+        rank = ranks[pairs[name]]
+        ranks[pairs[name]] += 1
         look_by_label[label] = LineStyle(*pairs[name], DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
     return look_by_label
-
-
-def choose_category_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
-    """The line styles of labels that may name no mechanism, such as the levels of a factor: each has its own color."""
-    ordered = sorted(set(labels), key=make_natural_sort_key)
-    others = [label for label in ordered if name_mechanism(label) not in _FAMILIES]
-    used = {choose_colour_and_marker(name_mechanism(label))[0] for label in ordered if label not in others}
-    free = [colour for colour in COLOURS if colour not in used] or COLOURS
-    return choose_line_styles(ordered, colours={label: free[i % len(free)] for i, label in enumerate(others)})
 
 
 def make_natural_sort_key(label: str) -> list[tuple[int, str]]:
@@ -131,16 +113,10 @@ def make_natural_sort_key(label: str) -> list[tuple[int, str]]:
 def make_chart_sheet() -> str:
     """The style sheet that all charts of a page share: light colors, and dark ones if the reader prefers them."""
     rules = resources.files("efficient_attn.report").joinpath("templates/chart.css").read_text("utf-8")
-    light, dark = ({name: colours[colour] for colour, name in CLASSES.items()} for colours in (_LIGHT, DARK_COLOURS))
-    return (
-        f"{rules}{_format_colours(light, CARD)}@media (prefers-color-scheme:dark){{"
-        f"{_format_colours(dark, DARK_CARD)}}}\n"
-    )
-
-
-_LIGHT = {colour: colour for colour in CLASSES}
+    light, dark = _format_colours({x: x for x in CLASSES}, CARD), _format_colours(DARK_COLOURS, DARK_CARD)
+    return f"{rules}{light}@media (prefers-color-scheme:dark){{{dark}}}\n"
 
 
 def _format_colours(colours: Mapping[str, str], card: str) -> str:
-    rules = "".join(f".chart .{name}{{color:{colour}}}" for name, colour in colours.items())
-    return f".chart{{color:{colours['i']}}}{rules}.chart .h{{fill:{card}}}"
+    rules = "".join(f".chart .{name}{{color:{colours[colour]}}}" for colour, name in CLASSES.items())
+    return f".chart{{color:{colours[INK]}}}{rules}.chart .h{{fill:{card}}}"

@@ -15,13 +15,13 @@ from matplotlib.backend_bases import GraphicsContextBase, RendererBase
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.path import Path
-from matplotlib.transforms import Affine2D, Transform
+from matplotlib.transforms import Affine2D, IdentityTransform, Transform
 
 from .style import CARD, CLASSES, INK
 
 LINE_WIDTH, TEXT_SIZE, SMALL_TEXT_SIZE, TITLE_SIZE = 1.5, 8.4, 7.9, 9.2  # points, of the style sheet
 TEXT_CLASSES = {TEXT_SIZE: "", SMALL_TEXT_SIZE: "o", TITLE_SIZE: "b"}
-ANCHORS = {"left": "", "center": "m", "right": "e"}
+ANCHORS = {"left": ("", 0.0), "center": ("m", 0.5), "right": ("e", 1.0)}  # class, and share of the text before it
 AXIS_GROUP = "matplotlib.axis"  # its ticks and grid lines do not overlap, so they are grouped by style
 
 
@@ -31,7 +31,7 @@ def draw_svg(figure: Figure) -> tuple[str, str]:
     width, height = (float(side) for side in figure.bbox.size)
     renderer = SvgRenderer(width, height)
     figure.draw(renderer)
-    return f"0 0 {_format_number(round(10 * width))} {_format_number(round(10 * height))}", renderer.finish()
+    return f"0 0 {_format_number(10 * width)} {_format_number(10 * height)}", renderer.finish()
 
 
 class SvgRenderer(RendererBase):
@@ -102,13 +102,13 @@ class SvgRenderer(RendererBase):
         trans: Transform,
         rgbFace: Any = None,
     ) -> None:
-        """Add a marker at each point within the axes."""
-        attributes, box = _format_attributes(gc, rgbFace), gc.get_clip_rectangle()
-        for x, y in trans.transform(path.vertices) if attributes else ():
-            inside = box is None or (box.x0 - 1 <= x <= box.x1 + 1 and box.y0 - 1 <= y <= box.y1 + 1)
-            if inside and x == x and y == y:
-                place = marker_trans + Affine2D().scale(1, -1).translate(x, self.size[1] - y)
-                self._add_path(attributes, _format_path(marker_path, place, None, filled=rgbFace is not None))
+        """Add a marker at each point within the axes; it may reach beyond them."""
+        box, points = gc.get_clip_rectangle(), trans.transform(path.vertices)
+        if box is not None:
+            points = [(x, y) for x, y in points if box.x0 - 1 <= x <= box.x1 + 1 and box.y0 - 1 <= y <= box.y1 + 1]
+            gc.set_clip_rectangle(None)
+        if len(points):
+            super().draw_markers(gc, marker_path, marker_trans, Path(points), IdentityTransform(), rgbFace)
 
     def draw_text(  # noqa: PLR0917 - the interface of matplotlib
         self,
@@ -123,16 +123,12 @@ class SvgRenderer(RendererBase):
     ) -> None:
         """Add a line of text, anchored as it is aligned, because the reader's font has other widths. y: from above."""
         size = prop.get_size_in_points()
-        align = mtext.get_ha() if mtext is not None and not angle else "left"
-        width = self.get_text_width_height_descent(s, prop, False)[0] if align != "left" else 0.0
-        x += width * {"left": 0.0, "center": 0.5, "right": 1.0}[align]
+        anchor, share = ANCHORS[mtext.get_ha() if mtext else "left"]  # of a text with several lines, mtext is None
+        x += share * self.get_text_width_height_descent(s, prop, False)[0]
         nearest = min(TEXT_CLASSES, key=lambda other: abs(other - size))
         colour = to_hex(gc.get_rgb())
-        names = [ANCHORS[align], TEXT_CLASSES[nearest], "" if colour == INK else CLASSES[colour]]
-        place = f' x="{_format_number(round(10 * x))}" y="{_format_number(round(10 * y))}"'
-        if angle:
-            place = f' transform="translate({x:.4g} {y:.4g})rotate({-angle:g})"'
-        attributes = _format_classes(names) + place
+        names = [anchor, TEXT_CLASSES[nearest], "" if colour == INK else CLASSES[colour]]
+        attributes = _format_classes(names) + f' x="{_format_number(10 * x)}" y="{_format_number(10 * y)}"'
         if abs(nearest - size) > 0.05:
             attributes += f' font-size="{size:g}"'
         if prop.get_weight() == "bold" and nearest != TITLE_SIZE:
@@ -169,8 +165,8 @@ def _format_attributes(gc: GraphicsContextBase, face: Any) -> str:
     return attributes + (f' opacity="{alpha:.2g}"' if alpha < 1 else "")
 
 
-def _format_number(tenths: int) -> str:
-    text = f"{tenths / 10:.1f}".removesuffix(".0")
+def _format_number(tenths: float) -> str:
+    text = f"{round(tenths) / 10:.1f}".removesuffix(".0")
     return re.sub(r"^(-?)0\.", r"\1.", text)
 
 
@@ -186,9 +182,8 @@ def _format_circle(path: Path, transform: Transform) -> str:
     if path.codes is None or not (np.asarray(path.codes) == Path.CURVE4).any():
         return ""
     box = path.get_extents(transform)
-    x, y, radius = (round(10 * value) for value in (box.x0, (box.y0 + box.y1) / 2, box.width / 2))
-    r = _format_number(radius)
-    return f"M{_format_number(x)} {_format_number(y)}a{r} {r} 0 1 1 0 .1z"
+    x, y, r = (_format_number(10 * value) for value in (box.x0, (box.y0 + box.y1) / 2, box.width / 2))
+    return f"M{x} {y}a{r} {r} 0 1 1 0 .1z"
 
 
 def _list_commands(path: Path, transform: Transform, clip: Any) -> Iterator[str]:

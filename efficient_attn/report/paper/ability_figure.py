@@ -9,8 +9,7 @@ from ... import units
 from ...results.stats import Estimate
 from ...units import Unit
 from .. import formatting, select
-from ..drawing.figures import make_dot_plot
-from ..drawing.panel_data import make_point
+from ..drawing.panel_data import make_dot_plot, make_point
 from ..drawing.style import LineStyles
 from ..gather import Frame
 from ..sections.trained_scores import filter_trained, list_tests
@@ -79,8 +78,6 @@ def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles:
         lines,
         scores.unit,
         title=f"Scores: {plot_rows.config['task']}",
-        caption="",
-        alt=f"Scores of {formatting.join_words(score_by_label)}.",
         xlabel=f"{scores.metric} (%)" if scores.unit == "share" else scores.metric,
         log_x=False,
         level_x=scores.chance,

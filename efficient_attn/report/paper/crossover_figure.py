@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ... import units
-from .. import formatting
 from ..answers.crossovers import Crossover, format_crossover
-from ..drawing.figures import Line, Panel, make_dot_plot
+from ..drawing.panel_data import Line, Panel, make_dot_plot
 from ..drawing.style import LineStyle, LineStyles
 from .selection import PlotRows
 from .table_columns import (
@@ -38,8 +37,6 @@ def _draw_crossovers(plot_rows: PlotRows, crossovers: Mapping[str, Crossover], l
         lines,
         "count",
         title=f"Faster from: {plot_rows.format_mode()}",
-        caption="",
-        alt=f"Shortest length from which {formatting.join_words(crossovers)} are faster than {plot_rows.baseline}.",
         xlabel="context length" if plot_rows.config["mode"] == "decode" else "sequence length",
         ticks={float(n): units.short_length(n) for n in lengths},
     )

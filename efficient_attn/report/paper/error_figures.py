@@ -55,7 +55,7 @@ def make_front_figure(
         costs[label] = make_estimate_cell(p.point.cost, units.ratio)
         errors[label] = TableCell(EXACT_TEXT) if is_exact else make_estimate_cell(p.point.error)
         statuses[label] = TableCell(p.status)
-    cost = tradeoffs.COST_AXES[against][0]
+    cost = tradeoffs.COST_AXES[against]
     length = "" if "seq_len" in plot_rows.config else f" at {units.short_length(table.lengths[-1])}"
     return PaperFigure(
         tradeoffs.make_pareto_panel(table, against, ranked, line_styles),

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from ... import units
 from .. import select
-from ..drawing.figures import Panel, PlotContext
-from ..drawing.length_plots import SPEEDUP, LengthPlot, plan_length_plots
+from ..drawing.figures import PlotContext
+from ..drawing.length_plots import SPEEDUP, LengthPlot, make_length_plots
+from ..drawing.panel_data import Panel
 from ..drawing.style import LineStyles
 from ..sections import decode_cost, speed
 from .selection import PlotRows
@@ -37,8 +38,7 @@ def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[st
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
-    (plan,) = plan_length_plots(setting, (kind,), PlotContext(line_styles))
-    panel = plan.make_picture()
+    (panel,) = make_length_plots(setting, (kind,), PlotContext(line_styles))
     assert isinstance(panel, Panel)
     return replace(panel, lines=tuple(replace(line, note=_raise_exponent(line.note)) for line in panel.lines))
 

@@ -11,7 +11,7 @@ from ...results.stats import Estimate
 from .. import formatting
 from ..answers.decision_table import Decision
 from ..approximation_errors import EXACT_TEXT, ROUNDING_ERROR, is_exact
-from ..drawing.figures import Panel
+from ..drawing.panel_data import Panel
 from .selection import PlotRows
 
 

@@ -11,7 +11,7 @@ from ...units import Unit
 from .. import select
 from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .learning_curves import list_distance_columns, list_length_columns, plan_curves
+from .learning_curves import list_distance_columns, list_length_columns, make_score_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .trained_scores import (
     BITS_METRIC,
@@ -54,10 +54,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
     block.tables += _make_spread_tables(tests, labels)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.plans += plan_curves(test, context)
-
-
-# -- scores --------------------------------------------------------------------------------------------------------
+        block.pictures += make_score_plots(test, context)
 
 
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
@@ -95,11 +92,7 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     return f"{test.name}: with {result.label} {reach}{learned_text}."
 
 
-# -- training -----------------------------------------------------------------------------------------
-
-
 def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
-    """Training settings, one row per test."""
     body = []
     for test in tests:
         _, shortcut = test.find_shortcut() or (0.0, "")
@@ -144,9 +137,6 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     )
     table = ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
     return drop_empty_columns(table)
-
-
-# -- by length and distance ----------------------------------------------------------------------------------------
 
 
 def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:

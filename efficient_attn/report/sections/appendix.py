@@ -96,15 +96,11 @@ def list_rows(rows: Frame) -> RowListing:
     if count > MOST_ROWS:
         rows = aggregate_rows(rows)
     listed = [name for name in rows.columns if name != "case_key" and rows[name].notna().any()]
-    constant = [name for name in listed if name not in ALWAYS_LISTED and len(rows) > 1 and _is_constant(rows[name])]
-    varying = [name for name in listed if name not in constant]
+    varying = [x for x in listed if x in ALWAYS_LISTED or len(rows) < 2 or rows[x].nunique(dropna=False) != 1]
+    constant = [name for name in listed if name not in varying]
     cells = [list(row) for row in zip(*(_format_values(rows[name]) for name in varying), strict=True)]
     constants = [(name, _format_values(rows[name].head(1))[0]) for name in constant]
     return RowListing(varying, cells, constants, count, count > MOST_ROWS)
-
-
-def _is_constant(values: FrameColumn) -> bool:
-    return bool(values.nunique(dropna=False) == 1)
 
 
 # columns by which rows are aggregated: the first with few enough groups, else the last
@@ -112,23 +108,20 @@ AGGREGATION_KEYS = (
     ("variant", "task", "mode", "causal", "device", "dtype", "status"),
     ("variant", "task", "mode", "device", "status"),
     ("variant", "status"),
-    ("family", "task", "mode", "device", "status"),
 )
 
 
 def aggregate_rows(rows: Frame) -> Frame:
     """Aggregate rows: number of rows, range of lengths, and medians."""
-    groupings = [
-        rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
-        for names in AGGREGATION_KEYS
-    ]
+    keys = ([name for name in names if rows[name].notna().any()] for names in AGGREGATION_KEYS)
+    groupings = [rows.groupby(names, dropna=False, sort=False) for names in keys]
     groups = next((table for table in groupings if table.ngroups <= MOST_ROWS), groupings[-1])
     medians = groups[list(MEDIAN_COLUMNS)].median()
     lengths = groups["seq_len"].agg(["min", "max"])
     aggregated = pd.DataFrame({"rows": groups.size(), "seq_len_min": lengths["min"], "seq_len_max": lengths["max"]})
     table = aggregated.join(medians.add_prefix("median_")).reset_index().head(MOST_ROWS)
     family = rows.drop_duplicates("variant").set_index("variant")["family"]
-    return table if "family" in table or "variant" not in table else table.assign(family=table["variant"].map(family))
+    return table.assign(family=table["variant"].map(family))
 
 
 def _format_values(values: FrameColumn) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -12,8 +12,8 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
-from ..drawing.figures import MOST_LINES, Line, Panel, PlotContext, PlotPlan, make_dot_plot
-from ..drawing.panel_data import make_point
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import Line, Panel, make_dot_plot, make_point
 from ..drawing.style import NULL_STYLE, LineStyles
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
@@ -36,19 +36,19 @@ def make_chapter(section: Section, section_data: SectionData) -> Chapter:
 
 def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
     for piece in select.slice_fidelity(setting.rows):
-        tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
+        slice_text = _describe_slice(piece)
+        suffix = f": {slice_text}" if slice_text else ""
+        tables = [make(piece.rows, suffix) for make in (_make_table, _make_weight_table, _make_layer_table)]
         block.tables += [table for table in tables if table]
-        name_parts = (piece.inputs, formatting.format_direction(piece.causal), piece.length, context.suffix)
-        if panel := make_dot_panel(piece, context.line_styles):
-            block.plans += context.plan_pictures(formatting.make_slug("loss", *name_parts), "loss", panel)
-        block.plans += _plan_layer_plots(piece, name_parts, context)
+        names = piece.inputs, formatting.format_direction(piece.causal), piece.length
+        panel = make_dot_panel(piece, context.line_styles)
+        block.pictures += context.name_parts(panel, "loss", "loss", *names)
+        panel = _make_layer_panel(piece, context.line_styles)
+        block.pictures += context.name_parts(panel, "error", "error", *names)
 
 
 def _describe_slice(piece: select.Slice) -> str:
     return formatting.format_inputs(piece.inputs, piece.causal, piece.length)
-
-
-# -- tables --------------------------------------------------------------------------------------------------------
 
 
 ERROR_COLUMN_HEADINGS = {  # heading: column, of which the mean over layers is shown
@@ -68,25 +68,24 @@ WEIGHT_COLUMN_HEADINGS = {
 }
 
 
-def _make_table(piece: select.Slice) -> ReportTable:
+def _make_table(rows: Frame, suffix: str) -> ReportTable:
     """Errors of each variant averaged over layers, with those of trivial predictors."""
-    rows = piece.rows.assign(zero_error=1.0)
-    worst = rows.groupby("label")["oracle_error"].max()
-    clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
-    body = _average_by_variant(rows, ERROR_COLUMN_HEADINGS)
+    by_label = rows.groupby("label")
+    worst, clamped = by_label["oracle_error"].max(), by_label["clamped_rows"].sum(min_count=1)
+    body = _average_by_variant(rows.assign(zero_error=1.0), ERROR_COLUMN_HEADINGS)
     for line in body:
         line += [show_value(clamped[line[0].text]), show_value(worst[line[0].text])]
     note = "An approximation is useful only if its error is well below those of both trivial predictors (null)."
     head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against its reference (worst)")
-    caption = f"Distance from exact attention{_format_suffix(piece)}{_describe_averaging(rows)}"
+    caption = f"Distance from exact attention{suffix}{_describe_averaging(rows)}"
     return drop_empty_columns(ReportTable(caption, head, body, note=note))
 
 
-def _make_weight_table(piece: select.Slice) -> ReportTable | None:
+def _make_weight_table(rows: Frame, suffix: str) -> ReportTable | None:
     """Comparison of attention weights with those of exact attention; None if not measured."""
-    caption = f"Weights{_format_suffix(piece)}{_describe_averaging(piece.rows)}"
-    head, body = ("Variant", "Budget", *WEIGHT_COLUMN_HEADINGS), _average_by_variant(piece.rows, WEIGHT_COLUMN_HEADINGS)
-    table = drop_empty_columns(ReportTable(caption, head, body, note=_describe_weight_rows(piece)))
+    caption, head = f"Weights{suffix}{_describe_averaging(rows)}", ("Variant", "Budget", *WEIGHT_COLUMN_HEADINGS)
+    body = _average_by_variant(rows, WEIGHT_COLUMN_HEADINGS)
+    table = drop_empty_columns(ReportTable(caption, head, body, note=_describe_weight_rows(rows)))
     return table if set(table.head) & set(WEIGHT_COLUMN_HEADINGS) else None
 
 
@@ -108,21 +107,22 @@ def _describe_averaging(rows: Frame) -> str:
     return f", mean over {formatting.format_count(layers, 'layer')}" if layers > 1 else ""
 
 
-def _describe_weight_rows(piece: select.Slice) -> str:
+def _describe_weight_rows(rows: Frame) -> str:
     """Number of query rows on which weights were measured, if not all."""
-    known_rows = piece.rows.reindex(columns=["label", "seq_len", "fidelity.weight_rows"]).dropna()
+    known_rows = rows.reindex(columns=["label", "seq_len", "fidelity.weight_rows"]).dropna()
     partial_rows = known_rows[known_rows["fidelity.weight_rows"] < known_rows["seq_len"]]
     if partial_rows.empty:
         return ""
     count, labels = int(partial_rows["fidelity.weight_rows"].min()), list(dict.fromkeys(partial_rows["label"]))
-    labels_text = "" if len(labels) == piece.rows["label"].nunique() else f" ({formatting.join_words(labels)})"
-    rows = f"{count:,} query rows in drawn blocks{labels_text}"
-    return f"Total variation and missed mass are measured on {rows}; all other columns on all rows."
+    labels_text = "" if len(labels) == rows["label"].nunique() else f" ({formatting.join_words(labels)})"
+    return (
+        f"Total variation and missed mass are measured on {count:,} query rows in drawn blocks{labels_text}; all other "
+        "columns on all rows."
+    )
 
 
-def _make_layer_table(piece: select.Slice) -> ReportTable | None:
+def _make_layer_table(rows: Frame, suffix: str) -> ReportTable | None:
     """Relative error by layer, followed by the trivial predictors; None for fewer than two layers."""
-    rows = piece.rows
     if rows["layer"].nunique() < 2:
         return None
     errors = rows.pivot(index="label", columns="layer", values="relative_error")
@@ -135,14 +135,7 @@ def _make_layer_table(piece: select.Slice) -> ReportTable | None:
         if not pd.isna(values).all():
             body.append([ReportCell(name, mark="null"), *map(show_value, values)])
     head = ("Variant", *(f"Layer {int(layer)}" for layer in errors.columns))
-    return ReportTable(f"Relative error by layer{_format_suffix(piece)}", head, body)
-
-
-def _format_suffix(piece: select.Slice) -> str:
-    return f": {slice_text}" if (slice_text := _describe_slice(piece)) else ""
-
-
-# -- the plots -----------------------------------------------------------------------------------------------------
+    return ReportTable(f"Relative error by layer{suffix}", head, body)
 
 
 def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
@@ -168,7 +161,6 @@ def make_dot_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None
         bands=bands,
         band_texts=("mean of v", "zero")[-len(bands) :],
         exact_below=ROUNDING_ERROR,
-        alt=f"Error against exact attention for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
@@ -178,40 +170,30 @@ def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
-def _plan_layer_plots(piece: select.Slice, name_parts: Sequence[object], context: PlotContext) -> Iterator[PlotPlan]:
-    """Plots of relative error by layer, those with small errors first; none if all variants are exact."""
+def _make_layer_panel(piece: select.Slice, line_styles: LineStyles) -> Panel | None:
+    """Panel of relative error by layer with trivial predictors, small errors first; None if all variants are exact."""
     drawn = piece.rows[piece.rows["relative_error"] >= 0].sort_values("layer", kind="stable")
     if not (drawn["relative_error"] >= ROUNDING_ERROR).any():
-        return
-    labels = drawn.groupby("label", sort=False)["relative_error"].mean().sort_values(kind="stable").index.tolist()
-    for text, batch in formatting.split_evenly(labels, MOST_LINES - 2):  # two trivial predictors are drawn as well
-        panel = _make_layer_panel(piece, drawn[drawn["label"].isin(batch)], text, context.line_styles)
-        yield from context.plan_pictures(formatting.make_slug("error", *name_parts, text), "error", panel)
-
-
-def _make_layer_panel(piece: select.Slice, drawn: Frame, batch_text: str, line_styles: LineStyles) -> Panel:
-    """Plot of these relative errors by layer, with trivial predictors."""
-    places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
-    drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
-    lines = [_make_line(part, line_styles) for _, part in drawn.groupby("label", sort=False)]
-    lines += _make_null_lines(drawn)
-    slice_text = _describe_slice(piece)
+        return None
+    places = {layer: float(i) for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
+    drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places))
+    by_label, slice_text = drawn.groupby("label", sort=False), _describe_slice(piece)
+    ranked = by_label["relative_error"].mean().sort_values(kind="stable").index
     return Panel(
-        title=", ".join(filter(None, (f"Error: {slice_text}" if slice_text else "Error", batch_text))),
+        title=f"Error: {slice_text}" if slice_text else "Error",
         caption=f"Relative error against exact attention ({slice_text}); dashed: two trivial predictors.",
         xlabel="layer",
         ylabel="relative error",
         unit="error",
-        lines=tuple(lines),
-        ticks={float(i): "all" if layer < 0 else str(int(layer)) for layer, i in places.items()},
+        lines=(*(_make_line(x, by_label.get_group(x), line_styles) for x in ranked), *_make_null_lines(drawn)),
+        ticks={place: "all" if layer < 0 else str(int(layer)) for layer, place in places.items()},
         log_x=False,
         exact_below=ROUNDING_ERROR,
-        alt=f"Relative error by layer for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
-def _make_line(rows: Frame, line_styles: LineStyles) -> Line:
-    label, errors = rows["label"].iloc[0], rows["relative_error"]
+def _make_line(label: str, rows: Frame, line_styles: LineStyles) -> Line:
+    errors = rows["relative_error"]
     note = "" if errors.max() < ROUNDING_ERROR else units.number(errors.mean())
     return Line(label, line_styles[label], rows["place"].tolist(), errors.tolist(), note=note)
 

@@ -117,9 +117,6 @@ def _make_note(decision_table: DecisionTable) -> str:
     return " ".join(sentences)
 
 
-# -- all lengths ----------------------------------------------------------------------------------------------------
-
-
 def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportTable | None:
     """All speedups of a decision table, shaded by size; None for a single length."""
     lengths = sorted({n for decision in decision_table.decisions for n in decision.speedups})

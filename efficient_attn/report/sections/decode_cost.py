@@ -9,7 +9,7 @@ from ... import units
 from ...results.section import Section
 from .. import formatting, select, tables
 from ..drawing.figures import PlotContext
-from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
+from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, make_length_plots
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable
 from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
@@ -30,7 +30,7 @@ CAPACITY_HEADING = "Longest context"
 
 STEP_PLOT = LengthPlot("decode", "latency_ms", "time", "Time a step", "time a step", MEDIAN_CAPTION)
 _STATE_CAPTION = f"State between steps{GROWTH_NOTE}"
-STATE_PLOT = LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
+STATE_PLOT = LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, rank=2)
 
 
 def make_chapter(section: Section, section_data: SectionData) -> Chapter:
@@ -48,11 +48,10 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         block.add_speedup_sentences(setting, piece, top)
         tables_of_slice = (_make_step_table(setting, piece, top), _make_heads_table(setting, top))
         block.tables += [table for table in tables_of_slice if table]
-    block.plans += plan_length_plots(setting, (STEP_PLOT, SPEEDUP, STATE_PLOT), context)
+    block.pictures += make_length_plots(setting, (STEP_PLOT, SPEEDUP, STATE_PLOT), context)
 
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
-    """Time, state and traffic of a step of each variant."""
     budgets = top["memory_budget_bytes"].dropna().unique()
     longest = f"{CAPACITY_HEADING} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY_HEADING
     columns: tables.CostColumns = {
@@ -94,9 +93,6 @@ def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
     return ReportCell(f"{longest:,}{suffix}", longest)
 
 
-# -- by key-value heads, by batch size ------------------------------------------------------------------------------
-
-
 def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | None:
     """Steps of variants that were measured with several numbers of key-value heads; None if there are none."""
     cells_by_name: dict[str, dict[int, ReportCell]] = {}
@@ -105,11 +101,14 @@ def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | 
             heads = int(row["kv_heads"])
             name = row["label"].replace(f" (kv_heads={heads})", "")
             cells_by_name.setdefault(name, {})[heads] = _show_time_and_speedup(row)
-    counts = {heads for cells in cells_by_name.values() if len(cells) > 1 for heads in cells}
+    several = {name: cells for name, cells in cells_by_name.items() if len(cells) > 1}
+    counts = sorted({heads for cells in several.values() for heads in cells}, reverse=True)
+    empty = ReportCell(units.EMPTY)
+    body = [[ReportCell(name), *(cells.get(heads, empty) for heads in counts)] for name, cells in several.items()]
     caption = f"A step by key-value heads, after a context of {tables.format_table_length(top)}"
     caption += f", with its speedup over {setting.baseline}" if top["speedup"].notna().any() else ""
-    columns = {heads: formatting.format_count(heads, "key-value head") for heads in sorted(counts, reverse=True)}
-    return _make_grid(caption, cells_by_name, columns)
+    head = ("Variant", *(formatting.format_count(heads, "key-value head") for heads in counts))
+    return ReportTable(caption, head, body) if body else None
 
 
 def _show_time_and_speedup(row: dict[str, Any]) -> ReportCell:
@@ -128,25 +127,14 @@ def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str,
 def _make_batch_table(rows: Frame) -> ReportTable | None:
     """Table at the context with the most batch sizes, the longest of these; None if no variant has several."""
     measured = rows.groupby("seq_len")["batch"].nunique()
-    if measured.max() < 2:
+    if not measured.max() > 1:
         return None
     top = rows[rows["seq_len"] == measured[measured == measured.max()].index.max()]
     top = top.sort_values(["batch", "tokens_per_s"], ascending=False, kind="stable")  # the fastest at the largest first
-    cells_by_label: dict[str, dict[int, ReportCell]] = {}
-    for row in tables.list_row_values(top):
-        cells_by_label.setdefault(row["label"], {})[int(row["batch"])] = tables.show_rate(row["tokens_per_s"])
+    latest = top.drop_duplicates(["label", "batch"], keep="last")
+    rates = latest.pivot(index="label", columns="batch", values="tokens_per_s")
+    rates = rates.loc[top["label"].drop_duplicates(), sorted(rates)]
+    rates = rates[rates.count(axis=1) > 1]
+    body = [[ReportCell(str(label)), *map(tables.show_rate, line)] for label, *line in rates.itertuples()]
     caption = f"Tokens a second by batch size, after a context of {tables.format_table_length(top)}"
-    columns = {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())}
-    return _make_grid(caption, cells_by_label, columns)
-
-
-def _make_grid(
-    caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]
-) -> ReportTable | None:
-    """A table with a row per name that has several numbers, and a column per number; None without such names."""
-    body = [
-        [ReportCell(name), *(cells.get(column, ReportCell(units.EMPTY)) for column in columns)]
-        for name, cells in cells_by_name.items()
-        if len(cells) > 1
-    ]
-    return ReportTable(caption, ("Variant", *columns.values()), body) if body else None
+    return ReportTable(caption, ("Variant", *(f"Batch {batch}" for batch in rates)), body) if body else None

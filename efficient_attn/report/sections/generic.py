@@ -5,8 +5,7 @@ The task's module need not be importable. Columns that the rows lack are omitted
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,9 @@ from ...results.section import Column, Section
 from ...units import Unit
 from .. import formatting, select
 from ..drawing.axes import strip_zeros
-from ..drawing.figures import MAX_TITLE_LETTERS, MOST_LINES, Line, Panel, PlotContext, PlotPlan
-from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import SINGLE_LENGTH_RANK, Line, Panel
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
@@ -40,7 +40,8 @@ def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRo
         slice_text = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
         rows = _sort_rows(piece.rows, section.x)
         block.tables.append(_make_table(section, rows, slice_text))
-        block.plans += _plan_groups(section, rows, slice_text, context)
+        panel = _make_panel(section, rows, slice_text, context.line_styles)
+        block.pictures += context.name_parts(panel, section.name, "section", section.name, slice_text)
 
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
@@ -51,7 +52,6 @@ def _sort_rows(rows: Frame, x: str | None) -> Frame:
 
 
 def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
-    """Sort key of a value of x of any type."""
     if not units.is_present(value):
         return 2, 0.0, []
     return (1, 0.0, make_natural_sort_key(value)) if isinstance(value, str) else (0, float(value), [])
@@ -64,11 +64,7 @@ def _find_column(section: Section, name: str) -> Column:
     return next((column for column in section.columns if column.name == name), default)
 
 
-# -- the table -----------------------------------------------------------------------------------------------------
-
-
 def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
-    """Table of the rows: variant, x, and the section's columns."""
     columns = [_find_column(section, section.x)] if section.x else []
     columns += [column for column in section.columns if column.name != section.x]
     columns = [column for column in columns if column.name in rows]
@@ -77,26 +73,6 @@ def _make_table(section: Section, rows: Frame, slice_text: str) -> ReportTable:
     head = ("Variant", *(column.heading for column in columns))
     caption = f"{section.title}: {slice_text}" if slice_text else section.title
     return drop_empty_columns(ReportTable(caption, head, list(zip(*cells, strict=True))))
-
-
-# -- the plot ------------------------------------------------------------------------------------------------------
-
-
-def _plan_groups(section: Section, rows: Frame, slice_text: str, context: PlotContext) -> Iterator[PlotPlan]:
-    """Plan the plot, or several if there are too many lines."""
-    if section.y is None or section.y not in rows:
-        return
-    drawn = rows.assign(y=[_as_number(value) for value in rows[section.y].tolist()])
-    drawn = drawn[drawn["y"].notna() & (drawn[section.x].notna() if section.x in drawn else True)]
-    drawn = drawn.assign(name=_name_lines(section, drawn))
-    names = list(dict.fromkeys(drawn["name"]))
-    for batch_text, batch in formatting.split_batches(names, MOST_LINES):
-        y = _find_column(section, section.y)
-        title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (slice_text, batch_text))))))
-        name = formatting.make_slug("section", section.name, slice_text, batch_text, context.suffix)
-        make = partial(_make_panel, section, drawn[drawn["name"].isin(batch)], title, context.line_styles)
-        single_length = section.x not in drawn or drawn[section.x].nunique() == 1
-        yield context.plan(name, section.name, title, len(batch), make, single_length=single_length)
 
 
 def _as_number(value: Any) -> float:
@@ -114,21 +90,27 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
     return names
 
 
-def _make_panel(section: Section, rows: Frame, title: str, line_styles: LineStyles) -> Panel:
-    x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
+def _make_panel(section: Section, rows: Frame, slice_text: str, line_styles: LineStyles) -> Panel | None:
+    if section.y is None or section.y not in rows:
+        return None
+    rows = rows.assign(y=[_as_number(value) for value in rows[section.y].tolist()])
+    rows = rows[rows["y"].notna() & (rows[section.x].notna() if section.x in rows else True)]
+    if rows.empty:
+        return None
+    x, y = _find_column(section, section.x or ""), _find_column(section, section.y)
     positions, x_axis = _make_x_axis(section, rows, x.unit)
     over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
-    lines = _make_lines(rows.assign(x=positions), y.unit, line_styles)
+    title = ": ".join(filter(None, (y.heading, slice_text)))
     return Panel(
-        title=textwrap.shorten(title, MAX_TITLE_LETTERS, placeholder=" ..."),
+        title=title,
         caption=f"{section.title}. {title}{over_text}.",
-        xlabel=textwrap.shorten(x.heading if over_text else "", MAX_TITLE_LETTERS, placeholder=" ..."),
-        ylabel=textwrap.shorten(y.heading, MAX_TITLE_LETTERS // 2, placeholder=" ..."),
+        xlabel=x.heading if over_text else "",
+        ylabel=y.heading,
         unit=y.unit,
-        lines=lines,
+        lines=_make_lines(rows.assign(x=positions, name=_name_lines(section, rows)), y.unit, line_styles),
         log_y=_is_logarithmic(section, y.unit, rows["y"].tolist()),
         mark_type=section.kind,
-        alt=f"{section.title}: {title}{over_text}, for {formatting.join_words(line.label for line in lines)}.",
+        rank=SINGLE_LENGTH_RANK * (len(x_axis["ticks"]) == 1),
         **x_axis,
     )
 
@@ -161,7 +143,7 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
 
 def _make_lines(rows: Frame, unit: Unit, known_styles: LineStyles) -> tuple[Line, ...]:
     """One line per name, labeled with its last value."""
-    line_styles = {**choose_category_styles(rows["name"]), **known_styles}
+    line_styles = {**choose_line_styles(rows["name"]), **known_styles}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()

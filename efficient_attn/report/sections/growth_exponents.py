@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,9 +12,9 @@ import pandas as pd
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate
-from .. import formatting, select
-from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, make_dot_plot
-from ..drawing.panel_data import make_point
+from .. import select
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import Panel, make_dot_plot, make_point
 from ..drawing.style import COLOURS, LineStyle
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value, show_value
@@ -47,16 +46,11 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         block.tables.append(_make_table(rows, f"{part}: {subject}s"))
         for along, sweep in rows.groupby("complexity.along", sort=False):
             if along in ("length", "width") and len(sweep) > 1:
-                name = formatting.make_slug("growth", part, subject, along, context.suffix)
-                title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
-                block.plans.append(context.plan(name, "growth", title, 2, partial(_make_panel, sweep, title)))
-
-
-# -- the table -------------------------------------------------------------------------------------------------------
+                panel = _make_panel(sweep, f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}")
+                block.pictures += context.name_parts(panel, "growth", "growth", part, subject, along)
 
 
 def _make_table(rows: Frame, caption: str) -> ReportTable:
-    """A table with a row per sweep."""
     head = ("Variant", "Grows", "Sizes", "Time", "Claimed", "Verdict", "Memory", "Claimed memory", "Verdict on memory")
     head += ("Steps", "Weights", "Longest call", "Ended by")
     body = [[ReportCell(str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")]
@@ -71,7 +65,7 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
     for quantity in ("time", "memory"):
         value, low, high = (get(f"{quantity}_{end}") for end in ("exponent", "low", "high"))
         has_interval = units.is_present(low) and units.is_present(high)
-        interval = f" ({_format_exponent(low)} to {_format_exponent(high)})" if has_interval else ""
+        interval = f" ({low:z.2f} to {high:z.2f})" if has_interval else ""
         yield _show_exponent(value, interval)
         claim, claimed, verdict = (get(f"{quantity}_{end}") for end in ("claim", "claimed", "verdict"))
         yield _show_exponent(claimed, f": {claim}")
@@ -85,12 +79,7 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
 def _show_exponent(exponent: Any, suffix: str) -> ReportCell:
     if not units.is_present(exponent):
         return ReportCell(units.EMPTY)
-    return ReportCell(f"{_format_exponent(exponent)}{suffix}", make_sort_value(exponent))
-
-
-def _format_exponent(exponent: Any) -> str:
-    """Two decimals, without a negative zero."""
-    return f"{round(exponent, 2) + 0:.2f}"
+    return ReportCell(f"{exponent:z.2f}{suffix}", make_sort_value(exponent))  # z: no negative zero
 
 
 def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
@@ -102,33 +91,27 @@ def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
 
 
 def _describe_sources(rows: Frame) -> str:
-    """Sources of the claims by variant."""
     sources = dict(zip(rows["variant"], rows["complexity.source"], strict=True))
     texts = [f"{variant}: {source}" for variant, source in sources.items() if units.is_present(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""
 
 
-# -- the plot --------------------------------------------------------------------------------------------------------
-
-
 def _make_panel(rows: Frame, title: str) -> Panel:
     """Dot plot with the measured exponent of each variant, its interval, and the claimed exponent."""
-    names = rows["variant"].astype(str).tolist()
-    parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
-    values = rows.reindex(columns=parts).astype(float).itertuples(index=False)
+    columns = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
+    values = rows[::-1].reindex(columns=["variant", *columns]).itertuples(index=False)  # the first on top
     lines = []
-    for y, (name, row) in enumerate(zip(reversed(names), reversed(list(values)), strict=True)):  # the first on top
-        exponent, low, high, claimed = (x if units.is_present(x) else None for x in row)
+    for y, (name, *row) in enumerate(values):
+        exponent, low, high, claimed = (float(x) if units.is_present(x) else None for x in row)
         estimate = Estimate(math.nan if exponent is None else exponent, low, high)
-        point = make_point(name, POINT_STYLE, estimate, Estimate(float(y)))
+        point = make_point(str(name), POINT_STYLE, estimate, Estimate(float(y)))
         lines.append(replace(point, reference=claimed))
     has_claims = any(line.reference is not None for line in lines)
     return make_dot_plot(
         lines,
         "number",
         log_x=False,
-        title=f"Exponent of time: {title}"[:MAX_TITLE_LETTERS],
+        title=f"Exponent of time: {title}",
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
         xlabel="Exponent of time" + ("; open squares: claimed" if has_claims else ""),
-        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(names)}.",
     )

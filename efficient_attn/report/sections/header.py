@@ -38,10 +38,8 @@ def describe_older_runs(data: ReportData) -> str:
 
 
 def _group_by_run(data: ReportData) -> dict[str, list[dict[str, Any]]]:
-    sessions_by_run: dict[str, list[dict[str, Any]]] = {}
-    for session in data.sessions:
-        sessions_by_run.setdefault(str(session["run"]), []).append(session)
-    return sessions_by_run
+    runs = dict.fromkeys(str(session["run"]) for session in data.sessions)
+    return {run: [session for session in data.sessions if str(session["run"]) == run] for run in runs}
 
 
 def describe_environment(rows: Frame, data: ReportData) -> str:
@@ -69,17 +67,16 @@ def _join_few(names: Iterable[str]) -> str:
 
 def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
     """Number of cases, variants and machines, and of results and failures."""
-    count, failed = rows["status"].value_counts(), rows[rows["status"] != "ok"]
     if rows.empty:
         return "The run holds no rows yet."
-    machines, ok = rows["machine"].nunique(), rows[rows["status"] == "ok"]
+    machines, ok, failed = rows["machine"].nunique(), rows[rows["status"] == "ok"], rows[rows["status"] != "ok"]
     devices = sorted(ok["device"].dropna().unique())
     cases, variants = len(rows), rows["variant"].nunique()
     text = f"{formatting.format_count(cases, 'case')} of {formatting.format_count(variants, 'variant')}"
     text += f" on {formatting.format_count(machines, 'machine')}" if machines else ""
     text += f" ({', '.join(devices)})" if devices else ""
     text += f": {len(ok)} gave a result"
-    status_counts = [f"{count[s]} {s}" for s in failed["status"].unique()]
+    status_counts = [f"{count} {status}" for status, count in failed["status"].value_counts(sort=False).items()]
     text += f", {len(failed)} did not ({', '.join(status_counts)}); see the reasons below." if status_counts else "."
     share = compute_disturbed_share(ok)
     noise = f" Other processes disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
@@ -114,15 +111,13 @@ def describe_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
     reasons = [f"other processes disturbed {share:.0%} of the rounds"] if share > NOISY_SHARE else []
     starts = dict.fromkeys(warning for s in sessions if (warning := (s.get("readiness") or {}).get("warning")))
     reasons += [f"at the start: {'; '.join(map(str, starts))}"] if starts else []
-    if not reasons:
-        return ""
-    return f"Measured on a noisy machine ({'; '.join(reasons)}). Small differences may be caused by that."
+    text = f"Measured on a noisy machine ({'; '.join(reasons)}). Small differences may be caused by that."
+    return text if reasons else ""
 
 
 def describe_damage(locations: Sequence[str]) -> str:
     """Number and locations of damaged lines, which the report omits; empty for none."""
-    if not locations:
-        return ""
     listed = formatting.shorten_list(locations, MAX_LISTED_LINES)
     were = "line was" if len(locations) == 1 else "lines were"
-    return f"{len(locations)} damaged {were} left out of this report: {formatting.join_words(listed)}."
+    text = f"{len(locations)} damaged {were} left out of this report: {formatting.join_words(listed)}."
+    return text if locations else ""

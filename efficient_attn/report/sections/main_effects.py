@@ -12,9 +12,10 @@ from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import format_label
 from .. import select
-from ..drawing.figures import Line, Panel, PlotContext
-from ..drawing.style import LineStyles, choose_category_styles, make_natural_sort_key
-from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import Panel, make_line
+from ..drawing.style import LineStyles, choose_line_styles, make_natural_sort_key
+from ..formatting import classify_speedup, format_setting, format_slice, join_words
 from ..gather import Frame
 from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
 from .section_blocks import Chapter, SectionBlock, SectionData
@@ -128,27 +129,24 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
             yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
 
 
-# -- a block -------------------------------------------------------------------------------------------------------
-
-
 def _make_block(section: Section, design: _Design, number: int | None, data: SectionData) -> SectionBlock | None:
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
     block = SectionBlock(format_setting(design.key, data.cpus))
-    summary = _describe_design(design, data.cpus)
-    effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
-    effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
-    block.sentences = [summary, *(text for _, text in effect_sentences)]
+    steps = list(next(iter(speedups.values())))
+    effects = filter(None, (_describe_effects(step, speedups, design.baseline) for step in steps))
+    largest_first = sorted(effects, key=lambda effect: -effect[0])
+    block.sentences = [_describe_design(design, data.cpus), *(text for _, text in largest_first)]
     block.highlights = block.sentences[: 1 + HIGHLIGHTS]
     block.tables = [
         _make_table(f"Factor by which the speedup over {design.baseline} changes", speedups, marked=True),
         _make_table("Factor by which the time of a call changes", times, marked=False),
         _list_points(design),
     ]
-    name = make_slug("section", section.name, design.key.get("mode"), number)
-    panel = _make_panel(design, speedups, data.line_styles)
-    block.plans = list(PlotContext(data.line_styles).plan_pictures(name, section.name, panel))
+    context = PlotContext(data.line_styles, "" if number is None else str(number))
+    panel, names = _make_panel(design, speedups, data.line_styles), ("section", section.name, design.key.get("mode"))
+    block.pictures = list(context.name_parts(panel, section.name, *names))
     return block
 
 
@@ -196,18 +194,10 @@ def _format_level(level: Any) -> str:
     return str(level) if is_number(level) else LEVEL_NAMES.get(level, ("", str(level)))[1]
 
 
-# -- tables and the plot -------------------------------------------------------------------------------------------
-
-
-def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
-    return list(next(iter(fitted.values())))
-
-
 def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
-    """A row per step and a column per variant."""
     body = [
         [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
-        for step in _list_fitted_steps(fitted)
+        for step in next(iter(fitted.values()))
     ]
     return ReportTable(caption, ("Change of level", *fitted), body)
 
@@ -235,14 +225,12 @@ def _list_points(design: _Design) -> ReportTable:
 
 
 def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineStyles) -> Panel:
-    steps, labels = _list_fitted_steps(fitted), list(fitted)
-    line_styles = {**choose_category_styles(labels), **known_styles}
+    steps, labels = list(next(iter(fitted.values()))), list(fitted)
+    line_styles = {**choose_line_styles(labels), **known_styles}
     lines = []
     for number, (label, effects) in enumerate(fitted.items()):
         x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]
-        y, low, high = zip(*(effects[step] for step in steps), strict=True)
-        ends = (low, high) if None not in (*low, *high) else (None, None)
-        lines.append(Line(label, line_styles[label], x, y, *ends))
+        lines.append(make_line(label, line_styles[label], x, [effects[step] for step in steps]))
     legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
     title = f"Effects: {format_slice(design.key.get('mode'), design.key.get('causal'))}"
     return Panel(
@@ -257,12 +245,10 @@ def _make_panel(design: _Design, fitted: EffectsByVariant, known_styles: LineSty
         margin=0.5,
         mark_type="points",
         level=1.0,
-        alt=f"{title}: effect of each factor on the speedups of {join_words(labels)}.",
     )
 
 
 def _format_tick(step: EffectStep) -> str:
-    """Tick label of a step."""
     if step == PACKING:
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
@@ -276,7 +262,6 @@ def _as_python_value(value: Any) -> Any:
 
 
 def _make_level_sort_key(level: Any) -> tuple[int, float, Any]:
-    """Sort key of a level: numbers, then known words, then other words."""
     if is_number(level):
         return 0, float(level), []
     return (1, LEVEL_ORDER.index(level), []) if level in LEVEL_ORDER else (2, 0.0, make_natural_sort_key(str(level)))

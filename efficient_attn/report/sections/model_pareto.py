@@ -10,11 +10,10 @@ from ... import units
 from ...results.stats import Estimate
 from ...units import Unit
 from ..drawing.axes import compute_log_limits, make_y_ticks
-from ..drawing.figures import MAX_TITLE_LETTERS, Panel, PlotContext, PlotPlan
+from ..drawing.figures import PlotContext
 from ..drawing.heatmap import Heatmap, HeatmapGrid
-from ..drawing.panel_data import Line, make_point
+from ..drawing.panel_data import Panel, Picture, make_point
 from ..drawing.style import LineStyles
-from ..formatting import join_words, make_slug
 from ..gather import Frame
 
 EXACT_DIVERGENCE = 1e-6  # nats; smaller divergences count as rounding
@@ -44,32 +43,25 @@ class SwapCost(NamedTuple):
         return Estimate(float(value)) if value else None
 
 
+TIME_LABEL, MEMORY_LABEL = "time of a pass over the unmodified model's", "peak memory of a pass, without weights"
+STATES_LABEL = "decode states of all layers"
 SWAP_COSTS = (
-    SwapCost("", "time", "time of a pass over the unmodified model's", "time of a whole pass", "speedup", "ratio"),
-    SwapCost(
-        "state", "state", "decode states of all layers", "the decode states of all layers", "state_bytes", "bytes"
-    ),
-    SwapCost(
-        "memory",
-        "memory",
-        "peak memory of a pass, without weights",
-        "the peak memory of a pass",
-        "peak_memory_bytes",
-        "bytes",
-    ),
+    SwapCost("", "time", TIME_LABEL, "time of a whole pass", "speedup", "ratio"),
+    SwapCost("state", "state", STATES_LABEL, f"the {STATES_LABEL}", "state_bytes", "bytes"),
+    SwapCost("memory", "memory", MEMORY_LABEL, "the peak memory of a pass", "peak_memory_bytes", "bytes"),
 )
 
 
-def plan_pareto_plots(
-    lines: Sequence[Mapping[str, Any]], name: str, setting_text: str, context: PlotContext
-) -> Iterator[PlotPlan]:
-    """Plan a plot of quality against each cost that several lines have."""
+def make_pareto_plots(
+    lines: Sequence[Mapping[str, Any]], names: Sequence[object], setting_text: str, context: PlotContext
+) -> Iterator[Picture]:
+    """A plot of quality against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        if panel := make_quality_panel(lines, cost, setting_text, context.line_styles):
-            yield from context.plan_pictures(make_slug(name, cost.name), "swap", panel)
+        panel = _make_quality_panel(lines, cost, setting_text, context.line_styles)
+        yield from context.name_parts(panel, "swap", *names, cost.name)
 
 
-def make_quality_panel(
+def _make_quality_panel(
     lines: Sequence[Mapping[str, Any]], cost: SwapCost, setting_text: str, line_styles: LineStyles
 ) -> Panel | None:
     """A point per variant with both intervals, and the Pareto front; None without two variants of which one is inexact.
@@ -95,8 +87,9 @@ def make_quality_panel(
     shown = [(point.x[0], point.y[0]) for point in points]
     front = find_pareto_points([at for at in shown if not is_cut or at[1] <= MOST_PERPLEXITY])
     inexact = [at for at in front if exact_below is None or at[1] >= exact_below]
-    ends = [x for point in points for x in point.list_x()]
-    limits = compute_log_limits(ends)
+    limits = compute_log_limits(x for point in points for x in point.list_x())
+    lowest, _ = compute_log_limits(y for point in points for y in (*point.y, *(point.low or ())) if y <= TOP)
+    cut: dict[str, Any] = {"bounds": (lowest, TOP), "level": MOST_PERPLEXITY, "level_text": CUT_TEXT} if is_cut else {}
     title = f"{quality} against {cost.title}: {setting_text}"
     return Panel(
         title=title,
@@ -108,19 +101,11 @@ def make_quality_panel(
         lines=tuple(points),
         ticks={**dict.fromkeys(limits, ""), **make_y_ticks(cost.unit, *limits)},
         mark_type="points",
-        bounds=(_find_lowest(points), TOP) if is_cut else None,
-        level=MOST_PERPLEXITY if is_cut else None,
-        level_text=CUT_TEXT if is_cut else "",
         pareto_front=tuple(inexact),
         exact_below=exact_below,
         front_end=front[len(inexact)][0] if len(inexact) < len(front) else None,
-        alt=f"{title}, for {join_words(point.label for point in points)}.",
+        **cut,
     )
-
-
-def _find_lowest(points: Sequence[Line]) -> float:
-    """The lower end of the axis."""
-    return compute_log_limits([y for point in points for y in (*point.y, *(point.low or ())) if y <= TOP])[0]
 
 
 def find_pareto_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -132,24 +117,17 @@ def find_pareto_points(points: Sequence[tuple[float, float]]) -> list[tuple[floa
     return best
 
 
-# -- layers --------------------------------------------------------------------------------------------------------
-
-
 def make_layer_heatmap(means: Frame, measure: str, setting_text: str) -> Heatmap:
     """Heatmap of divergence with a single layer swapped. means (layers, variants)."""
-    worst = float(means.max().max())
-
-    def make_grid(label: str) -> HeatmapGrid:
+    worst, grids = float(means.max().max()), []
+    for label in means.columns:
         values = [float(x) if units.is_present(x) else None for x in means[label].tolist()]
-        shares = [None if x is None else compute_shade(x, worst) for x in values]
-        return HeatmapGrid(label, [[x] for x in shares], [[units.number(x)] for x in values])
-
-    labels = [str(label) for label in means.columns]
+        shares = [[None if x is None else compute_shade(x, worst)] for x in values]
+        grids.append(HeatmapGrid(str(label), shares, [[units.number(x)] for x in values]))
     return Heatmap(
-        title=f"One layer swapped: {setting_text}"[:MAX_TITLE_LETTERS],
+        title=f"One layer swapped: {setting_text}",
         caption=f"{measure} with a single layer swapped, {setting_text}. Shades are logarithmic.",
-        alt=f"{measure} by layer over {setting_text} for {join_words(labels)}.",
-        grids=tuple(map(make_grid, labels)),
+        grids=tuple(grids),
         column_labels=("",),
         row_labels=tuple(str(int(layer)) for layer in means.index),
         xlabel=measure,
@@ -159,6 +137,4 @@ def make_layer_heatmap(means: Frame, measure: str, setting_text: str) -> Heatmap
 
 def compute_shade(value: float, worst: float) -> float:
     """Shade from 0 (``SHADE_DECADES`` below the worst value, or less) to 1 (the worst)."""
-    if value <= 0 or worst <= 0:
-        return 0.0
-    return min(max(1 + math.log10(value / worst) / SHADE_DECADES, 0.0), 1.0)
+    return 0.0 if value <= 0 or worst <= 0 else min(max(1 + math.log10(value / worst) / SHADE_DECADES, 0.0), 1.0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ... import units
 from ...results.section import Section
-from .. import formatting, select
-from ..drawing.figures import MAX_TITLE_LETTERS, PlotContext
+from .. import select
+from ..drawing.figures import PlotContext
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, show_label, show_value
@@ -44,12 +44,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
             continue
         block.tables.append(_make_table(piece, str(inputs)))
         for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
-            name, title = formatting.make_slug("found", inputs, needles, context.suffix), f"{needles} needles, {inputs}"
-            labels = list(dict.fromkeys(part["label"]))
-            block.plans += context.plan_pictures(name, "found", _make_heatmap(part, labels, title))
-
-
-# -- the table -------------------------------------------------------------------------------------------------------
+            heatmap = _make_heatmap(part, f"{needles} needles, {inputs}")
+            block.pictures += context.name_parts(heatmap, "found", "found", inputs, needles)
 
 
 def _make_table(rows: Frame, inputs: str) -> ReportTable:
@@ -85,23 +81,19 @@ def _describe_too_weak(rows: Frame) -> Iterator[str]:
         yield f"{kind}, {int(n):,} tokens: {reason}."
 
 
-# -- the heatmaps ------------------------------------------------------------------------------------------------------
-
-
-def _make_heatmap(rows: Frame, labels: Sequence[str], setting_text: str) -> Heatmap:
+def _make_heatmap(rows: Frame, setting_text: str) -> Heatmap:
     lengths = sorted(rows["seq_len"].astype(int).unique())
     columns = [column for column in rows.columns if column.startswith(DEPTH_PREFIX)]
     depths = sorted(int(column.removeprefix(DEPTH_PREFIX)) for column in columns)
     latest = rows.drop_duplicates(["label", "seq_len"], keep="last").set_index("seq_len")
     grids = []
-    for label in labels:
+    for label in dict.fromkeys(rows["label"]):
         by_length = latest[latest["label"] == label].reindex(lengths)
         values = [by_length[f"{DEPTH_PREFIX}{depth}"].tolist() for depth in depths]
         grids.append(HeatmapGrid(label, [[x if units.is_present(x) else None for x in row] for row in values]))
     return Heatmap(
-        title=f"Accuracy by depth: {setting_text}"[:MAX_TITLE_LETTERS],
+        title=f"Accuracy by depth: {setting_text}",
         caption=f"Accuracy in percent by the needle's depth and the text's length: {setting_text}.",
-        alt=f"Accuracy by depth and length, {setting_text}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
         column_labels=tuple(units.short_length(n) for n in lengths),
         row_labels=tuple(f"{depth}%" for depth in depths),

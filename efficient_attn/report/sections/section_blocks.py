@@ -9,14 +9,15 @@ from typing import Any, TypeAlias
 
 from ... import units
 from .. import approximation_errors, formatting, select, tables
-from ..drawing.figures import Plot, PlotContext, PlotPlan
+from ..drawing.figures import Plot, PlotContext, render_plot
+from ..drawing.panel_data import Picture
 from ..drawing.style import LineStyles
 from ..gather import Frame, join_notes
 
 # a plot takes a tenth of a second, half of it for its PNG; these limits keep reports of many runs below a minute
 MOST_PLOTS, MOST_LINES = 240, 2400
 MOST_NAMED = 2  # mechanisms in a highlight
-MOST_OMITTED = 4  # titles of plots that are not drawn
+MOST_OMITTED = 4  # titles of pictures that are not drawn
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,15 @@ class SectionData:
 
 @dataclass
 class SectionBlock:
-    """Sentences, tables and plots of a setting.
-
-    distinction: what distinguishes it from others of its section. config_text: its configuration. device: of all its
-    rows.
-    """
+    """Sentences, tables and plots of a setting. distinction: what distinguishes it from others of its section.
+    config_text: its configuration. pictures: that can be drawn as plots. device: of all its rows."""
 
     title: str
     distinction: str = ""
     config_text: str = ""
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.ReportTable] = field(default_factory=list)
-    plans: list[PlotPlan] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     note: str = ""
     highlights: list[str] = field(default_factory=list)
@@ -109,7 +107,7 @@ def make_blocks(
         block.device = get_device(setting.key)
         suffix = formatting.make_slug(number, block.device) if len(settings) > 1 else ""
         fill(block, setting, PlotContext(section_data.line_styles, suffix, block.config_text))
-        blocks += [block] if block.tables or block.plans else []
+        blocks += [block] if block.tables or block.pictures else []
     return blocks
 
 
@@ -139,24 +137,16 @@ def find_headline_slices(setting: select.SettingRows) -> Iterator[tuple[select.S
                 break
 
 
-def rank_plans(blocks: Iterable[SectionBlock]) -> list[PlotPlan]:
-    """The plans of all blocks, those that are drawn first at the start."""
-    return sorted((plan for block in blocks for plan in block.plans), key=lambda plan: plan.rank)
-
-
-def draw_planned_plots(blocks: Sequence[SectionBlock]) -> None:
-    """Render the planned plots; above the limits, by rank."""
-    chosen: set[str] = set()
-    lines, limit = 0, ""
-    for plan in rank_plans(blocks):
-        lines += plan.line_count
-        limit = f"{MOST_PLOTS} plots" if len(chosen) == MOST_PLOTS else f"{MOST_LINES} lines"
-        if len(chosen) == MOST_PLOTS or lines > MOST_LINES:
-            break
-        chosen.add(plan.name)
+def draw_pictures(blocks: Sequence[SectionBlock]) -> None:
+    """Draw the pictures; above the limits, those of low rank first."""
+    ranked = sorted((picture for block in blocks for picture in block.pictures), key=lambda picture: picture.rank)
+    line_counts = itertools.accumulate(len(picture.labels) for picture in ranked)
+    drawable = [picture for picture, lines in zip(ranked, line_counts, strict=True) if lines <= MOST_LINES]
+    limit = f"{MOST_PLOTS} plots" if len(drawable) >= MOST_PLOTS else f"{MOST_LINES} lines"
+    chosen = {picture.name for picture in drawable[:MOST_PLOTS]}
     for block in blocks:
-        block.plots = [plan.render() for plan in block.plans if plan.name in chosen]
-        omitted = [plan.title for plan in block.plans if plan.name not in chosen]
+        block.plots = [render_plot(picture) for picture in block.pictures if picture.name in chosen]
+        omitted = [picture.title for picture in block.pictures if picture.name not in chosen]
         if omitted:
             listed = formatting.join_words(formatting.shorten_list(omitted, MOST_OMITTED))
             block.note = f"Not drawn, because a report has at most {limit}: {listed}. "

@@ -9,7 +9,7 @@ from ...results.section import Section
 from .. import formatting, select, tables
 from ..answers.decision_table import DecisionTable
 from ..drawing.figures import PlotContext
-from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, plan_length_plots
+from ..drawing.length_plots import GROWTH_NOTE, MEDIAN_CAPTION, SPEEDUP, LengthPlot, make_length_plots
 from ..gather import Frame
 from ..tables import ReportTable
 from .decisions import make_speedup_heatmap
@@ -22,11 +22,9 @@ INTRO = (
     "but not the inputs; the workspace is the peak without the output and without what is saved for the backward pass."
 )
 PREFILL_EXPLANATION = "Prefill processes a whole prompt in one call and creates a decode state."
-TIME_PLOT = LengthPlot("time", "latency_ms", "time", "Time", "time a call", MEDIAN_CAPTION, draw_order=1)
+TIME_PLOT = LengthPlot("time", "latency_ms", "time", "Time", "time a call", MEDIAN_CAPTION, rank=1)
 _MEMORY_CAPTION = f"Output included, inputs not{GROWTH_NOTE}"
-MEMORY_PLOT = LengthPlot(
-    "memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _MEMORY_CAPTION, draw_order=2
-)
+MEMORY_PLOT = LengthPlot("memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _MEMORY_CAPTION, rank=2)
 
 
 MOST_SETTINGS = 100  # with tables
@@ -57,7 +55,7 @@ def _select_rows(section: Section, section_data: SectionData) -> Frame:
 
 
 def _fill_plots(block: SectionBlock, setting: select.SettingRows, context: PlotContext) -> None:
-    block.plans += plan_length_plots(setting, (SPEEDUP, MEMORY_PLOT, TIME_PLOT), context)
+    block.pictures += make_length_plots(setting, (SPEEDUP, MEMORY_PLOT, TIME_PLOT), context)
 
 
 def _fill_tables(

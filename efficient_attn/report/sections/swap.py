@@ -6,7 +6,7 @@ Each row is a segment of text. Intervals are over segments, paired with the unmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ... import units
@@ -14,11 +14,10 @@ from ...results.section import Section
 from ...results.stats import Estimate, estimate_geometric_mean
 from ...units import Unit
 from .. import formatting, select
-from ..drawing.figures import Panel, PlotContext
-from ..drawing.style import LineStyles
+from ..drawing.figures import PlotContext
 from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
-from .model_pareto import SWAP_COSTS, make_layer_heatmap, make_quality_panel, plan_pareto_plots
+from .model_pareto import make_layer_heatmap, make_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
@@ -44,11 +43,9 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         setting_text = formatting.format_inputs(inputs, piece["causal"].iloc[0], length)
         single = piece["layer"].notna()
         if single.any():
-            name = formatting.make_slug("layers", inputs, length, context.suffix)
-            _fill_layers(block, piece[single], setting_text, name, context)
+            _fill_layers(block, piece[single], setting_text, (inputs, length), context)
         piece = piece[~single]
-        lines = list(summarise_segments(piece))
-        if not lines:
+        if not (lines := summarise_segments(piece)):
             continue
         block.tables.append(_make_table(lines, setting_text, piece["swap.segment"].nunique()))
         share = next((line["swap.attention_share"] for line in lines if line["is_baseline"]), None)
@@ -57,24 +54,10 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
                 f"In {setting_text}, attention takes {units.percent(share)} of a forward pass of the unmodified model: "
                 "no mechanism can save more than that."
             )
-        name = formatting.make_slug("swap", inputs, length, context.suffix)
-        block.plans += plan_pareto_plots(lines, name, setting_text, context)
+        block.pictures += make_pareto_plots(lines, ("swap", inputs, length), setting_text, context)
 
 
-def make_quality_chart(rows: Frame, line_styles: LineStyles) -> Panel | None:
-    """Quality against the time of a pass in one model at one length, whose labeled rows these are; None if they hold
-    fewer than two mechanisms."""
-    rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna()]
-    if rows.empty:
-        return None
-    setting_text = formatting.format_inputs(*(rows[name].iloc[0] for name in ("inputs", "causal", "seq_len")))
-    return make_quality_panel(list(summarise_segments(rows)), SWAP_COSTS[0], setting_text, line_styles)
-
-
-# -- summary over segments ---------------------------------------------------------------------------------------
-
-
-def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
+def summarise_segments(rows: Frame) -> list[dict[str, Any]]:
     """Summarize each variant over its segments; by budget, smallest divergence first."""
     baseline_rows = rows[rows["is_baseline"]].set_index("swap.segment")
     budgets, lines = select.find_budgets(rows), []
@@ -91,17 +74,14 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
         line["loss"] = _estimate_mean(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
         paired, original = part.loc[common_segments], baseline_rows.loc[common_segments]
-        line["perplexity"] = line["speedup"] = None
-        if len(losses) == len(part):
-            differences = paired["swap.loss"] - original["swap.loss"]
-            line["perplexity"] = _estimate_mean([math.exp(x) for x in differences])
+        differences = (paired["swap.loss"] - original["swap.loss"]).tolist() if len(losses) == len(part) else []
+        line["perplexity"] = _estimate_mean([math.exp(x) for x in differences])
         line["speedup"] = _estimate_mean((original["latency_ms"] / paired["latency_ms"]).tolist())
         lines.append(line)
-    yield from sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
+    return sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
 
 
 def _list_values(rows: Frame, column: str) -> list[float]:
-    """The values of a column that are not missing; empty without the column."""
     return rows.reindex(columns=[column])[column].dropna().astype(float).tolist()
 
 
@@ -111,9 +91,6 @@ def _estimate_mean(values: Sequence[float]) -> Estimate | None:
 
 def _get_divergence(line: dict[str, Any]) -> float:
     return next((float(line[column]) for column in DIVERGENCE_COLUMNS if line[column] is not None), math.inf)
-
-
-# -- the table -----------------------------------------------------------------------------------------------------
 
 
 def _make_table(lines: Sequence[dict[str, Any]], setting_text: str, segments: int) -> ReportTable:
@@ -164,7 +141,9 @@ TABLE_COLUMNS: tuple[tuple[str, str, Unit | Callable[..., str]], ...] = (
 MEAN_COLUMNS = tuple(name for _, name, form in TABLE_COLUMNS if not callable(form))
 
 
-def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str, context: PlotContext) -> None:
+def _fill_layers(
+    block: SectionBlock, rows: Frame, setting_text: str, names: Sequence[object], context: PlotContext
+) -> None:
     """Table and heatmap of divergence with a single layer swapped, one row per layer."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
@@ -176,4 +155,5 @@ def _fill_layers(block: SectionBlock, rows: Frame, setting_text: str, name: str,
     segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
     title = f"{measure} with one layer swapped, {setting_text}, mean over {segments}"
     block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
-    block.plans += context.plan_pictures(name, "layers", make_layer_heatmap(means, measure, setting_text))
+    heatmap = make_layer_heatmap(means, measure, setting_text)
+    block.pictures += context.name_parts(heatmap, "layers", "layers", *names)

@@ -12,9 +12,9 @@ from ..answers.decision_table import DecisionTable
 from ..answers.pareto import RankedPoint, classify_points, list_points
 from ..approximation_errors import ROUNDING_ERROR
 from ..drawing.axes import compute_log_limits, make_y_ticks
-from ..drawing.figures import Line, Panel, PlotContext, PlotPlan
-from ..drawing.panel_data import make_point
-from ..drawing.style import FAINT, LineStyle, LineStyles
+from ..drawing.figures import PlotContext
+from ..drawing.panel_data import Line, Panel, Picture, make_point
+from ..drawing.style import FAINT, LineStyles
 from .model_pareto import find_pareto_points
 from .section_blocks import Chapter, SectionBlock, SectionData, list_varying_columns
 
@@ -30,12 +30,7 @@ INTRO = (
 INTERVAL_FLOOR = 0.5  # lower end of an interval that is drawn, relative to the smallest error above rounding
 
 CostName = Literal["time", "memory", "state"]
-# the title of each cost axis, and when it is drawn if not all plots can be
-COST_AXES: dict[CostName, tuple[str, int]] = {
-    "time": ("time", 0),
-    "memory": ("peak memory", 2),
-    "state": ("decode state", 2),
-}
+COST_AXES: dict[CostName, str] = {"time": "time", "memory": "peak memory", "state": "decode state"}  # titles
 
 
 def make_chapter(decision_tables: Sequence[DecisionTable], section_data: SectionData) -> Chapter:
@@ -47,23 +42,22 @@ def make_chapter(decision_tables: Sequence[DecisionTable], section_data: Section
         title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
         config_text = section_data.describe_config(decision_table.config, sorted(decision_table.run_ids))
         context = PlotContext(section_data.line_styles, str(number) if differ else "", config_text)
-        plans = [plan for cost in COST_AXES for plan in _plan_axis(decision_table, cost, context)]
-        if plans:
-            blocks.setdefault(title, SectionBlock(title, config_text=config_text)).plans += plans
+        if pictures := [x for cost in COST_AXES for x in _make_plots(decision_table, cost, context)]:
+            blocks.setdefault(title, SectionBlock(title, config_text=config_text)).pictures += pictures
     return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
-def _plan_axis(decision_table: DecisionTable, cost: CostName, context: PlotContext) -> Iterator[PlotPlan]:
-    """Plan a plot if at least two mechanisms are inexact. Decoding has state instead of memory."""
+def _make_plots(decision_table: DecisionTable, cost: CostName, context: PlotContext) -> Iterator[Picture]:
+    """A plot if at least two mechanisms are inexact. Decoding has state instead of memory."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     if (cost == "state") != (mode == "decode") and cost != "time":
         return
     points = classify_points(list_points(decision_table, decision_table.lengths[-1], cost))
     if sum(point.point.error.value >= ROUNDING_ERROR for point in points) < 2:
         return
-    name = formatting.make_slug("front", cost, mode, formatting.format_direction(causal), context.suffix)
     panel = make_pareto_panel(decision_table, cost, points, context.line_styles)
-    yield from context.plan_pictures(name, "front", panel, draw_order=COST_AXES[cost][1], mode=mode)
+    names, rank = ("front", cost, mode, formatting.format_direction(causal)), 0 if cost == "time" else 2
+    yield from context.name_parts(panel, "front", *names, rank=rank, mode=mode)
 
 
 def make_pareto_panel(
@@ -72,15 +66,15 @@ def make_pareto_panel(
     """Mechanisms of a decision table as points, at its longest length, with the Pareto front."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     slice_text = formatting.format_slice(mode, None if mode == "decode" else causal)
-    axis_title = COST_AXES[cost][0]
-    title = f"Error against {axis_title}: {slice_text}, {units.short_length(decision_table.lengths[-1])}"
+    title = f"Error against {COST_AXES[cost]}: {slice_text}, {units.short_length(decision_table.lengths[-1])}"
     least = min(point.point.error.value for point in points if point.point.error.value >= ROUNDING_ERROR)
     lines = tuple(_make_line(point, least * INTERVAL_FLOOR, line_styles) for point in points)
     nulls = [decision.null_error for decision in decision_table.decisions if decision.null_error is not None]
     on_front = [point.point for point in points if point.status == "front"]
     front = [(point.cost.value, point.error.value) for point in on_front if point.error.value >= ROUNDING_ERROR]
     ends = [point.cost.value for point in on_front if point.error.value < ROUNDING_ERROR]
-    costs = [x for line in lines for x in line.list_x()]
+    limits = compute_log_limits((x for line in lines for x in line.list_x()), 1.0)
+    ticks = dict.fromkeys(limits, "") | make_y_ticks("ratio", *limits) | {1.0: units.ratio(1.0)}  # 1: the baseline
     return Panel(
         title=title,
         caption=f"{title}.{_describe_dominated(points)}{_describe_errors(decision_table)}"
@@ -88,15 +82,14 @@ def make_pareto_panel(
         level_text="mean of v" if nulls else "",
         exact_below=ROUNDING_ERROR,
         front_end=min(ends, default=None),
-        xlabel=f"{axis_title} over {decision_table.baseline}'s",
+        xlabel=f"{COST_AXES[cost]} over {decision_table.baseline}'s",
         ylabel="error against exact attention",
         unit="error",
         lines=lines,
-        ticks=_make_ticks(costs),
+        ticks=ticks,
         level=median(nulls) if nulls else None,
         mark_type="points",
         pareto_front=tuple(find_pareto_points(front)),
-        alt=f"{title}, for {formatting.join_words(line.label for line in lines)}.",
     )
 
 
@@ -107,19 +100,12 @@ def _describe_errors(decision_table: DecisionTable) -> str:
 
 
 def _make_line(ranked_point: RankedPoint, floor: float, line_styles: LineStyles) -> Line:
-    """A point with its intervals."""
     point = ranked_point.point
-    line_style = line_styles.get(point.label, LineStyle(FAINT, "o", "-", False))
+    line_style = line_styles[point.label]
     if ranked_point.status == "dominated":
         line_style = line_style._replace(colour=FAINT, hollow=True)
     error = point.error if point.error.low is None else point.error._replace(low=max(point.error.low, floor))
     return make_point(point.label, line_style, point.cost, error)
-
-
-def _make_ticks(costs: Sequence[float]) -> dict[float, str]:
-    """Round ticks between the limits, and 1, the position of the baseline."""
-    limits = compute_log_limits(costs, 1.0)
-    return dict.fromkeys(limits, "") | make_y_ticks("ratio", *limits) | {1.0: units.ratio(1.0)}
 
 
 def _describe_dominated(points: Sequence[RankedPoint]) -> str:

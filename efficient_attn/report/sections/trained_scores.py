@@ -74,10 +74,8 @@ class MechanismResult:
         if not values:
             return None
         average = estimate_mean(values)
-        low, high = average.interval() or (None, None)
-        if low is not None and high is not None and most is not None:
-            low, high = max(low, 0.0), min(high, most)
-        return Estimate(average.value, low, high)
+        interval = average.interval() or ()
+        return Estimate(average.value, *(interval if most is None else (min(max(x, 0.0), most) for x in interval)))
 
     @cached_property
     def at_chance(self) -> bool:
@@ -105,9 +103,9 @@ class MechanismResult:
     @property
     def reach(self) -> float | None:
         """Best possible score within the mechanism's reach, if the distances of answers are known."""
-        reach_rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
-        reach_rows = reach_rows[reach_rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
-        return float(reach_rows.iloc[-1]) if len(reach_rows) else None
+        rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
+        reaches = rows[rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
+        return float(reaches.iloc[-1]) if len(reaches) else None
 
     @property
     def learned_within_reach(self) -> bool:
@@ -116,10 +114,10 @@ class MechanismResult:
         score, reach = self.score, self.reach
         if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
             return False
-        low: Any = score.low
-        high: Any = score.high
-        if low is None:
-            low, high = (self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high"))
+        ends: Any = score[1:]
+        if score.low is None:
+            ends = (self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high"))
+        low, high = ends
         return units.is_present(low) and units.is_present(high) and bool(low <= reach <= high)
 
     def show_score(self) -> ReportCell:

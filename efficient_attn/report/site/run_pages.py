@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .. import page
+from ..drawing.figures import render_plot
 from ..formatting import split_batches
 from ..gather import Frame, as_csv
 from ..sections.section_blocks import SectionBlock
@@ -53,7 +54,7 @@ def _split_block(block: SectionBlock) -> Iterator[SectionBlock]:
 def _draw_all_plots(blocks: Sequence[SectionBlock]) -> None:
     """Draw the plots of all blocks, as SVG only."""
     for block in blocks:
-        block.plots = [plan.render(raster=False) for plan in block.plans]
+        block.plots = [render_plot(picture, raster=False) for picture in block.pictures]
 
 
 def _assign_pages(sizes: Iterator[int], first_size: int) -> Iterator[int]:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...spec import format_label, list_names
-from .. import approximation_errors, select
+from .. import approximation_errors, formatting, select
 from ..drawing import style
 from ..drawing.figures import Plot, PlotContext, render_plot
-from ..drawing.length_plots import SPEEDUP, plan_length_plots
+from ..drawing.length_plots import SPEEDUP, make_length_plots
 from ..gather import Frame
 from ..sections.decode_cost import STATE_PLOT
+from ..sections.model_pareto import make_pareto_plots
 from ..sections.speed import MEMORY_PLOT, TIME_PLOT
-from ..sections.swap import make_quality_chart
+from ..sections.swap import summarise_segments
 from .picker import DEFAULT_LENGTH, EXACT
 from .site_data import MechanismDetails, SiteMechanism
 from .site_names import format_machine_config
@@ -38,10 +39,14 @@ def make_front_chart(rows: Frame, mechanisms: Iterable[SiteMechanism]) -> FrontC
     groups = [part for _, part in swapped.groupby(["inputs", "seq_len", "machine", "started"])]
     chosen = max(groups, key=lambda part: (part["seq_len"].iloc[0], part["variant"].nunique()), default=swapped)
     labels = [format_label(*pair) for pair in zip(chosen["variant"], chosen["backend"], strict=True)]
-    panel = make_quality_chart(chosen.assign(label=labels), style.choose_line_styles(labels))
-    if panel is None:
+    if chosen.empty:
         return None
-    _, picture = panel.split()[0]
+    setting_text = formatting.format_inputs(*(chosen[name].iloc[0] for name in ("inputs", "causal", "seq_len")))
+    lines = list(summarise_segments(chosen.assign(label=labels)))
+    context = PlotContext(style.choose_line_styles(labels))
+    picture = next(make_pareto_plots(lines, ("front",), setting_text, context), None)
+    if picture is None:
+        return None
     drawn = {name for variant in chosen["variant"] for name in list_names(str(variant))}
     not_applicable = approximation_errors.list_not_applicable(rows, "fidelity")
     left_out: dict[str, list[str]] = {}
@@ -90,7 +95,7 @@ def draw_plots(rows: Frame, all_rows: Frame, machines: Mapping[str, str]) -> Mec
     families = dict(zip(setting.rows["label"].astype(str), setting.rows["family"].astype(str), strict=True))
     context = PlotContext(style.choose_line_styles(setting.rows["label"], families))
     kinds = (SPEEDUP, TIME_PLOT, STATE_PLOT if chosen["mode"].iloc[0] == "decode" else MEMORY_PLOT)
-    plots = tuple(plan.render(raster=False) for plan in plan_length_plots(setting, kinds, context))
+    plots = tuple(render_plot(picture, raster=False) for picture in make_length_plots(setting, kinds, context))
     return MechanismPlots(format_machine_config(setting.key, machines), plots)
 
 

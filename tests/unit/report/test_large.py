@@ -1,4 +1,4 @@
-"""Reports of many or damaged rows: omissions are stated, and only drawn plots are computed."""
+"""Reports of many or damaged rows: omissions are stated."""
 
 from __future__ import annotations
 
@@ -84,27 +84,13 @@ def test_numbers_of_plots_and_lines_are_limited(
     assert text.count(f"at most {limit}: Time: forward") == count - drawn
 
 
-def test_lines_are_computed_only_for_drawn_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels: list[str] = []
-    make_line = length_plots._make_line
-    monkeypatch.setattr(
-        length_plots, "_make_line", lambda label, *rest: labels.append(label) or make_line(label, *rest)
-    )
-    monkeypatch.setattr(section_blocks, "MOST_PLOTS", 4)
-    run = runs.write_run(tmp_path / "run", _wide(6, 3))
-    page.make_content(gather.gather([run]))
-    assert len(labels) == 4 * 3
-
-
-def test_directions_share_limits_and_plans_match_their_panels(tmp_path: Path) -> None:
+def test_directions_share_limits(tmp_path: Path) -> None:
     rows = select.filter_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
     context = figures.PlotContext(style.choose_line_styles(rows["label"]))
-    planned = list(length_plots.plan_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), context))
-    panels = [each.make_picture() for each in planned]
-    assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]
-    assert [p.line_count for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]
+    panels = list(length_plots.make_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), context))
+    assert [len(panel.labels) for panel in panels] == [4, 4, 3, 3]
     both, causal, *speedups = panels
     low, high = both.bounds or (0, 0)
     assert both.bounds == causal.bounds

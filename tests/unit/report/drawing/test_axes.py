@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.report.drawing import figures
+from efficient_attn.report.drawing import figures, panel_data
 from efficient_attn.report.drawing.axes import choose_clipped_limits
 from efficient_attn.report.drawing.length_plots import describe_clipped
 from efficient_attn.report.drawing.style import choose_line_styles
 
 
-def line(label: str, *values: float) -> figures.Line:
+def line(label: str, *values: float) -> panel_data.Line:
     line_style = choose_line_styles([label])[label]
-    return figures.Line(label, line_style, [256.0 * 2**i for i in range(len(values))], values)
+    return panel_data.Line(label, line_style, [256.0 * 2**i for i in range(len(values))], values)
 
 
 def test_an_outlier_is_clipped_named_and_marked() -> None:
@@ -21,11 +21,11 @@ def test_an_outlier_is_clipped_named_and_marked() -> None:
     bounds = choose_clipped_limits({curve.label: curve.y for curve in lines}, 1.0)
     assert bounds[0] < 0.9 < 1.4 < bounds[1] < 3
     assert describe_clipped(lines, bounds, "ratio") == " Beyond the axis, marked at its edge: linear (900x)."
-    panel = figures.Panel(
+    panel = panel_data.Panel(
         name="p", kind="k", title="t", caption="c", xlabel="x", ylabel="y", unit="ratio", lines=tuple(lines),
         ticks={256.0: "256", 512.0: "512"}, bounds=bounds,
     )  # fmt: skip
-    drawn = panel.make_figure().axes[1]
+    drawn = figures.make_figure(panel).axes[1]
     (mark,) = [artist for artist in drawn.lines if artist.get_marker() == "^" and not artist.get_clip_on()]
     assert list(mark.get_xdata()) == [256.0, 512.0]  # type: ignore[arg-type]
     assert set(mark.get_ydata()) == {bounds[1]}  # type: ignore[arg-type]

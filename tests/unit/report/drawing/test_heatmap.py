@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from matplotlib.image import imread
 
-from efficient_attn.report.drawing.figures import render_plot
+from efficient_attn.report.drawing.figures import PlotContext, render_plot
 from efficient_attn.report.drawing.heatmap import Heatmap, HeatmapGrid, colour_share
 
 HEATMAP = Heatmap(
@@ -53,7 +53,7 @@ def test_numbers_titles_and_labels_are_drawn() -> None:
 def test_rendering_is_reproducible_and_self_contained() -> None:
     first, second = render_plot(HEATMAP), render_plot(HEATMAP)
     assert (first.svg, first.png) == (second.svg, second.png)
-    assert "<title>Found</title>" in first.inline
+    assert "<title>Found, for full and attention_sinks:n_sink=4:window=252.</title>" in first.inline
     assert not re.findall(r'href="(?!#)', first.inline)
 
 
@@ -62,9 +62,9 @@ def test_grids_wrap_after_two_and_are_split_after_four() -> None:
         return imread(io.BytesIO(render_plot(replace(HEATMAP, grids=HEATMAP.grids[:1] * count)).png)).shape[0]
 
     assert image_height(1) == image_height(2) < image_height(3)
-    parts = replace(HEATMAP, grids=HEATMAP.grids * 3).split()
-    assert [(text, part.title, part.count_lines()) for text, part in parts] == [
-        ("1 of 2", "Found, 1 of 2", 3), ("2 of 2", "Found, 2 of 2", 3),
+    parts = list(PlotContext({}).name_parts(replace(HEATMAP, grids=HEATMAP.grids * 3), "found", "m"))
+    assert [(part.name, part.title, len(part.labels)) for part in parts] == [
+        ("m-1-of-2", "Found, 1 of 2", 3), ("m-2-of-2", "Found, 2 of 2", 3),
     ]  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from efficient_attn.report.drawing import figures, print_figure
-from efficient_attn.report.drawing.figures import Line, Panel, make_dot_plot
-from efficient_attn.report.drawing.layout import make_chart
+from efficient_attn.report.drawing import figures, panel_data, print_figure, small_multiples
+from efficient_attn.report.drawing.labels import PAGE_FORMAT
+from efficient_attn.report.drawing.panel_data import Line, Panel, make_dot_plot
 from efficient_attn.report.drawing.style import MECHANISM_ORDER, choose_line_styles
 
 HOSTILE = ["<b>x</b>:y=&", "a" * 300, "$\\frac$:n=1", "\u202eevil", "x:" + ":".join(f"option{i}={i}" for i in range(9))]
@@ -89,9 +89,9 @@ CASES = {
 @pytest.mark.parametrize("width", [270 / 72, 3.3, 7.0])
 @pytest.mark.parametrize("case", CASES)
 def test_texts_stay_inside_and_apart(case: str, width: float) -> None:
-    form = figures.PAGE_FORMAT if width == 270 / 72 else print_figure.choose_format(width)
+    form = PAGE_FORMAT if width == 270 / 72 else print_figure.choose_format(width)
     with figures.matplotlib.rc_context(figures.SETTINGS):
-        figure = make_chart(CASES[case].resolve(), form)
+        (figure, *_) = small_multiples.draw_panels([CASES[case].resolve()], form)
         boxes = read_boxes(figure)
         assert figure.get_figheight() <= MAX_ASPECT * figure.get_figwidth() * 1.001
     for text, box in boxes:
@@ -112,7 +112,7 @@ def test_text_is_legible_on_a_phone_and_in_a_column(case: str) -> None:
     plot = figures.render_plot(CASES[case], raster=False)
     ElementTree.fromstring(plot.svg)
     width = float(plot.view_box.split()[2])
-    sizes = [figures.TEXT_SIZE, figures.SMALL_TEXT_SIZE, *map(float, re.findall(r'font-size="([\d.]+)"', plot.body))]
+    sizes = [PAGE_FORMAT.text, PAGE_FORMAT.small, *map(float, re.findall(r'font-size="([\d.]+)"', plot.body))]
     assert min(sizes) * COLUMN / width >= SMALLEST
     form = print_figure.choose_format(3.3)
     assert min(form.text, form.small) >= 6.5
@@ -130,7 +130,7 @@ def test_exact_values_stand_in_a_lane_and_not_on_the_scale() -> None:
     low, high = panel.bounds or (0.0, 0.0)
     assert 0.1 < low < 0.3 < 0.6 < high, "1e-7 is not on the axis"
     with figures.matplotlib.rc_context(figures.SETTINGS):
-        figure = make_chart(panel, figures.PAGE_FORMAT)
+        figure = figures.make_figure(panel)
     _, plot, lane = figure.axes
     assert lane.bbox.y1 < plot.bbox.y0
     assert [text.get_text() for text in lane.get_yticklabels()] == ["exact"]
@@ -165,11 +165,11 @@ def test_long_lists_are_split_and_keep_all_rows() -> None:
     labels = [f"performer:n_features={i}" for i in range(40)]
     parts = rows(labels).split()
     assert [text for text, _ in parts] == ["1 of 3", "2 of 3", "3 of 3"]
-    assert [line.label for _, part in parts for line in part.lines] == labels  # type: ignore[attr-defined]
-    assert all(part.count_lines() <= figures.MOST_ROWS for _, part in parts)
+    assert [label for _, part in parts for label in part.labels] == labels
+    assert all(len(part.labels) <= panel_data.MOST_ROWS for _, part in parts)
     parts = scatter(labels, [0.1] * 40).split()
-    assert [sum(bool(line.label) for line in part.lines) for _, part in parts] == [20, 20]  # type: ignore[attr-defined]
-    assert {part.count_lines() for _, part in parts} == {40}, "all have all points"
+    assert [len(part.labels) for _, part in parts] == [20, 20]
+    assert {len(part.lines) for _, part in parts} == {40}, "all have all points"  # type: ignore[attr-defined]
 
 
 def test_a_chart_is_small() -> None:

@@ -13,14 +13,14 @@ import report_runs as runs
 from matplotlib.axes import Axes
 
 from efficient_attn.report import approximation_errors, gather, page, select
-from efficient_attn.report.drawing import axes, figures, length_plots, style
+from efficient_attn.report.drawing import axes, figures, panel_data, style
 from efficient_attn.report.drawing.heatmap import Heatmap
-from efficient_attn.report.sections import decode_cost, section_blocks, speed
+from efficient_attn.report.sections import section_blocks
 
 ROOT = Path(__file__).parents[4]
 
 
-def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
+def panel(*lines: panel_data.Line, **changed: object) -> panel_data.Panel:
     ticks = {float(x): str(int(x)) for line in lines for x in line.x}
     defaults = {
         "name": "p",
@@ -31,16 +31,16 @@ def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
         "ylabel": "t",
         "unit": "time",
     }
-    return figures.Panel(**({**defaults, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
+    return panel_data.Panel(**({**defaults, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
 
 
-def thinned(shown: figures.Panel) -> dict[float, str]:
+def thinned(shown: panel_data.Panel) -> dict[float, str]:
     return axes.thin_ticks(shown.ticks, axes.compute_x_limits(shown.ticks, log=True, margin=0), log=True)
 
 
-def line(label: str, *y: float, **changed: object) -> figures.Line:
+def line(label: str, *y: float, **changed: object) -> panel_data.Line:
     x = [512.0 * 2**i for i in range(len(y))]
-    return figures.Line(label, style.choose_line_styles([label])[label], x, y, **changed)  # type: ignore[arg-type]
+    return panel_data.Line(label, style.choose_line_styles([label])[label], x, y, **changed)  # type: ignore[arg-type]
 
 
 def test_plots_name_their_lines_and_are_self_contained() -> None:
@@ -50,7 +50,7 @@ def test_plots_name_their_lines_and_are_self_contained() -> None:
     ElementTree.fromstring(plot.svg)
     assert plot.png.startswith(b"\x89PNG")
     shown = plot.inline
-    assert "A &lt;b&gt; &amp; c</title>" in shown
+    assert "A &lt;b&gt; &amp; c, for full and linear.</title>" in shown
     assert "N^2.00" in shown
     assert not re.findall(r"href|src=|url\(| id=| style=", shown)
 
@@ -74,12 +74,12 @@ def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, draw
 
 def test_bars_are_offset_and_start_at_zero() -> None:
     lines = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
-    (first, second) = figures._offset_bars(lines)
+    (first, second) = panel_data._offset_bars(lines)
     assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
     assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
-    low, high = figures._compute_bounds(panel(*lines, mark_type="bars", log_y=False))
+    low, high = panel_data._compute_bounds(panel(*lines, mark_type="bars", log_y=False))
     assert low == 0 < 2 < high
-    low, high = figures._compute_bounds(panel(line("full", -1, -2), mark_type="bars", log_y=False))
+    low, high = panel_data._compute_bounds(panel(line("full", -1, -2), mark_type="bars", log_y=False))
     assert low < -2 < 0 < high
 
 
@@ -128,8 +128,8 @@ def test_overlapping_length_ticks_are_omitted() -> None:
     assert list(thinned(few).values()) == ["512", "1K", "2K"]
 
 
-def _draw_axes(shown: figures.Panel) -> Axes:
-    return shown.make_figure().axes[1]  # after those of texts
+def _draw_axes(shown: panel_data.Panel) -> Axes:
+    return figures.make_figure(shown).axes[1]  # after those of texts
 
 
 def test_references_are_hollow_squares_in_the_row_of_their_point() -> None:
@@ -157,15 +157,15 @@ def test_every_axis_of_a_published_run_has_a_label_and_ticks(run: str) -> None:
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
     section_data = section_blocks.SectionData(rows, {}, style.choose_line_styles(rows["label"]))
     chapters, _ = page._make_chapters(gathered.sections, section_data)
-    pictures = [p.make_picture() for c in chapters for block in c.blocks for p in block.plans]
+    pictures = [picture for c in chapters for block in c.blocks for picture in block.pictures]
     assert pictures
     for shown in pictures:
         if isinstance(shown, Heatmap):
             assert len(shown.column_labels) == len(shown.grids[0].shares[0]), shown.name
             assert shown.xlabel.strip(), shown.name
             continue
-        assert isinstance(shown, figures.Panel)
-        ticks = axes.make_y_ticks(shown.unit, *(shown.bounds or figures._compute_bounds(shown)), log=shown.log_y)
+        assert isinstance(shown, panel_data.Panel)
+        ticks = axes.make_y_ticks(shown.unit, *(shown.bounds or panel_data._compute_bounds(shown)), log=shown.log_y)
         assert shown.xlabel.strip(), shown.name
         assert shown.ylabel.strip() or shown.mark_type == "points", shown.name
         assert len(ticks) >= 2 or not shown.ylabel, shown.name
@@ -184,25 +184,11 @@ def test_spread_labels_do_not_overlap_and_stay_inside() -> None:
     assert placed == sorted(placed)
 
 
-def test_plots_of_a_single_length_are_drawn_last() -> None:
-    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> figures.PlotPlan:
-        return figures.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
-
-    plans = [
-        planned(kind, flat=flat)
-        for flat in (True, False)
-        for kind in (decode_cost.STATE_PLOT, speed.TIME_PLOT, length_plots.SPEEDUP)
-    ]
-    drawn = [(p.single_length, p.kind) for p in sorted(plans, key=lambda plan: plan.rank)]
-    kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
-    assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
-
-
 def test_a_single_length_is_drawn_as_sorted_points(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.speed(lengths=(8192,)))
     content = page.make_content(gather.gather([run]))
     (shown,) = [plot.panel for plot in content.plots if plot.panel.name.startswith("speedup")]
-    assert isinstance(shown, figures.Panel)
+    assert isinstance(shown, panel_data.Panel)
     assert shown.mark_type == "points"
     assert [line.y[0] for line in shown.lines] == [0.0, 1.0, 2.0]
     assert [line.x[0] for line in shown.lines] == sorted(line.x[0] for line in shown.lines)

@@ -56,8 +56,8 @@ def test_svg_keeps_text() -> None:
 
 
 def test_images_wrap_into_rows_and_long_captions_add_height() -> None:
-    def size(*images: PatternImage, columns: int = 3) -> tuple[int, int]:
-        height, width = imread(io.BytesIO(render_patterns(images, "t", "png", columns=columns))).shape[:2]
+    def size(*images: PatternImage) -> tuple[int, int]:
+        height, width = imread(io.BytesIO(render_patterns(images, "t", "png"))).shape[:2]
         return width, height
 
     wide, high = size(make_image())

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from efficient_attn.report.drawing import print_figure
-from efficient_attn.report.drawing.figures import Line, Panel
-from efficient_attn.report.drawing.small_multiples import share_axes
+from efficient_attn.report.drawing.panel_data import Line, Panel
+from efficient_attn.report.drawing.small_multiples import draw_panels, share_axes
 from efficient_attn.report.drawing.style import FAINT, choose_line_styles
 
 LONG = "sliding_window:window=128:causal=true:sinks=4"
@@ -27,7 +27,7 @@ def panel(*labels: str, **changes: Any) -> Panel:
     line_styles = choose_line_styles(labels)
     lines = tuple(Line(n, line_styles[n], [1.0, 2.0, 4.0], [i + 1.0, i + 2.0, i + 3.0]) for i, n in enumerate(labels))
     defaults: dict[str, Any] = {
-        "name": "p", "kind": "k", "title": "Speed", "caption": "c", "xlabel": "length", "ylabel": "speedup",
+        "name": "p", "kind": "k", "title": "", "caption": "c", "xlabel": "length", "ylabel": "speedup",
         "unit": "ratio", "lines": lines, "ticks": {1.0: "1K", 2.0: "2K", 4.0: "4K"}, "config_text": "cpu, machine M2",
     }  # fmt: skip
     return Panel(**(defaults | changes))
@@ -51,7 +51,7 @@ def rows(*labels: str) -> Panel:
 def draw(*panels: Panel, width: float = 3.3, titles: Sequence[str] = (), bold: Collection[str] = ()) -> list[Figure]:
     with matplotlib.rc_context(print_figure.PRINT_SETTINGS):
         form = print_figure.choose_format(width)
-        figures = list(print_figure._make_figures(share_axes(panels), form, bold, titles))
+        figures = list(draw_panels(share_axes(panels), form, titles, bold))
         for figure in figures:
             figure.draw(FigureCanvasAgg(figure).get_renderer())
         return figures

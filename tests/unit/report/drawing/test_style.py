@@ -107,12 +107,6 @@ def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
     assert line_styles[labels[0]].dashes == "-", "the smallest window comes first, in numerical order"
 
 
-def test_labels_that_name_no_mechanism_have_colours_of_their_own() -> None:
-    line_styles = style.choose_category_styles(["rate=0.1", "rate=0.2", "rate=0.3", "linear"])
-    assert len({one.colour for one in line_styles.values()}) == 4
-    assert line_styles["linear"].colour == style.FAMILY_COLOURS["linear"]
-
-
 def test_labels_that_are_not_specs_have_styles() -> None:
     names = style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)")
     assert names == "global_tokens|sliding_window"

@@ -10,7 +10,7 @@ import pytest
 import report_runs as runs
 
 from efficient_attn.report import gather, page
-from efficient_attn.report.drawing.figures import Panel
+from efficient_attn.report.drawing.panel_data import Panel
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.complexity.complexity_task import COMPLEXITY

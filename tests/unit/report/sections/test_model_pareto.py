@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn import units
-from efficient_attn.report import gather, page, select
-from efficient_attn.report.drawing.figures import Panel
+from efficient_attn.report import gather, page
 from efficient_attn.report.drawing.heatmap import Heatmap
-from efficient_attn.report.drawing.style import choose_line_styles
+from efficient_attn.report.drawing.panel_data import Panel
 from efficient_attn.report.sections.model_pareto import compute_shade, find_pareto_points
-from efficient_attn.report.sections.swap import make_quality_chart
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.swap import SWAP
@@ -105,12 +103,9 @@ def test_encoders_have_exact_mechanisms_in_a_lane(tmp_path: Path) -> None:
     assert time.front_end == 1.0
 
 
-def test_the_chart_of_a_single_mechanism_is_not_drawn(tmp_path: Path) -> None:
-    records = [record for record in swap_records() if record.row.variant == "full"]
-    run = runs.write_run(tmp_path / "run", records)
-    rows = select.add_labels(gather.gather([run]).rows)
-    assert make_quality_chart(rows, choose_line_styles(rows["label"])) is None
-    assert make_quality_chart(rows[:0], {}) is None
+def test_a_single_mechanism_has_no_chart(tmp_path: Path) -> None:
+    records = (record for record in swap_records() if record.row.variant == "full")
+    assert block_and_panels(tmp_path, records)[1] == []
 
 
 def test_variants_are_grouped_by_budget(tmp_path: Path) -> None:
