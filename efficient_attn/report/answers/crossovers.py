@@ -15,7 +15,7 @@ from ... import units
 from .. import formatting, select
 from ..gather import Frame
 
-CrossoverKind = Literal["always", "from", "never", "undecided"]
+CrossoverKind = Literal["always", "from", "undecided", "never"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ... import units
 from ...results.stats import Estimate
-from ...units import Unit
 from .. import formatting, select
 from ..drawing.figures import make_dot_plot
 from ..drawing.panel_data import make_point
@@ -19,6 +18,8 @@ from .selection import Filters, PlotRows
 from .table_columns import PaperFigure, TableCell, TableColumn, make_estimate_cell
 
 AT_CHANCE_TEXT, CHANCE_NAME = "at chance", "chance"
+AT_CHANCE_NOTE = "At chance: not significantly better than a guess."
+SHARE_TICKS = {-0.08: "", 0.0: "0", 0.5: "50", 1.0: "100", 1.08: ""}
 TRAINED_CAPTION = "Test scores of models trained from scratch with each mechanism, mean and 95% interval over seeds"
 RETRIEVAL_CAPTION = (
     "Retrieval accuracy of {} with each mechanism in place of its attention, with 95% intervals over questions"
@@ -30,7 +31,7 @@ class _Scores(NamedTuple):
 
     caption: str
     metric: str
-    unit: Unit
+    is_share: bool
     by_label: Mapping[str, Estimate]
     chance: float | None
     at_chance: frozenset[str]
@@ -49,10 +50,8 @@ def list_tested_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
         for (task, part, n, model), part_rows in setting.rows.groupby(
             ["task", "part", "seq_len", inputs.str.rpartition(":")[0]], dropna=False, sort=False
         ):
-            name = formatting.name_model(model)
-            tests.append(
-                PlotRows(setting.key | {"task": task, "part": part, "seq_len": int(n), "model": name}, part_rows)
-            )
+            test = {"task": task, "part": part, "seq_len": int(n), "model": formatting.name_model(model)}
+            tests.append(PlotRows(setting.key | test, part_rows))
     return tests
 
 
@@ -64,34 +63,28 @@ def rank_by_score(plot_rows: PlotRows) -> list[str]:
 def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     """A row per mechanism with its score and interval; a line at the score of a guess."""
     scores = _read_scores(plot_rows)
-    score_by_label = {label: scores.by_label[label] for label in labels if label in scores.by_label}
-    format_value, scale = (units.percent, 100) if scores.unit == "share" else (units.number, 1)
+    shown = {label: scores.by_label[label] for label in labels if label in scores.by_label}
+    format_value, scale = (units.percent, 100) if scores.is_share else (units.number, 1)
     cells = {} if scores.chance is None else {CHANCE_NAME: TableCell(format_value(scores.chance))}
-    for label, score in score_by_label.items():
-        guess = label in scores.at_chance
-        cells[label] = TableCell(AT_CHANCE_TEXT) if guess else make_estimate_cell(score, format_value, scale)
-    lines = [
-        make_point(label, line_styles[label], score, Estimate(float(y)), cells[label].text)
-        for y, (label, score) in enumerate(reversed(score_by_label.items()))
-    ]
-    limits = {"ticks": {-0.08: "", 0.0: "0", 0.5: "50", 1.0: "100", 1.08: ""}} if scores.unit == "share" else {}
+    cells |= {label: make_estimate_cell(score, format_value, scale) for label, score in shown.items()}
+    cells |= {label: TableCell(AT_CHANCE_TEXT) for label in shown if label in scores.at_chance}
     panel = make_dot_plot(
-        lines,
-        scores.unit,
+        [
+            make_point(label, line_styles[label], shown[label], Estimate(float(y)), cells[label].text)
+            for y, label in enumerate(reversed(shown))
+        ],
+        "share" if scores.is_share else "number",
         title=f"Scores: {plot_rows.config['task']}",
         caption="",
-        alt=f"Scores of {formatting.join_words(score_by_label)}.",
-        xlabel=f"{scores.metric} (%)" if scores.unit == "share" else scores.metric,
+        alt=f"Scores of {formatting.join_words(shown)}.",
+        xlabel=f"{scores.metric} (%)" if scores.is_share else scores.metric,
         log_x=False,
         level_x=scores.chance,
-        **limits,
+        ticks=SHARE_TICKS if scores.is_share else None,
     )
-    notes = (
-        ("At chance: not significantly better than a guess.",) if scores.at_chance.intersection(score_by_label) else ()
-    )
-    return PaperFigure(
-        panel, (TableColumn(scores.metric.capitalize(), cells),), scores.caption, notes, ("Vertical line: chance.",)
-    )
+    columns = [TableColumn(scores.metric.capitalize(), cells)]
+    notes = (AT_CHANCE_NOTE,) if scores.at_chance.intersection(shown) else ()
+    return PaperFigure(panel, columns, scores.caption, notes, ("Vertical line: chance.",))
 
 
 def _read_scores(plot_rows: PlotRows) -> _Scores:
@@ -100,23 +93,15 @@ def _read_scores(plot_rows: PlotRows) -> _Scores:
     (test,) = list_tests(plot_rows.rows)
     results = test.list_best_first()
     metric = f"{test.metric} (lower is better)" if test.in_bits else test.metric or "score"
-    return _Scores(
-        TRAINED_CAPTION,
-        metric,
-        test.unit,
-        {result.label: result.score for result in results if result.score is not None},
-        test.computed_scores.get("chance"),
-        frozenset(result.label for result in results if result.at_chance),
-    )
+    scores = {result.label: result.score for result in results if result.score is not None}
+    at_chance = frozenset(result.label for result in results if result.at_chance)
+    return _Scores(TRAINED_CAPTION, metric, not test.in_bits, scores, test.computed_scores.get("chance"), at_chance)
 
 
 def _read_retrieval(plot_rows: PlotRows) -> _Scores:
     rows = plot_rows.rows.drop_duplicates("label", keep="last").sort_values("accuracy", ascending=False, kind="stable")
-    ends = zip(*(rows[f"retrieval.accuracy{end}"] for end in ("_low", "_high")), strict=True)
-    scores = {
-        label: Estimate(value, low, high)
-        for label, value, (low, high) in zip(rows["label"], rows["accuracy"], ends, strict=True)
-    }
+    columns = ["label", "accuracy", "retrieval.accuracy_low", "retrieval.accuracy_high"]
+    scores = {label: Estimate(*estimate) for label, *estimate in rows[columns].itertuples(index=False, name=None)}
     chance = float(rows["retrieval.chance"].iloc[0])
     at_chance = frozenset(label for label, score in scores.items() if score.ends[0] <= chance)
-    return _Scores(RETRIEVAL_CAPTION.format(plot_rows.config["model"]), "accuracy", "share", scores, chance, at_chance)
+    return _Scores(RETRIEVAL_CAPTION.format(plot_rows.config["model"]), "accuracy", True, scores, chance, at_chance)

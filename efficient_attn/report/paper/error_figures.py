@@ -15,7 +15,7 @@ from ..gather import Frame
 from ..sections import approximation, tradeoffs
 from ..sections.tradeoffs import CostName
 from .selection import Filters, PlotRows, list_timed_rows
-from .table_columns import PaperFigure, TableCell, TableColumn, describe_errors, list_decisions, make_estimate_cell
+from .table_columns import PaperFigure, TableCell, TableColumn, describe_errors, make_error_cell, make_estimate_cell
 
 UNCLEAR_NOTE = "Unclear: not significantly different from a mechanism that seems better in both."
 NULL_NAME = "mean of v (null)"
@@ -35,9 +35,7 @@ def list_front_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
 
 def count_inexact_points(against: CostName, plot_rows: PlotRows) -> int:
     """Number of mechanisms with an approximation error; 0 for a single one, which makes no front."""
-    if plot_rows.decision_table is None:
-        return 0
-    points = list_points(plot_rows.decision_table, plot_rows.decision_table.lengths[-1], against)
+    points = list_points(plot_rows.decision_table, against) if plot_rows.decision_table else []
     count = sum(point.error.value >= ROUNDING_ERROR for point in points)
     return count if count > 1 else 0
 
@@ -47,21 +45,21 @@ def make_front_figure(
 ) -> PaperFigure:
     """Errors against a cost at the longest length, with the Pareto front."""
     assert plot_rows.decision_table is not None
-    table = replace(plot_rows.decision_table, decisions=tuple(list_decisions(plot_rows, labels)))
-    ranked = sorted(classify_points(list_points(table, table.lengths[-1], against)), key=lambda p: p.point.cost.value)
-    costs, errors, statuses = {}, {}, {}
-    for p in ranked:
-        label, is_exact = p.point.label, p.point.error.value < ROUNDING_ERROR
-        costs[label] = make_estimate_cell(p.point.cost, units.ratio)
-        errors[label] = TableCell(EXACT_TEXT) if is_exact else make_estimate_cell(p.point.error)
-        statuses[label] = TableCell(p.status)
-    cost = tradeoffs.COST_AXES[against][0]
+    decisions = tuple(decision for decision in plot_rows.decisions if decision.label in labels)
+    table = replace(plot_rows.decision_table, decisions=decisions)
+    ranked = sorted(classify_points(list_points(table, against)), key=lambda p: p.point.cost.value)
+    columns = {
+        tradeoffs.COST_AXES[against][0]: {p.point.label: make_estimate_cell(p.point.cost, units.ratio) for p in ranked},
+        "error": {p.point.label: make_error_cell(p.point.error) for p in ranked},
+        "pareto": {p.point.label: TableCell(p.status) for p in ranked},
+    }
     length = "" if "seq_len" in plot_rows.config else f" at {units.short_length(table.lengths[-1])}"
+    unclear = (UNCLEAR_NOTE,) if any(p.status == "unclear" for p in ranked) else ()
     return PaperFigure(
         tradeoffs.make_pareto_panel(table, against, ranked, line_styles),
-        (TableColumn(cost.capitalize(), costs), TableColumn("Error", errors), TableColumn("Pareto", statuses)),
-        f"Relative error against {cost} over that of {table.baseline}{length}, with 95% intervals",
-        (*describe_errors(table.decisions), *([UNCLEAR_NOTE] if "unclear" in (p.status for p in ranked) else [])),
+        [TableColumn(head.capitalize(), cells) for head, cells in columns.items()],
+        f"Relative error against {next(iter(columns))} over that of {table.baseline}{length}, with 95% intervals",
+        (describe_errors(decisions), *unclear),
         ("Line: Pareto front; grey: significantly dominated; horizontal line: predicting the mean of v.",),
     )
 
@@ -77,16 +75,16 @@ def make_error_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: L
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
     # mechanisms that are exact up to rounding are listed in a lane or a note of the panel
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]
-    get = plot_rows.config.get
-    piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
+    config = plot_rows.config
+    piece = select.Slice(None, config.get("causal"), rows, config.get("inputs"), config.get("seq_len"))
     panel = approximation.make_dot_panel(piece, line_styles)
     assert panel is not None
     errors = rows.groupby("label")["relative_error"].apply(list)
     cells = {NULL_NAME: TableCell(units.number(rows["mean_value_error"].mean()))}
     cells |= {str(label): TableCell(EXACT_TEXT) for label in errors.index if label not in labels}
     for label in labels:
-        mean, (low, high) = sum(errors[label]) / len(errors[label]), compute_error_interval(errors[label])
-        cells[label] = make_estimate_cell(Estimate(mean, low, high) if units.is_present(low) else Estimate(mean))
+        ends = [end for end in compute_error_interval(errors[label]) if units.is_present(end)]
+        cells[label] = make_estimate_cell(Estimate(sum(errors[label]) / len(errors[label]), *ends))
     return PaperFigure(
         panel,
         (TableColumn("Relative error", cells),),

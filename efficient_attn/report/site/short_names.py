@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ... import units
 from ...results.sanitize import sanitize_line
+from .. import formatting
 from ..formatting import shorten_machine, shorten_text
 
 
@@ -23,9 +24,9 @@ def name_machines(machines: Iterable[object]) -> dict[str, str]:
 
 def split_label(label: str) -> tuple[str, str]:
     """Split a label into the mechanism and its options: ``sliding_window``, ``window=128``; of a union, both parts."""
-    parts = [part.strip().partition(":") for part in label.split("|")]
-    options = [options.replace(":", ", ") for _, _, options in parts]
-    return " | ".join(name for name, _, _ in parts), " | ".join(filter(None, options))
+    parts = formatting.split_label(label)
+    options = (", ".join(options) for _, options in parts)
+    return " | ".join(name for name, _ in parts), " | ".join(filter(None, options))
 
 
 class TextTable(dict[str, int]):
