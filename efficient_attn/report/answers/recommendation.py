@@ -26,10 +26,10 @@ from .better_neighbours import (
     is_significantly_better,
 )
 from .cost_curves import CostAtLength, CostCurve, split_by_config
-from .matching import find_nearest, matches
+
 from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality, QualityComparison, QualityVerdict
-from .requirements import Requirements
+from .requirements import Requirements, find_nearest, matches
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
