@@ -26,7 +26,6 @@ from .better_neighbours import (
     is_significantly_better,
 )
 from .cost_curves import CostAtLength, CostCurve, split_by_config
-
 from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality, QualityComparison, QualityVerdict
 from .requirements import Requirements, find_nearest, matches

@@ -54,7 +54,7 @@ def _config(**changes: Any) -> dict[str, Any]:
 
 def _curve(label: str, kv_heads: int | None, *lengths: int) -> CostCurve:
     points = [CostAtLength(n, None, Estimate(1.0), None, None, ()) for n in lengths]
-    return CostCurve(label, kv_heads, {"variant": label}, tuple(points))
+    return CostCurve(label, kv_heads, label, tuple(points))
 
 
 SHAPES = [
