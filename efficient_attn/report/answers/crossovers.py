@@ -7,13 +7,12 @@ interpolated linearly in logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ... import units
 from .. import formatting, select
-from ..gather import Frame
 
 CrossoverKind = Literal["always", "from", "undecided", "never"]
 
@@ -42,13 +41,6 @@ class Crossover:
     def sort_key(self) -> float:
         """The length from which it is faster; infinite if there is none."""
         return float(self.first_faster) if self.first_faster is not None else math.inf
-
-
-def split_curves(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame]]:
-    """Split timed rows by configuration; yield each with its baseline's name and its rows."""
-    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
-        for piece in setting.slices:
-            yield setting.key | {"mode": piece.mode, "causal": piece.causal}, setting.baseline, piece.rows
 
 
 def find_crossover(columns: select.ColumnArrays) -> Crossover | None:

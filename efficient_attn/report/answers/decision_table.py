@@ -11,7 +11,7 @@ from ... import units
 from ...results.stats import Estimate
 from .. import approximation_errors, select
 from ..gather import Frame
-from .crossovers import Crossover, find_crossover, split_curves
+from .crossovers import Crossover, find_crossover
 
 USUAL_LENGTHS = (1024, 8192)  # commonly used lengths; each is represented by the nearest measured one
 MAX_LENGTH_FACTOR = 2.0  # largest factor between a usual length and the one that represents it
@@ -48,12 +48,12 @@ class Decision:
         return max(self.speedups.items()) if self.speedups else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DecisionTable:
     """The decisions of one configuration. config: a setting's columns with ``mode`` and ``causal``.
 
     lengths: the measured lengths nearest to the usual ones, and the longest. decisions: sorted by speedup at the
-    longest of these lengths, fastest first.
+    longest of these lengths, fastest first; those not measured there follow, by their longest length.
     """
 
     config: Mapping[str, Any]
@@ -74,25 +74,32 @@ def make_decision_tables(rows: Frame) -> list[DecisionTable]:
 def split_tables(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame, DecisionTable | None]]:
     """Split timed rows by configuration; yield each with its baseline's name, its rows, and its table, if any."""
     states = _list_states(rows)
-    for config, baseline, curve_rows in split_curves(rows):
-        is_baseline = curve_rows["is_baseline"].to_numpy(dtype=bool)
-        baseline_memory, mechanism_rows = _list_peak_memory(curve_rows[is_baseline]), curve_rows[~is_baseline]
-        # one row per label, for the columns that its rows share
-        first_rows = mechanism_rows[_SHARED_COLUMNS].drop_duplicates("label").to_dict("records")
-        columns_by_label = select.split_variants(mechanism_rows)
-        decisions = [_make_decision(row, columns_by_label[row["label"]], baseline_memory, states) for row in first_rows]
-        decisions = [decision for decision in decisions if decision.speedups]
-        table = None
-        if decisions:
-            lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
-            table = DecisionTable(
-                config=config,
-                baseline=baseline,
-                lengths=lengths,
-                decisions=_sort_decisions(decisions, lengths[-1]),
-                run_ids=frozenset(map(str, curve_rows["run_id"].dropna().unique())),
-            )
-        yield config, baseline, curve_rows, table
+    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
+        for piece in setting.slices:
+            config = setting.key | {"mode": piece.mode, "causal": piece.causal}
+            yield config, setting.baseline, piece.rows, _make_table(config, setting.baseline, piece.rows, states)
+
+
+def _make_table(
+    config: Mapping[str, Any], baseline: str, rows: Frame, states: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> DecisionTable | None:
+    is_baseline = rows["is_baseline"].to_numpy(dtype=bool)
+    baseline_memory, mechanism_rows = _list_peak_memory(rows[is_baseline]), rows[~is_baseline]
+    # one row per label, for the columns that its rows share
+    first_rows = mechanism_rows[_SHARED_COLUMNS].drop_duplicates("label").to_dict("records")
+    columns_by_label = select.split_variants(mechanism_rows)
+    decisions = [_make_decision(row, columns_by_label[row["label"]], baseline_memory, states) for row in first_rows]
+    decisions = [decision for decision in decisions if decision.speedups]
+    if not decisions:
+        return None
+    lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
+
+    def sort_key(decision: Decision) -> tuple[float, float, str]:
+        length, speedup = decision.longest_speedup or (0, Estimate(0.0))
+        return -min(length, lengths[-1]), -speedup.value, decision.label
+
+    run_ids = frozenset(map(str, rows["run_id"].dropna().unique()))
+    return DecisionTable(config, baseline, lengths, tuple(sorted(decisions, key=sort_key)), run_ids)
 
 
 def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
@@ -101,16 +108,6 @@ def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
     nearest = [(target, min(lengths, key=lambda n: abs(math.log(n / target)))) for target in USUAL_LENGTHS]
     close = [n for target, n in nearest if 1 / MAX_LENGTH_FACTOR <= n / target <= MAX_LENGTH_FACTOR]
     return tuple(sorted({*close, lengths[-1]}))
-
-
-def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decision, ...]:
-    """Sort by speedup at the longest length; those not measured there follow, by their longest length."""
-
-    def sort_key(decision: Decision) -> tuple[float, float, str]:
-        length, speedup = decision.longest_speedup or (0, Estimate(0.0))
-        return -min(length, longest), -speedup.value, decision.label
-
-    return tuple(sorted(decisions, key=sort_key))
 
 
 def _make_decision(

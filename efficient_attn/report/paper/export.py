@@ -16,7 +16,7 @@ from ..drawing.print_figure import MAX_WIDTH, MIN_WIDTH, WIDE_FROM, grey_out, re
 from ..drawing.style import LineStyles
 from ..gather import Frame, gather, join_notes
 from ..sections.tradeoffs import CostName
-from . import ability_figure, cost_figures, error_figures, latex, selection
+from . import cost_figures, latex, quality_figures, selection
 from .selection import Filters, PlotRows
 from .table_columns import PaperFigure
 
@@ -92,10 +92,10 @@ def _choose_kind(request: FigureRequest) -> FigureKind:
         return FIGURE_KINDS[request.figure]
     return FigureKind(
         cost_figures.rank_by_speedup,
-        partial(error_figures.make_front_figure, request.against),
+        partial(quality_figures.make_front_figure, request.against),
         MAX_POINTS[request.width >= WIDE_FROM],
-        error_figures.list_front_rows,
-        partial(error_figures.count_inexact_points, request.against),
+        quality_figures.list_front_rows,
+        partial(quality_figures.count_inexact_points, request.against),
     )
 
 
@@ -104,12 +104,12 @@ FIGURE_KINDS: Mapping[str, FigureKind] = {
     "memory": FigureKind(cost_figures.rank_by_memory, cost_figures.make_memory_figure, cost_figures.MAX_LINES),
     "crossover": FigureKind(cost_figures.rank_crossovers, cost_figures.make_crossover_figure),
     "error": FigureKind(
-        error_figures.rank_by_error, error_figures.make_error_figure, list_rows=selection.list_compared_rows
+        quality_figures.rank_by_error, quality_figures.make_error_figure, list_rows=selection.list_compared_rows
     ),
     "ability": FigureKind(
-        ability_figure.rank_by_score,
-        ability_figure.make_ability_figure,
-        list_rows=ability_figure.list_tested_rows,
+        quality_figures.rank_by_score,
+        quality_figures.make_ability_figure,
+        list_rows=quality_figures.list_tested_rows,
         shared=("task", "part", "seq_len"),
     ),
 }

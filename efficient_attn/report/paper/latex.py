@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 import string
-import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,7 +66,7 @@ def escape(text: str) -> str:
 def _escape_letter(letter: str) -> str:
     if letter in SPECIAL:
         return SPECIAL[letter]
-    is_latin = letter <= LAST_LATIN and unicodedata.category(letter)[0] == "L" and letter not in UNSUPPORTED
+    is_latin = letter <= LAST_LATIN and letter.isalpha() and letter not in UNSUPPORTED
     return letter if " " <= letter <= "\x7e" or is_latin else rf"\texttt{{U+{ord(letter):04X}}}"
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ... import units
 from ...errors import UsageError, make_unknown_error
@@ -144,23 +144,16 @@ def list_compared_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
     ]
 
 
-class Choice(NamedTuple):
-    """The configurations to show, the others, and combinations of the filters' values without data."""
-
-    chosen: list[PlotRows]
-    others: list[PlotRows]
-    missing: list[str]
-
-
 def choose_plot_rows(
     candidates: Iterable[PlotRows],
     count: Callable[[PlotRows], int],
     figure: str,
     filters: Filters,
     shared: Collection[str] = (),
-) -> Choice:
-    """Choose a configuration for each combination of the filters' values, at most `MAX_PANELS`. shared: columns of
-    which a figure shows all values, as far as there is room.
+) -> tuple[list[PlotRows], list[PlotRows], list[str]]:
+    """Choose a configuration for each combination of the filters' values, at most `MAX_PANELS`; return these, the
+    others, and the combinations without data. shared: columns of which a figure shows all values, as far as there is
+    room.
 
     The first is the one with most mechanisms, preferably of forward calls; each further one agrees with it in most
     columns. Raises `UsageError` without data, and for too many combinations.
@@ -188,7 +181,7 @@ def choose_plot_rows(
         raise UsageError(
             f"plot: {len(chosen)} configurations; a figure shows at most {MAX_PANELS}: give fewer values of {options}"
         )
-    return Choice(chosen, [x for x in usable if x not in chosen], missing)
+    return chosen, [x for x in usable if x not in chosen], missing
 
 
 def _rank(plot_rows: PlotRows, count: int) -> tuple[int, int, float]:
