@@ -47,6 +47,14 @@ def shorten_text(text: str, most: int = 48) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
+def split_label(label: str) -> list[tuple[str, list[str]]]:
+    """The mechanisms of a label, several for a union, each with its options: ``[("sliding_window", ["window=128"])]``.
+    A label that is no spec is a name without options."""
+    parts = [part.strip().split(":") for part in label.split("|")]
+    is_spec = all("=" in option for _, *options in parts for option in options)
+    return [(name, options) for name, *options in parts] if is_spec else [(label, [])]
+
+
 def split_batches(items: Sequence[T], size: int) -> Iterator[tuple[str, Sequence[T]]]:
     """Split into batches of at most this size, each with its number: ``2 of 3``, empty for a single batch."""
     count = math.ceil(len(items) / size)

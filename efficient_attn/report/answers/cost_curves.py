@@ -14,6 +14,7 @@ from ...errors import make_deprecated_alias
 from ...results.differences import MAX_DISTURBED_SHARE
 from ...results.stats import Estimate
 from ...spec import format_label
+from ..comparable_quality import canonicalise_spec
 from ..gather import Frame
 from .pooled_times import Z_95, PooledTimes, Timing, estimate_log_error, pool_times
 
@@ -23,8 +24,8 @@ CONFIG_COLUMNS = ["machine", "device", "dtype", "batch", "heads", "head_dim", "t
 CONFIG_COLUMNS += ["cuda_graph", "mode", "causal"]
 BYTE_COLUMNS = ("peak_memory_bytes", "state_bytes")
 TIME_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
-ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline", "rounds"]
-ROW_COLUMNS += ["contaminated", "process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
+ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline"]
+ROW_COLUMNS += ["process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
 DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
 MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 # deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
@@ -76,11 +77,11 @@ class CostAtLength:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """One mechanism at one configuration, over measured lengths. row: one of its rows, for its spec."""
+    """One mechanism at one configuration, over measured lengths. spec: its canonical spec without the backend."""
 
     label: str
     kv_heads: int | None
-    row: Mapping[str, Any]
+    spec: str
     points: tuple[CostAtLength, ...]
 
     def estimate(self, length: int) -> CostAtLength | str:
@@ -103,7 +104,6 @@ def _interpolate_cost(below: Sequence[CostAtLength], above: Sequence[CostAtLengt
     latency = interpolate((low.length, low.latency), (high.length, high.latency), length, TIME_BEND)
     assert latency is not None
     counted = [(point.length, point.counted_memory or point.memory) for point in points]
-    gap = _compute_gap(low.length, high.length, length)
     return CostAtLength(
         length=length,
         speedup=interpolate((low.length, low.speedup), (high.length, high.speedup), length, SPEEDUP_BEND),
@@ -111,7 +111,9 @@ def _interpolate_cost(below: Sequence[CostAtLength], above: Sequence[CostAtLengt
         memory=interpolate_bytes([(point.length, point.memory) for point in points], length),
         state=interpolate_bytes([(point.length, point.state) for point in points], length),
         sources=(*low.sources, *high.sources),
-        half_width=math.hypot(max(low.half_width, high.half_width), TIME_BEND * gap),
+        half_width=math.hypot(
+            max(low.half_width, high.half_width), TIME_BEND * _compute_gap(low.length, high.length, length)
+        ),
         counted_memory=interpolate_bytes(counted, length) if any(point.counted_memory for point in points) else None,
         between=(low.length, high.length),
     )
@@ -137,17 +139,9 @@ def interpolate(lower: _LengthEstimate, upper: _LengthEstimate, length: int, ben
         return None
     share = math.log(length / a) / math.log(b / a)
     slack = bend * _compute_gap(a, b, length)
-
-    def interpolate_logs(first: float, last: float) -> float:
-        return (1 - share) * math.log(first) + share * math.log(last)
-
-    middle = interpolate_logs(low.value, high.value)
-    bottom, top = map(interpolate_logs, low.ends, high.ends)
-    return Estimate(
-        math.exp(middle),
-        math.exp(middle - math.hypot(middle - bottom, slack)),
-        math.exp(middle + math.hypot(top - middle, slack)),
-    )
+    pairs = zip((low.value, *low.ends), (high.value, *high.ends), strict=True)
+    middle, bottom, top = ((1 - share) * math.log(first) + share * math.log(last) for first, last in pairs)
+    return Estimate(middle, middle - math.hypot(middle - bottom, slack), middle + math.hypot(top - middle, slack)).exp()
 
 
 def interpolate_bytes(points: Sequence[_LengthEstimate], length: int) -> Estimate | None:
@@ -157,14 +151,10 @@ def interpolate_bytes(points: Sequence[_LengthEstimate], length: int) -> Estimat
     below, above = [p for p in measured if p[0] < length], [p for p in measured if p[0] > length]
     if not below or not above:
         return None
-
-    def interpolate_line(first: tuple[int, float], last: tuple[int, float]) -> float:
-        return first[1] + (last[1] - first[1]) * (length - first[0]) / (last[0] - first[0])
-
-    ends = (below[-1], above[0])
-    middle, least, most = interpolate_line(*ends), *sorted(value for _, value in ends)
-    outer = [interpolate_line(*pair) for pair in (below[-2:], above[:2]) if len(pair) == 2]
+    pairs = [(below[-1], above[0]), *(pair for pair in (below[-2:], above[:2]) if len(pair) == 2)]
+    middle, *outer = (y + (last_y - y) * (length - x) / (last_x - x) for (x, y), (last_x, last_y) in pairs)
     agree = bool(outer) and all(abs(other - middle) <= BYTES_TOLERANCE * middle for other in outer)
+    least, most = sorted((below[-1][1], above[0][1]))
     slack = 1.0 if agree else BYTES_SLACK
     return Estimate(middle, max(least, middle / slack), min(most, middle * slack))
 
@@ -175,17 +165,23 @@ _RowDict = dict[str, Any]
 _MechanismKey = tuple[str, int | None]  # a label, and the key-value heads
 
 
+def is_disturbed(rows: Frame) -> Any:
+    """Whether other programs ran in most of the rounds of each row."""
+    contaminated, rounds = (rows[name].astype("float64") for name in ("contaminated", "rounds"))
+    return contaminated.fillna(0) > MAX_DISTURBED_SHARE * rounds.fillna(1)
+
+
 def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]:
     """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. rows: with labels
     (`select.add_labels`)."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
-    records: list[_RowDict] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
+    timed = timed[~is_disturbed(timed)].astype({"seq_len": int})
+    records: list[_RowDict] = timed[[*CONFIG_COLUMNS, *ROW_COLUMNS]].to_dict("records")
     records = [{name: value if units.is_present(value) else None for name, value in row.items()} for row in records]
-    usable = [row for row in records if (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1)]
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
-        for values, config_rows in _group_rows(usable, itemgetter(*CONFIG_COLUMNS)).items()
+        for values, config_rows in _group_rows(records, itemgetter(*CONFIG_COLUMNS)).items()
     ]
 
 
@@ -200,38 +196,32 @@ def _group_rows(rows: Iterable[_RowDict], key: Callable[[_RowDict], Any]) -> dic
 def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict[str, Any], list[CostCurve]]:
     baseline_counts = Counter(make_mechanism_key(baseline) for baseline, _ in _split_groups(rows) if baseline)
     baseline = baseline_counts.most_common(1)[0][0] if baseline_counts else None
-    by_length = sorted(rows, key=_get_length)
-    pooled = {length: pool_times(list(_list_timings(x))) for length, x in _group_rows(by_length, _get_length).items()}
+    get_length = itemgetter("seq_len")
+    by_length = sorted(rows, key=get_length)
+    pooled = {length: pool_times(list(_list_timings(x))) for length, x in _group_rows(by_length, get_length).items()}
     curves = []
     for name, mechanism_rows in _group_rows(by_length, make_mechanism_key).items():
-        points = [
-            _make_point(length, length_rows, pooled[length], name, baseline)
-            for length, length_rows in _group_rows(mechanism_rows, _get_length).items()
-        ]
-        label, kv_heads = name
-        curves.append(CostCurve(label, kv_heads, mechanism_rows[-1], _use_resident(points, mechanism_rows)))
+        peaks = [(x["seq_len"], x["process_peak_bytes"]) for x in mechanism_rows if x["process_peak_bytes"] is not None]
+        points = (
+            _use_resident(_make_point(length, length_rows, pooled[length], name, baseline), peaks)
+            for length, length_rows in _group_rows(mechanism_rows, get_length).items()
+        )
+        curves.append(CostCurve(*name, canonicalise_spec(mechanism_rows[-1]["variant"]), tuple(points)))
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
 
 
-def _get_length(row: _RowDict) -> int:
-    return int(row["seq_len"])
-
-
-def _use_resident(points: Sequence[CostAtLength], rows: Sequence[_RowDict]) -> tuple[CostAtLength, ...]:
-    """The points with the resident peak as memory, where it is much larger than the counted peak.
+def _use_resident(point: CostAtLength, peaks: Sequence[tuple[int, float]]) -> CostAtLength:
+    """The point with the resident peak as memory, if it is much larger than the counted peak. peaks: by length.
 
     It is measured at one length. At shorter ones it is scaled by the length, an upper bound of what grows faster.
     """
-    peaks = [(_get_length(row), row["process_peak_bytes"]) for row in rows if row["process_peak_bytes"] is not None]
-    corrected = []
-    for point in points:
-        longer = min((length for length, _ in peaks if length >= point.length), default=None)
-        if longer is not None and point.memory is not None:
-            peak = max(peak for length, peak in peaks if length == longer) * point.length / longer
-            if peak > max(RESIDENT_FACTOR * point.memory.value, point.memory.value + RESIDENT_SLACK):
-                point = replace(point, memory=Estimate(peak), counted_memory=point.memory)
-        corrected.append(point)
-    return tuple(corrected)
+    longer = [(length, peak) for length, peak in peaks if length >= point.length]
+    if not longer or point.memory is None:
+        return point
+    length, peak = min(longer, key=lambda pair: (pair[0], -pair[1]))
+    peak *= point.length / length
+    is_larger = peak > max(RESIDENT_FACTOR * point.memory.value, point.memory.value + RESIDENT_SLACK)
+    return replace(point, memory=Estimate(peak), counted_memory=point.memory) if is_larger else point
 
 
 def make_mechanism_key(row: Mapping[str, Any]) -> _MechanismKey:
@@ -249,13 +239,12 @@ def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
     for baseline, group_rows in _split_groups(rows):
         group = group_rows[0]["run_id"], group_rows[0]["part"]
         for row in group_rows:
-            ratio = None if baseline is None or row is baseline else row["speedup"]
-            if ratio is not None and ratio > 0 and baseline is not None:
-                log_ms, ends = math.log(baseline["latency_ms"] / ratio), (row["speedup_low"], row["speedup_high"])
-            else:
-                log_ms, ends = math.log(row["latency_ms"]), (row["latency_ms_low"], row["latency_ms_high"])
-            error = 0.0 if row is baseline and len(group_rows) > 1 else estimate_log_error(*ends)
-            yield Timing(make_mechanism_key(row), group, log_ms, DEFAULT_ERROR if error is None else error)
+            name, ms = "latency_ms", row["latency_ms"]
+            if baseline is not None and row is not baseline and (row["speedup"] or 0) > 0:
+                name, ms = "speedup", baseline["latency_ms"] / row["speedup"]
+            error = estimate_log_error(row[f"{name}_low"], row[f"{name}_high"])
+            error = 0.0 if row is baseline and len(group_rows) > 1 else DEFAULT_ERROR if error is None else error
+            yield Timing(make_mechanism_key(row), group, math.log(ms), error)
 
 
 def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, list[_RowDict]]]:
@@ -270,10 +259,9 @@ def _make_point(
 ) -> CostAtLength:
     speedup = Estimate(1.0, 1.0, 1.0) if name == baseline else pooled.speedup(baseline, name)
     time = pooled.time(name)
-    ends = [*(float(row["latency_ms"]) for row in rows), *(end for end in (time.low, time.high) if end is not None)]
+    ends = [*(float(row["latency_ms"]) for row in rows), *time.ends]
     latency = Estimate(time.value, min(ends), max(ends))  # widened to contain the time of each row
     sources = tuple(RowReference(str(row["run_id"]), str(row["case_key"]), length) for row in rows)
     sizes = [[row[column] for row in rows if row[column] is not None] for column in BYTE_COLUMNS]
     memory, state = (Estimate(max(values)) if values else None for values in sizes)
-    half_width = Z_95 * pooled.standard_error(name)
-    return CostAtLength(length, speedup, latency, memory, state, sources, half_width)
+    return CostAtLength(length, speedup, latency, memory, state, sources, Z_95 * pooled.standard_error(name))

@@ -7,18 +7,17 @@ interpolated linearly in logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ... import units
 from .. import formatting, select
-from ..gather import Frame
 
-CrossoverKind = Literal["always", "from", "never", "undecided"]
+CrossoverKind = Literal["always", "from", "undecided", "never"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Crossover:
     """The crossover of one curve of speedups.
 
@@ -44,41 +43,25 @@ class Crossover:
         return float(self.first_faster) if self.first_faster is not None else math.inf
 
 
-def split_curves(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame]]:
-    """Split timed rows by configuration; yield each with its baseline's name and its rows."""
-    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
-        for piece in setting.slices:
-            yield setting.key | {"mode": piece.mode, "causal": piece.causal}, setting.baseline, piece.rows
-
-
 def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
     """Return the crossover of one variant's columns; None without a speedup with an interval."""
     series = select.sort_series(columns, "speedup", "speedup_low", "speedup_high")
-    curve: list[tuple[Any, ...]] = [
-        (int(length), *estimate) for length, *estimate in zip(*series, strict=True) if all(x > 0 for x in estimate)
-    ]
+    curve = [point for point in zip(*series, strict=True) if all(x > 0 for x in point[1:])]
     if not curve:
         return None
     lengths, speedups, lows, highs = zip(*curve, strict=True)
+    lengths = tuple(map(int, lengths))
     faster = tuple(length for length, low in zip(lengths, lows, strict=True) if low > 1)
-    not_faster = [length for length, low in zip(lengths, lows, strict=True) if low <= 1]
-    first_faster = next((length for length in lengths if not not_faster or length > not_faster[-1]), None)
     slower = [length for length, high in zip(lengths, highs, strict=True) if high < 1]
+    last_unproven = max((length for length, low in zip(lengths, lows, strict=True) if low <= 1), default=0)
+    first_faster = next((length for length in lengths if length > last_unproven), None)
     kind: CrossoverKind = "never" if not faster and highs[-1] < 1 else "undecided"
     if first_faster is not None:
-        kind = "from" if not_faster else "always"
+        kind = "from" if last_unproven else "always"
     # the upper end of the speedup's interval crosses 1 first
     low, estimate, high = (find_last_rise(lengths, values) for values in (highs, speedups, lows))
-    return Crossover(
-        kind=kind,
-        last_slower=max(slower, default=None) if first_faster is not None else None,
-        first_faster=first_faster,
-        low=low,
-        estimate=estimate,
-        high=high,
-        faster_lengths=faster,
-        longest=lengths[-1],
-    )
+    last_slower = max(slower, default=None) if first_faster is not None else None
+    return Crossover(kind, last_slower, first_faster, low, estimate, high, faster, lengths[-1])
 
 
 def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from ... import units
 from ...results.stats import Estimate
 from .. import approximation_errors, select
 from ..gather import Frame
-from .crossovers import Crossover, find_crossover, split_curves
+from .crossovers import Crossover, find_crossover
 
 USUAL_LENGTHS = (1024, 8192)  # commonly used lengths; each is represented by the nearest measured one
 MAX_LENGTH_FACTOR = 2.0  # largest factor between a usual length and the one that represents it
@@ -22,8 +21,8 @@ MAX_LENGTH_FACTOR = 2.0  # largest factor between a usual length and the one tha
 class Decision:
     """One mechanism at one configuration.
 
-    speedups: by length. crossover: None if no speedup has an interval. error: relative, None if unknown, 0 for exact
-    attention; error_text: its description; error_on: the conditions of its measurement; error_interval: over layers;
+    speedups: by length. crossover: None if no speedup has an interval. error: relative, with its interval over layers;
+    None if unknown, 0 for exact attention; error_text: its description; error_on: the conditions of its measurement;
     null_error: the error of predicting the mean of v. memory_ratio: peak memory over the baseline's at
     ``memory_length``, the longest length at which both were measured. state_bytes: size of the decoding state after
     ``state_length`` positions, None if measured at other shapes only; state_share: the same over the baseline's.
@@ -31,13 +30,11 @@ class Decision:
 
     label: str
     variant: str
-    family: str | None
     crossover: Crossover | None
     speedups: Mapping[int, Estimate]
     error_text: str
-    error: float | None
+    error: Estimate | None
     error_on: str | None = None
-    error_interval: tuple[float, float] | None = None
     null_error: float | None = None
     memory_ratio: float | None = None
     memory_length: int | None = None
@@ -51,12 +48,12 @@ class Decision:
         return max(self.speedups.items()) if self.speedups else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DecisionTable:
     """The decisions of one configuration. config: a setting's columns with ``mode`` and ``causal``.
 
     lengths: the measured lengths nearest to the usual ones, and the longest. decisions: sorted by speedup at the
-    longest of these lengths, fastest first.
+    longest of these lengths, fastest first; those not measured there follow, by their longest length.
     """
 
     config: Mapping[str, Any]
@@ -71,80 +68,72 @@ def make_decision_tables(rows: Frame) -> list[DecisionTable]:
 
     rows: with labels and errors (`select.add_labels`, `approximation_errors.add_errors`).
     """
+    return [table for *_, table in split_tables(rows) if table]
+
+
+def split_tables(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame, DecisionTable | None]]:
+    """Split timed rows by configuration; yield each with its baseline's name, its rows, and its table, if any."""
     states = _list_states(rows)
-    tables = []
-    for config, baseline, curve_rows in split_curves(rows):
-        is_baseline = curve_rows["is_baseline"].to_numpy(dtype=bool)
-        baseline_memory = _list_peak_memory(
-            {name: curve_rows[name].to_numpy()[is_baseline] for name in ("seq_len", "peak_memory_bytes")}
-        )
-        mechanism_rows = curve_rows[~is_baseline]
-        # one row per label, for the columns that its rows share
-        first_rows = {row["label"]: row for row in mechanism_rows[_SHARED_COLUMNS].iloc[::-1].to_dict("records")}
-        decisions = [
-            _make_decision(first_rows[label], columns, baseline_memory, states)
-            for label, columns in select.split_variants(mechanism_rows).items()
-        ]
-        decisions = [decision for decision in decisions if decision.speedups]
-        if decisions:
-            lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
-            table = DecisionTable(
-                config=config,
-                baseline=baseline,
-                lengths=lengths,
-                decisions=_sort_decisions(decisions, lengths[-1]),
-                run_ids=frozenset(map(str, curve_rows["run_id"].dropna().unique())),
-            )
-            tables.append(table)
-    return tables
+    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
+        for piece in setting.slices:
+            config = setting.key | {"mode": piece.mode, "causal": piece.causal}
+            yield config, setting.baseline, piece.rows, _make_table(config, setting.baseline, piece.rows, states)
+
+
+def _make_table(
+    config: Mapping[str, Any], baseline: str, rows: Frame, states: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> DecisionTable | None:
+    is_baseline = rows["is_baseline"].to_numpy(dtype=bool)
+    baseline_memory, mechanism_rows = _list_peak_memory(rows[is_baseline]), rows[~is_baseline]
+    # one row per label, for the columns that its rows share
+    first_rows = mechanism_rows[_SHARED_COLUMNS].drop_duplicates("label").to_dict("records")
+    columns_by_label = select.split_variants(mechanism_rows)
+    decisions = [_make_decision(row, columns_by_label[row["label"]], baseline_memory, states) for row in first_rows]
+    decisions = [decision for decision in decisions if decision.speedups]
+    if not decisions:
+        return None
+    lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
+
+    def sort_key(decision: Decision) -> tuple[float, float, str]:
+        length, speedup = decision.longest_speedup or (0, Estimate(0.0))
+        return -min(length, lengths[-1]), -speedup.value, decision.label
+
+    run_ids = frozenset(map(str, rows["run_id"].dropna().unique()))
+    return DecisionTable(config, baseline, lengths, tuple(sorted(decisions, key=sort_key)), run_ids)
 
 
 def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
     """Return the lengths that represent the usual ones, and the longest, in ascending order."""
     lengths = sorted(measured)
-    nearest = [min(lengths, key=lambda n: abs(math.log(n / target))) for target in USUAL_LENGTHS]
-    close_lengths = [
-        n
-        for n, target in zip(nearest, USUAL_LENGTHS, strict=True)
-        if 1 / MAX_LENGTH_FACTOR <= n / target <= MAX_LENGTH_FACTOR
-    ]
-    return tuple(sorted({*close_lengths, lengths[-1]}))
-
-
-def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decision, ...]:
-    """Sort by speedup at the longest length; those not measured there follow, by their longest length."""
-
-    def sort_key(decision: Decision) -> tuple[float, float, str]:
-        length, speedup = decision.longest_speedup or (0, Estimate(0.0))
-        return -min(length, longest), -speedup.value, decision.label
-
-    return tuple(sorted(decisions, key=sort_key))
+    nearest = [(target, min(lengths, key=lambda n: abs(math.log(n / target)))) for target in USUAL_LENGTHS]
+    close = [n for target, n in nearest if 1 / MAX_LENGTH_FACTOR <= n / target <= MAX_LENGTH_FACTOR]
+    return tuple(sorted({*close, lengths[-1]}))
 
 
 def _make_decision(
     row: Mapping[str, Any],
     columns: select.ColumnArrays,
     baseline_memory: Mapping[int, float],
-    states: Mapping[str, Sequence[_StateSize]],
+    states: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> Decision:
-    memory_ratios = {
-        n: used / baseline_memory[n] for n, used in _list_peak_memory(columns).items() if baseline_memory.get(n)
-    }
+    memory = _list_peak_memory(columns)
+    memory_ratios = {n: used / baseline_memory[n] for n, used in memory.items() if baseline_memory.get(n)}
     longest = max(memory_ratios, default=None)
     state_bytes, state_share, state_length = _find_state(row, states)
-    unknown_error = 0.0 if approximation_errors.is_exact(row) else None
+    cells = {name: row[name] if units.is_present(row[name]) else None for name in approximation_errors.ERROR_COLUMNS}
+    error = Estimate(0.0) if approximation_errors.is_exact(row) else None
+    if cells["error"] is not None:
+        error = Estimate(float(cells["error"]), cells["error_low"], cells["error_high"])
     return Decision(
         label=str(row["label"]),
         variant=str(row["variant"]),
-        family=row["family"],
         crossover=find_crossover(columns),
         speedups=_read_speedups(columns),
         error_text=approximation_errors.describe_error(row),
-        error=float(row["error"]) if units.is_present(row["error"]) else unknown_error,
-        error_on=approximation_errors.describe_conditions(row) if units.is_present(row["error_on"]) else None,
-        error_interval=(row["error_low"], row["error_high"]) if units.is_present(row["error_low"]) else None,
-        null_error=row["error_of_mean"] if units.is_present(row["error_of_mean"]) else None,
-        memory_ratio=memory_ratios.get(longest) if longest is not None else None,
+        error=error,
+        error_on=approximation_errors.describe_conditions(row) if cells["error_on"] is not None else None,
+        null_error=cells["error_of_mean"],
+        memory_ratio=None if longest is None else memory_ratios[longest],
         memory_length=longest,
         state_bytes=state_bytes,
         state_share=state_share,
@@ -169,51 +158,37 @@ def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
 
 # -- decoding states -----------------------------------------------------------------------------------------------
 
-_STATE_COLUMNS = ("dtype", "batch", "heads", "head_dim", "kv_heads")  # determine the bytes of a state
-_SHARED_COLUMNS = ["label", "variant", "family", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
+_STATE_COLUMNS = ["dtype", "batch", "heads", "head_dim", "kv_heads"]  # determine the bytes of a state
+_SHARED_COLUMNS = ["label", "variant", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
 
 
-@dataclass(frozen=True)
-class _StateSize:
-    """Size of a variant's state after a context, in bytes and over the baseline's."""
-
-    shape: tuple[Any, ...]
-    context: int
-    bytes: int
-    share: float | None
+def _list_states(rows: Frame) -> dict[str, list[dict[str, Any]]]:
+    """The rows with a decoding state by label, with its size over the baseline's as ``share``."""
+    rows = rows[(rows["status"] == "ok") & (rows["mode"] == "decode") & (rows["state_bytes"] > 0)]
+    rows = rows.loc[
+        rows["seq_len"].notna(), ["label", "is_baseline", "machine", "seq_len", "state_bytes", *_STATE_COLUMNS]
+    ]
+    # without key-value heads, whose number may differ in the baseline
+    key_columns = ["machine", "seq_len", *_STATE_COLUMNS[:-1]]
+    baselines = rows.loc[rows["is_baseline"].astype(bool), [*key_columns, "state_bytes"]]
+    baselines = baselines.drop_duplicates(key_columns, keep="last")
+    rows = rows.merge(baselines, how="left", on=key_columns, suffixes=("", "_of_baseline"))
+    rows = rows.assign(share=rows["state_bytes"] / rows["state_bytes_of_baseline"])
+    return {label: part.to_dict("records") for label, part in rows.groupby("label")}
 
 
 def _find_state(
-    row: Mapping[str, Any], states: Mapping[str, Sequence[_StateSize]]
+    row: Mapping[str, Any], states: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[int | None, float | None, int | None]:
     """Bytes, share and length of the state after the longest context, preferably at the row's own shape; at other
     shapes without the bytes."""
-    shape = _read_shape(row)
-    best = max(states.get(row["label"], ()), key=lambda state: (state.shape == shape, state.context), default=None)
-    if best is None or (best.share is None and best.shape != shape):
+
+    def has_shape(state: Mapping[str, Any]) -> bool:
+        pairs = ((state[name], row[name]) for name in _STATE_COLUMNS)
+        return all(a == b or not (units.is_present(a) or units.is_present(b)) for a, b in pairs)
+
+    state = max(states.get(row["label"], ()), key=lambda x: (has_shape(x), x["seq_len"]), default=None)
+    if state is None or not (has_shape(state) or units.is_present(state["share"])):
         return None, None, None
-    return best.bytes if best.shape == shape else None, best.share, best.context
-
-
-def _read_shape(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] if units.is_present(row[name]) else None for name in _STATE_COLUMNS)
-
-
-def _list_states(rows: Frame) -> Mapping[str, Sequence[_StateSize]]:
-    """All measured states, by label."""
-    decode_rows = rows[(rows["status"] == "ok") & (rows["mode"] == "decode") & (rows["state_bytes"] > 0)]
-    decode_rows = decode_rows[decode_rows["seq_len"].notna()]
-    columns = ["label", "is_baseline", "seq_len", "state_bytes", "machine", *_STATE_COLUMNS]
-    records: list[dict[str, Any]] = decode_rows[columns].to_dict("records")
-    # without key-value heads, whose number may differ in the baseline
-    baseline_bytes = {
-        (row["machine"], *_read_shape(row)[:-1], row["seq_len"]): row["state_bytes"]
-        for row in records
-        if row["is_baseline"]
-    }
-    states: dict[str, list[_StateSize]] = defaultdict(list)
-    for row in records:
-        shape, size = _read_shape(row), row["state_bytes"]
-        base = baseline_bytes.get((row["machine"], *shape[:-1], row["seq_len"]))
-        states[row["label"]].append(_StateSize(shape, int(row["seq_len"]), int(size), size / base if base else None))
-    return states
+    share = state["share"] if units.is_present(state["share"]) else None
+    return int(state["state_bytes"]) if has_shape(state) else None, share, int(state["seq_len"])

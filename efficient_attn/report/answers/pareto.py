@@ -36,31 +36,21 @@ class RankedPoint:
 
 def classify_points(points: Sequence[ParetoPoint]) -> list[RankedPoint]:
     """Return the status of each point, in the same order."""
-    return [_classify(point, points) for point in points]
-
-
-def _classify(point: ParetoPoint, points: Sequence[ParetoPoint]) -> RankedPoint:
-    dominating = tuple(other.label for other in points if dominates(other, point))
-    if dominating:
-        return RankedPoint(point, "dominated", dominating)
-    possibly_dominating = tuple(other.label for other in points if _seems_better(other, point))
-    return RankedPoint(point, "unclear" if possibly_dominating else "front", possibly_dominating)
+    ranked = []
+    for point in points:
+        dominating = tuple(other.label for other in points if dominates(other, point))
+        better = dominating or tuple(other.label for other in points if _seems_better(other, point))
+        status: ParetoStatus = "dominated" if dominating else "unclear" if better else "front"
+        ranked.append(RankedPoint(point, status, better))
+    return ranked
 
 
 def dominates(point: ParetoPoint, other: ParetoPoint) -> bool:
     """Whether a point is significantly better in one dimension, and better or exactly equal in the other."""
-    ranks = (_compare(point.cost, other.cost), _compare(point.error, other.error))
-    return all(rank in (-1, 0) for rank in ranks) and -1 in ranks
-
-
-def _compare(value: Estimate, other: Estimate) -> int | None:
-    """-1 if significantly less, 1 if significantly greater, 0 if both are exact and equal, None if undecided."""
-    (low, high), (other_low, other_high) = value.ends, other.ends
-    if high < other_low:
-        return -1
-    if low > other_high:
-        return 1
-    return 0 if low == high == other_low == other_high else None
+    ends = [(a.ends, b.ends) for a, b in ((point.cost, other.cost), (point.error, other.error))]
+    better = [high < other_low for (_, high), (other_low, _) in ends]
+    equal = [len({*a, *b}) == 1 for a, b in ends]
+    return any(better) and all(any(pair) for pair in zip(better, equal, strict=True))
 
 
 def _seems_better(point: ParetoPoint, other: ParetoPoint) -> bool:
@@ -68,17 +58,13 @@ def _seems_better(point: ParetoPoint, other: ParetoPoint) -> bool:
     return max(ranks) <= 0 and min(ranks) < 0
 
 
-def list_points(table: DecisionTable, length: int, cost: Literal["time", "memory", "state"]) -> list[ParetoPoint]:
+def list_points(table: DecisionTable, cost: Literal["time", "memory", "state"]) -> list[ParetoPoint]:
     """Return the points of mechanisms with a known error; the cost is relative to the baseline, which is at (1, 0).
 
-    Time is that at this length, with its interval; memory and state are those of the decisions, without intervals.
+    Time is that at the table's longest length, with its interval; memory and state are without intervals.
     """
-    costs = [(decision, _find_cost(decision, length, cost)) for decision in table.decisions]
-    points = [
-        ParetoPoint(d.label, estimate, Estimate(d.error, *(d.error_interval or (None, None))))
-        for d, estimate in costs
-        if estimate is not None and d.error is not None
-    ]
+    costs = [(decision, _find_cost(decision, table.lengths[-1], cost)) for decision in table.decisions]
+    points = [ParetoPoint(d.label, estimate, d.error) for d, estimate in costs if estimate and d.error]
     return [ParetoPoint(table.baseline, Estimate(1.0), Estimate(0.0)), *points] if points else []
 
 
@@ -87,7 +73,4 @@ def _find_cost(decision: Decision, length: int, cost: str) -> Estimate | None:
         share = decision.memory_ratio if cost == "memory" else decision.state_share
         return None if share is None else Estimate(share)
     speedup = decision.speedups.get(length)
-    if speedup is None:
-        return None
-    ends = (None if end is None else 1 / end for end in (speedup.high, speedup.low))
-    return Estimate(1 / speedup.value, *ends)
+    return speedup and Estimate(1 / speedup.value, *(end and 1 / end for end in (speedup.high, speedup.low)))

@@ -44,13 +44,9 @@ class PooledTimes:
 
     def standard_error(self, name: Hashable) -> float:
         """Standard error of a log time relative to those of the largest group, whose drift they share."""
-        index = self.names.index(name)
-        shared_covariances = [
-            self.covariance[index, i]
-            for i, other in enumerate(self.names)
-            if other in self.reference_names and i != index
-        ]
-        return math.sqrt(max(0.0, self.covariance[index, index] - max(shared_covariances, default=0.0)))
+        variances = dict(zip(self.names, self.covariance[self.names.index(name)], strict=True))
+        shared = max((x for other, x in variances.items() if other in self.reference_names - {name}), default=0.0)
+        return math.sqrt(max(0.0, variances[name] - shared))
 
     def time(self, name: Hashable) -> Estimate:
         """A mechanism's time in milliseconds."""
@@ -68,7 +64,7 @@ class PooledTimes:
 
 def _make_estimate(mean: float, variance: float) -> Estimate:
     half = Z_95 * math.sqrt(max(0.0, variance))
-    return Estimate(*(math.exp(mean + side * half) for side in (0, -1, 1)))
+    return Estimate(mean, mean - half, mean + half).exp()
 
 
 def estimate_log_error(low: float | None, high: float | None) -> float | None:

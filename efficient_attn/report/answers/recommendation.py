@@ -15,21 +15,14 @@ from typing import Any
 
 from ... import units
 from ...errors import UsageError, make_deprecated_alias, make_unknown_error
-from ...results.differences import MAX_DISTURBED_SHARE
 from .. import select
 from ..comparable_quality import QualityFigure
 from ..gather import Frame
-from .better_neighbours import (
-    BetterNeighbour,
-    Competitor,
-    find_better_neighbours,
-    is_significantly_better,
-)
-from .cost_curves import CostAtLength, CostCurve, split_by_config
-from .matching import find_nearest, matches
+from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbours, is_significantly_better
+from .cost_curves import CostAtLength, CostCurve, is_disturbed, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
-from .quality import Quality, QualityComparison, QualityVerdict
-from .requirements import Requirements
+from .quality import Quality
+from .requirements import Requirements, find_nearest, matches
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
@@ -106,9 +99,8 @@ class RecommendationData:
         for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["task"] == "speed"]
-        curves_by_config = split_by_config(select.add_labels(timed))
-        disturbed = int((timed["contaminated"].fillna(0) > MAX_DISTURBED_SHARE * timed["rounds"].fillna(1)).sum())
-        return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality(rows), disturbed)
+        curves_by_config = tuple((config, tuple(x)) for config, x in split_by_config(select.add_labels(timed)))
+        return cls(curves_by_config, Quality(rows), int(is_disturbed(timed).sum()))
 
 
 def recommend(
@@ -158,12 +150,22 @@ def _make_recommendation(
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     for curve, cost in estimates:
-        verdict = comparison.evaluate(curve)
-        reason = verdict.failure or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
+        figures, failure, unverified = comparison.evaluate(curve)
+        reason = failure or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
         if reason or isinstance(cost, str):
             left_out[curve.label] = reason
         else:
-            candidates.append(_make_candidate(curve, cost, comparison, verdict))
+            candidate = Candidate(
+                curve.label,
+                cost,
+                comparison.describe_error(curve),
+                comparison.find(curve, "error"),
+                comparison.find(curve, "perplexity"),
+                () if unverified else tuple(figures),
+                unverified,
+                compared=comparison.list_compared(curve),
+            )
+            candidates.append(candidate)
     ranked = [candidate for candidate in candidates if not candidate.reasons]
     if not requirements.has_quality_bounds:
         ranked, reasons = _keep_pareto_set(ranked)
@@ -183,31 +185,16 @@ def _make_recommendation(
     )
 
 
-def _make_candidate(
-    curve: CostCurve, cost: CostAtLength, comparison: QualityComparison, verdict: QualityVerdict
-) -> Candidate:
-    return Candidate(
-        curve.label,
-        cost,
-        comparison.describe_error(curve),
-        *(comparison.find(curve, metric) for metric in ("error", "perplexity")),
-        quality=() if verdict.unverified else verdict.figures,
-        compared=comparison.list_compared(curve),
-        reasons=verdict.unverified,
-    )
-
-
 def _keep_pareto_set(candidates: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates that no other one dominates, and the reasons of the others by label."""
-    dominators = [find_dominator(candidate, candidates) for candidate in candidates]
-    pairs = list(zip(candidates, dominators, strict=True))
+    pairs = [(candidate, _find_dominator(candidate, candidates)) for candidate in candidates]
     front = [candidate for candidate, dominator in pairs if dominator is None]
     labels = {candidate.label for candidate in front}  # those of other key-value heads may be the same
     reasons = {x.label: f"not better than {y.label}, which is faster" for x, y in pairs if y and x.label not in labels}
     return front, reasons
 
 
-def find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candidate | None:
+def _find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candidate | None:
     """The candidate because of which another one is not in the Pareto set of time and quality (the first figure; lower
     is better), if there is one: significantly better in one of them, and not worse in the other."""
     time, figure = candidate.cost.latency.value, candidate.quality[0]
@@ -221,9 +208,9 @@ def find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candida
 
 
 def _make_competitor(candidate: Candidate, requirements: Requirements) -> Competitor:
-    costs = {"time": candidate.cost.latency.value}
+    costs, state = {"time": candidate.cost.latency.value}, candidate.cost.state
     if requirements.mode == "decode":
-        costs["state"] = candidate.cost.state.value if candidate.cost.state else math.nan
+        costs["state"] = state.value if state else math.nan
     return Competitor(candidate.label, costs, candidate.compared)
 
 
@@ -239,15 +226,12 @@ def _has_required_heads(curve: CostCurve, config: Mapping[str, Any], requirement
 def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> str:
     """Describe the first bound on memory or time that part of the interval exceeds; "" if there is none."""
     quantity, size = ("state", cost.state) if requirements.mode == "decode" else ("memory", cost.memory)
-    for name, bound, estimate, format_value in (
-        (quantity, requirements.memory, size, units.size),
-        ("time", requirements.latency_ms, cost.latency, units.duration),
-    ):
-        if bound is None:
-            continue
-        if estimate is None:
+    bounds = ((quantity, requirements.memory, size, units.size),)
+    bounds += (("time", requirements.latency_ms, cost.latency, units.duration),)
+    for name, bound, estimate, format_value in bounds:
+        if bound is not None and estimate is None:
             return f"{name} not measured"
-        if estimate.ends[1] > bound:
+        if bound is not None and estimate is not None and estimate.ends[1] > bound:
             text = f"{name} {format_value(estimate.value)}"
             if estimate.high is not None:
                 text += f" ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"

@@ -1,19 +1,33 @@
-"""The requirements of a recommendation: a configuration, and bounds on cost and quality."""
+"""The requirements of a recommendation, and the measured configurations that satisfy them or come nearest to them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from ... import units
 from ...errors import UsageError
 from .. import formatting
+from .cost_curves import CostCurve
 
 Mode = Literal["forward", "forward_backward", "prefill", "decode"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # optional: by default those with most timings
+OTHER = 1.0  # distance of another dtype, or to an unknown size: that of half the length or heads
+DESCRIPTIONS = {
+    "heads": "{} heads",
+    "kv_heads": "{} key-value heads",
+    "batch": "{} rows",
+    "threads": "{} threads",
+    "head_dim": "heads of {}",
+    "dtype": "{}",
+    "max_error": "error at most {:g}",
+    "max_ppl_ratio": "perplexity at most {:g} times",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +90,64 @@ class Requirements:
 
     def describe(self) -> str:
         """``decode at 16,384, causal, on cpu, error at most 0.1``."""
-        parts = [f"{self.mode} at {self.seq_len:,}"]
-        parts += list(filter(None, [formatting.format_direction(self.resolved_causal)]))
-        parts += [f"on {self.device}"]
-        shape = {"heads": "heads", "kv_heads": "key-value heads", "batch": "rows", "threads": "threads"}
-        parts += [f"{getattr(self, name)} {text}" for name, text in shape.items() if getattr(self, name)]
-        parts += [f"heads of {self.head_dim}"] if self.head_dim else []
-        parts += [self.dtype] if self.dtype else []
-        parts += [f"error at most {self.max_error:g}"] if self.max_error is not None else []
-        parts += [f"perplexity at most {self.max_ppl_ratio:g} times"] if self.max_ppl_ratio is not None else []
+        parts = [f"{self.mode} at {self.seq_len:,}", formatting.format_direction(self.resolved_causal)]
+        parts.append(f"on {self.device}")
+        given = {name: getattr(self, name) for name in DESCRIPTIONS}
+        parts += [DESCRIPTIONS[name].format(value) for name, value in given.items() if value is not None]
         parts += [f"{task} at least {units.percent(least)}" for task, least in self.min_accuracy.items()]
         parts += [f"memory at most {units.size(self.memory)}"] if self.memory is not None else []
         parts += [f"at most {units.duration(self.latency_ms)} per call"] if self.latency_ms is not None else []
-        return ", ".join(parts)
+        return ", ".join(filter(None, parts))
 
     def as_data(self) -> dict[str, Any]:
         """The requirements that were given, as data."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {})}
+
+
+# -- configurations that have these properties ---------------------------------------------------------------------
+
+
+def matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
+    """Whether a configuration has all properties that the requirements fix."""
+    if config["compiled"] or config["cuda_graph"] or config["cache"] not in (None, "warm"):
+        return False  # there are no options for these, so they must not be mixed with the others
+    fixed = {name: getattr(requirements, name) for name in ("mode", "device", *SHAPE)}
+    fixed["causal"] = requirements.resolved_causal
+    return all(value in (None, config[name]) for name, value in fixed.items())
+
+
+def find_nearest(
+    curves_by_config: Iterable[tuple[Mapping[str, Any], Sequence[CostCurve]]], requirements: Requirements
+) -> Requirements | None:
+    """The requirements with the nearest measured shape, key-value heads and length instead of their own; mode,
+    direction, device and machine stay. None if nothing was measured with these."""
+    any_shape = replace(requirements, **dict.fromkeys(SHAPE), kv_heads=None)
+    candidates = [
+        candidate
+        for config, curves in curves_by_config
+        if matches(config, any_shape) and (requirements.machine or "") in str(config["machine"])
+        for candidate in _list_candidates(config, curves, requirements)
+    ]
+    return min(candidates, key=lambda candidate: candidate[0], default=(0, None))[1]
+
+
+def _list_candidates(
+    config: Mapping[str, Any], curves: Sequence[CostCurve], requirements: Requirements
+) -> Iterator[tuple[tuple[float, int, str], Requirements]]:
+    """Yield the requirements at each measured length, after a key: their distance, then the most mechanisms."""
+    shape = {x: config[x] for x in SHAPE if getattr(requirements, x) is not None}
+    kv_heads, wanted = None, requirements.kv_heads
+    if wanted and config["heads"] and (measured := {curve.kv_heads for curve in curves if curve.kv_heads}):
+        share = wanted * (config["heads"] / requirements.heads if requirements.heads else 1)
+        kv_heads = min(measured, key=lambda heads: (abs(math.log(heads / share)), heads))
+    lengths = Counter(point.length for x in curves if kv_heads in (None, x.kv_heads) for point in x.points)
+    for length, count in lengths.items():
+        measured_at = replace(requirements, **shape, kv_heads=kv_heads, seq_len=length)
+        pairs = ((getattr(requirements, name), getattr(measured_at, name)) for name in (*shape, "seq_len"))
+        yield (round(sum(_compute_distance(*pair) for pair in pairs), 6), -count, str(config)), measured_at
+
+
+def _compute_distance(value: Any, other: Any) -> float:
+    """In factors of two; a constant between dtypes, and to a size that is unknown."""
+    is_size = isinstance(value, int) and isinstance(other, int)
+    return abs(math.log2(value / other)) if is_size else OTHER * (value != other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from .. import formatting
 from .panel_data import Line
 from .svg_renderer import SMALL_TEXT_SIZE, TEXT_SIZE, TITLE_SIZE
 
@@ -113,12 +113,11 @@ def make_number_label(number: str, form: ChartFormat) -> LabelText:
 
 def _split_label(line: Line) -> Iterator[tuple[str, bool]]:
     """The parts of a label, and whether each is an option; the note follows the name."""
-    parts = re.split(r"(?=:(?! )|\|| \()", line.label)
-    note_at = 0 if "|" not in line.label else len(parts) - 1
-    for number, part in enumerate(parts):
-        faint = (number > 0 and part[:1] == ":") or part[:2] == " ("
-        text = part.lstrip(":").strip() if faint else part.strip()
-        if text:
-            yield text, faint
-        if number == note_at and line.note:
-            yield line.note, False
+    spec, *distinctions = line.label.split(" (")
+    (name, options), *others = formatting.split_label(spec)
+    runs = [(name, False), *((option, True) for option in options)]
+    for other, other_options in others:
+        runs += [(f"|{other}", False), *((option, True) for option in other_options)]
+    runs += [(f"({text}", True) for text in distinctions]
+    runs.insert(len(runs) if others else 1, (line.note, False))
+    return ((text, faint) for text, faint in runs if text)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ...errors import UsageError
 from ...results.file_marks import MARK
@@ -13,16 +14,16 @@ from .. import approximation_errors, select
 from ..drawing import style
 from ..drawing.print_figure import MAX_WIDTH, MIN_WIDTH, WIDE_FROM, grey_out, render_print_figure
 from ..drawing.style import LineStyles
-from ..gather import gather, join_notes
+from ..gather import Frame, gather, join_notes
 from ..sections.tradeoffs import CostName
-from . import latex, selection
-from .paper_figures import FigureKind, choose_figure
-from .selection import PlotRows
-from .table_columns import PaperFigure, TableColumn
+from . import cost_figures, latex, quality_figures, selection
+from .selection import Filters, PlotRows
+from .table_columns import PaperFigure
 
 FigureName = Literal["speed", "memory", "front", "crossover", "error", "ability"]
 FileFormat = Literal["pdf", "svg", "png", "tex"]
 COLUMN_INCHES = 3.3  # column width of most papers
+MAX_POINTS = {False: 12, True: 24}  # of a front, by whether it is as wide as a page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class FigureRequest:
     only: tuple[str, ...] = ()
     highlight: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    filters: Filters = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not MIN_WIDTH <= self.width <= MAX_WIDTH:
@@ -62,10 +63,56 @@ class FigureFile:
     caption: str
     config_text: str
     labels: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    alternatives: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    left_out: tuple[str, ...]
+    missing: tuple[str, ...]
+    alternatives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure. rank: list the labels that it can show, by priority. make: draw these labels. list_rows: its
+    configurations. count_points: number of mechanisms that decides between configurations, if not those of rank.
+    max_lines: None if it may have several pages. shared: columns of which it shows all values."""
+
+    rank: Callable[[PlotRows], list[str]]
+    make: Callable[[PlotRows, Sequence[str], LineStyles], PaperFigure]
+    max_lines: int | None = None
+    list_rows: Callable[[Frame, Filters], list[PlotRows]] = selection.list_timed_rows
+    count_points: Callable[[PlotRows], int] | None = None
+    shared: tuple[str, ...] = ()
+
+    def count(self, plot_rows: PlotRows) -> int:
+        """Number of mechanisms that it can show."""
+        return self.count_points(plot_rows) if self.count_points else len(self.rank(plot_rows))
+
+
+def _choose_kind(request: FigureRequest) -> FigureKind:
+    if request.figure != "front":
+        return FIGURE_KINDS[request.figure]
+    return FigureKind(
+        cost_figures.rank_by_speedup,
+        partial(quality_figures.make_front_figure, request.against),
+        MAX_POINTS[request.width >= WIDE_FROM],
+        quality_figures.list_front_rows,
+        partial(quality_figures.count_inexact_points, request.against),
+    )
+
+
+FIGURE_KINDS: Mapping[str, FigureKind] = {
+    "speed": FigureKind(cost_figures.rank_by_speedup, cost_figures.make_speed_figure, cost_figures.MAX_LINES),
+    "memory": FigureKind(cost_figures.rank_by_memory, cost_figures.make_memory_figure, cost_figures.MAX_LINES),
+    "crossover": FigureKind(cost_figures.rank_crossovers, cost_figures.make_crossover_figure),
+    "error": FigureKind(
+        quality_figures.rank_by_error, quality_figures.make_error_figure, list_rows=selection.list_compared_rows
+    ),
+    "ability": FigureKind(
+        quality_figures.rank_by_score,
+        quality_figures.make_ability_figure,
+        list_rows=quality_figures.list_tested_rows,
+        shared=("task", "part", "seq_len"),
+    ),
+}
 
 
 def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
@@ -75,66 +122,53 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     values; `FigureFile.alternatives` lists the others. Raises `UsageError` for runs without data for the figure, and
     for unknown names.
     """
-    gathered = gather(runs)
+    gathered, kind = gather(runs), _choose_kind(request)
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
-    kind = choose_figure(request.figure, against=request.against, wide=request.width >= WIDE_FROM)
     filters = {name: tuple(dict.fromkeys(accepted)) for name, accepted in request.filters.items()}
     candidates = kind.list_rows(rows, filters)
-    choice = selection.choose_plot_rows(candidates, kind.count, request.figure, filters, kind.shared)
-    mechanisms = _choose_mechanisms(kind, choice.chosen, request)
-    families = dict(zip(rows["label"], rows["family"], strict=True))
-    figures = _make_figures(kind, choice.chosen, mechanisms, style.choose_line_styles(rows["label"], families))
-    names = {label for figure in figures for label in figure.list_labels()}
-    bold = names.intersection(mechanisms.bold)
-    if request.highlight and not bold:
-        raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
-    common, titles = selection.describe_configurations(choice.chosen)
-    first, *others = dict.fromkeys(figure.caption for figure in figures)
-    caption = "; ".join([first, *(other[0].lower() + other[1:] for other in others)])
-    run_ids = [run for plot_rows in choice.chosen for run in plot_rows.rows["run_id"]]
-    notes = [note for figure in figures for note in figure.list_notes(with_symbols=request.file_format != "tex")]
-    if mechanisms.left_out:
-        notes.append(f"Not shown: {', '.join(mechanisms.left_out)}.")
-    if run_note := join_notes(gathered.run_notes, run_ids):
+    chosen, others, missing = selection.choose_plot_rows(candidates, kind.count, request.figure, filters, kind.shared)
+    line_styles = style.choose_line_styles(rows["label"], dict(zip(rows["label"], rows["family"], strict=True)))
+    figures, labels, left_out, bold = _make_figures(kind, chosen, request, line_styles)
+    common, titles = selection.describe_configurations(chosen)
+    first, *captions = dict.fromkeys(figure.caption for figure in figures)
+    caption = "; ".join([first, *(text[0].lower() + text[1:] for text in captions)])
+    notes = [note for x in figures for note in (*(() if request.file_format == "tex" else x.symbols), *x.notes)]
+    if left_out:
+        notes.append(f"Not shown: {', '.join(left_out)}.")
+    if run_note := join_notes(gathered.run_notes, [run for plot_rows in chosen for run in plot_rows.rows["run_id"]]):
         notes.append(f"Runs: {run_note}.")
-    made = FigureFile(
+    file = FigureFile(
         (),
         f"{caption}. Measured: {common}.",
-        "; ".join(plot_rows.format_config() for plot_rows in choice.chosen),
-        tuple(mechanisms.labels),
+        "; ".join(plot_rows.format_config() for plot_rows in chosen),
+        tuple(labels),
         tuple(dict.fromkeys(notes)),
-        tuple(mechanisms.left_out),
-        tuple(choice.missing),
-        tuple(dict.fromkeys(_format_options(choice.chosen[0], other) for other in choice.others)),
+        tuple(left_out),
+        tuple(missing),
+        tuple(dict.fromkeys(_format_options(chosen[0], other) for other in others)),
     )
     if request.file_format == "tex":
-        return _add_table(made, list(zip(titles, figures, strict=True)), request, bold)
-    panels = [replace(figure.panel, config_text=common) for figure in figures]
+        return _add_table(file, list(zip(titles, figures, strict=True)), request, bold)
     pages = render_print_figure(
-        panels,
+        [replace(figure.panel, config_text=common) for figure in figures],
         request.file_format,
         width=request.width,
         bold=bold,
         titles=[", ".join(title) for title in titles],
         with_config=request.show_config,
     )
-    return replace(made, pages=tuple(pages))
+    return replace(file, pages=tuple(pages))
 
 
-class _Mechanisms(NamedTuple):
-    """Labels that are shown and that are not, the names of all shown ones, and the names of highlighted ones."""
-
-    labels: list[str]
-    left_out: list[str]
-    names: dict[str, str]
-    bold: set[str]
-
-
-def _choose_mechanisms(kind: FigureKind, chosen: Sequence[PlotRows], request: FigureRequest) -> _Mechanisms:
-    """The mechanisms of all configurations, and their names."""
+def _make_figures(
+    kind: FigureKind, chosen: Sequence[PlotRows], request: FigureRequest, line_styles: LineStyles
+) -> tuple[list[PaperFigure], list[str], list[str], set[str]]:
+    """The figure of each configuration, the labels that are shown and that are not, and the names of highlighted
+    mechanisms. If there are some, all others become grey."""
+    ranked = dict.fromkeys(label for plot_rows in chosen for label in kind.rank(plot_rows))
     baseline_labels = sorted({label for plot_rows in chosen for label in plot_rows.baseline_labels})
     labels, left_out = selection.choose_labels(
-        list(dict.fromkeys(label for plot_rows in chosen for label in kind.rank(plot_rows))),
+        list(ranked),
         kind.max_lines,
         only=request.only,
         highlight=request.highlight,
@@ -142,49 +176,43 @@ def _choose_mechanisms(kind: FigureKind, chosen: Sequence[PlotRows], request: Fi
     )
     names = selection.read_labels(request.labels, list(dict.fromkeys([*labels, *baseline_labels])))
     bold = {names[label] for text in request.highlight for label in selection.find_labels(text, names)}
-    return _Mechanisms(labels, left_out, names, bold)
-
-
-def _make_figures(
-    kind: FigureKind, chosen: Sequence[PlotRows], mechanisms: _Mechanisms, line_styles: LineStyles
-) -> list[PaperFigure]:
-    """The figure of each configuration. If some mechanisms are highlighted, all others become grey."""
-    names, figures = mechanisms.names, []
     named_styles = {names.get(label, label): line_style for label, line_style in line_styles.items()}
-    if mechanisms.bold:
-        named_styles |= grey_out({name: named_styles[name] for name in names.values()}, mechanisms.bold)
+    if bold:
+        named_styles |= grey_out({name: named_styles[name] for name in names.values()}, bold)
+    figures = []
     for plot_rows in chosen:
         measured = set(plot_rows.rows["label"])
-        measured_names = [names[label] for label in mechanisms.labels if label in measured]
+        measured_names = [names[label] for label in labels if label in measured]
         figures.append(kind.make(plot_rows.rename(names), measured_names, named_styles))
-    return figures
+    shown = {label for figure in figures for column in figure.columns for label in column.cells}
+    bold &= shown.union(line.label for figure in figures for line in figure.panel.lines)
+    if request.highlight and not bold:
+        raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
+    return figures, labels, left_out, bold
 
 
 def _add_table(
-    made: FigureFile,
+    file: FigureFile,
     figures: Sequence[tuple[Sequence[str], PaperFigure]],
     request: FigureRequest,
     bold: Collection[str],
 ) -> FigureFile:
     """Add the table. Errors are a column of each configuration, or of all, if they agree."""
     error_columns = [figure.error for _, figure in figures if figure.error]
-    errors = dict(item for column in error_columns for item in column.cells.items())
+    errors = {label: cell for column in error_columns for label, cell in column.cells.items()}
     agree = all(errors[label] == cell for column in error_columns for label, cell in column.cells.items())
-    groups = [
-        (title, (*figure.columns, *([figure.error] if figure.error and not agree else []))) for title, figure in figures
-    ]
     table = latex.LatexTable(
-        groups,
-        [TableColumn(error_columns[0].head, errors)] if error_columns and agree else [],
-        made.caption,
-        made.notes,
+        [(title, [*x.columns, *([x.error] if x.error and not agree else [])]) for title, x in figures],
+        [error_columns[0]._replace(cells=errors)] if error_columns and agree else [],
+        file.caption,
+        file.notes,
         f"tab:{request.figure}",
-        (f"{MARK}. Needs \\usepackage{{booktabs}} and \\usepackage{{textcomp}}.", made.config_text),
+        (f"{MARK}. Needs \\usepackage{{booktabs}} and \\usepackage{{textcomp}}.", file.config_text),
         bold,
     )
     tables = latex.fit_table(table, request.width)
-    notes = (*made.notes, *tables[0].describe_left_out())
-    return replace(made, pages=tuple(latex.format_table(page).encode() for page in tables), notes=notes)
+    notes = (*file.notes, *tables[0].describe_left_out())
+    return replace(file, pages=tuple(latex.format_table(page).encode() for page in tables), notes=notes)
 
 
 def _format_options(chosen: PlotRows, other: PlotRows) -> str:
@@ -193,8 +221,6 @@ def _format_options(chosen: PlotRows, other: PlotRows) -> str:
     for column in selection.FILTERS:
         value: Any = other.config.get(column)
         if column in other.config and str(value) != str(chosen.config.get(column)):
-            if column == "causal":
-                options.append("--causal" if value else "--no-causal")
-            else:
-                options.append(f"--{column.replace('_', '-')} {value}")
+            text = f"--{column.replace('_', '-')} {value}"
+            options.append({"causal": "--causal" if value else "--no-causal"}.get(column, text))
     return " ".join(options) or other.format_config()

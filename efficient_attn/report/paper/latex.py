@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-import unicodedata
+import string
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,8 +46,12 @@ MATHEMATICS = (
     (re.compile(r"(?<=\d)x\b"), lambda m: r"$\times$"),
 )
 TEXT_SIZE, SMALL_SIZE = 9.0, 7.6  # points: \small, and \scriptsize, whose letters are wider
-NARROW_LETTERS, WIDE_LETTERS = " .,:;'|!()[]-ijlft", "mw%&#@+=<>\u00d7"
-CODE_POINT_WIDTH = 3.3  # of U+4E2D
+LETTER_WIDTHS = {  # approximate, in LaTeX's default font, relative to its size
+    **dict.fromkeys(" .,:;'|!()[]-ijlft", 0.33),
+    **dict.fromkeys("mw%&#@+=<>\u00d7" + string.ascii_uppercase, 0.8),
+    **dict.fromkeys("\u2013\u2014\u2026", 0.53),
+}
+OTHER_WIDTH, CODE_POINT_WIDTH = 0.53, 3.3  # of other letters, and of U+4E2D
 COLUMN_GAP, INTERVAL_GAP = 6.0, 2.0  # points between columns, and between a value and its interval
 LINE_HEIGHT, SMALL_LINE_HEIGHT, MAX_HEIGHT = 11.0, 9.0, 500.0  # points: of rows, and of all rows of a page
 WIDE_INCHES = 6.8  # width of a page's text
@@ -61,7 +66,7 @@ def escape(text: str) -> str:
 def _escape_letter(letter: str) -> str:
     if letter in SPECIAL:
         return SPECIAL[letter]
-    is_latin = letter <= LAST_LATIN and unicodedata.category(letter)[0] == "L" and letter not in UNSUPPORTED
+    is_latin = letter <= LAST_LATIN and letter.isalpha() and letter not in UNSUPPORTED
     return letter if " " <= letter <= "\x7e" or is_latin else rf"\texttt{{U+{ord(letter):04X}}}"
 
 
@@ -110,20 +115,17 @@ class LatexTable:
 
     def estimate_width(self) -> float:
         """The table's approximate width in points."""
-        names = (_split_label(label) for label in self.labels)
-        names_width = max((self._measure(name, options) for name, options in names), default=0.0)
-        width = names_width + sum(COLUMN_GAP + self._measure_column(column) for column in self.shared)
-        for title, columns in self.groups:
-            widest = max((_measure_text(line) * TEXT_SIZE for line in title), default=0.0)
-            width += max(COLUMN_GAP + widest, sum(COLUMN_GAP + self._measure_column(column) for column in columns))
+        width = max((self._measure(*_split_label(label)) for label in self.labels), default=0.0)
+        for title, columns in (*self.groups, ([], self.shared)):
+            widest = max((COLUMN_GAP + _measure_text(line) * TEXT_SIZE for line in title), default=0.0)
+            width += max(widest, sum(COLUMN_GAP + self._measure_column(column) for column in columns))
         return width
 
     def _measure_column(self, column: TableColumn) -> float:
-        cells = column.cells.values()
-        text = max((cell.text for cell in cells), key=_measure_text)
-        intervals = [f"({cell.interval})" for cell in cells if cell.interval]
-        interval = max(intervals, key=_measure_text, default="")
-        return max(_measure_text(column.head) * TEXT_SIZE, self._measure(text, [interval] if interval else []))
+        text = max((cell.text for cell in column.cells.values()), key=_measure_text)
+        intervals = [f"({cell.interval})" for cell in column.cells.values() if cell.interval]
+        widest = sorted(intervals, key=_measure_text)[-1:]
+        return max(_measure_text(column.head) * TEXT_SIZE, self._measure(text, widest))
 
     def _measure(self, text: str, small: Sequence[str]) -> float:
         if self.stacked:
@@ -132,14 +134,14 @@ class LatexTable:
 
 
 def _measure_text(text: str) -> float:
-    """Approximate width of a text in LaTeX's default font, relative to its size."""
-    return sum(map(_measure_letter, text))
+    return sum(LETTER_WIDTHS.get(x, OTHER_WIDTH if x <= LAST_LATIN else CODE_POINT_WIDTH) for x in text)
 
 
-def _measure_letter(letter: str) -> float:
-    if letter > LAST_LATIN and letter not in SPECIAL:
-        return CODE_POINT_WIDTH
-    return 0.33 if letter in NARROW_LETTERS else 0.8 if letter.isupper() or letter in WIDE_LETTERS else 0.53
+def _split_label(label: str) -> tuple[str, list[str]]:
+    """A mechanism's name and its options, which are set smaller; all shortened. Unions are not split."""
+    (name, options), *others = formatting.split_label(label)
+    name, *options = (formatting.shorten_text(x, MAX_NAME) for x in ([label] if others else [name, *options]))
+    return name, options
 
 
 def fit_table(table: LatexTable, inches: float) -> list[LatexTable]:
@@ -167,11 +169,9 @@ def _drop_lengths(table: LatexTable, level: int) -> LatexTable:
     """Keep all lengths (0), the usual ones and the longest (1), or the longest of each configuration (2)."""
     groups, dropped = [], set[int]()
     for title, columns in table.groups:
-        lengths = [column.length for column in columns if column.length is not None]
-        remaining = (
-            {*lengths} if not level or not lengths else {*choose_lengths(lengths)} if level == 1 else {max(lengths)}
-        )
-        dropped.update(set(lengths) - remaining)
+        lengths = {column.length for column in columns if column.length is not None}
+        remaining = (lengths, {*choose_lengths(lengths)}, {max(lengths)})[level] if lengths else lengths
+        dropped |= lengths - remaining
         groups.append((title, [column for column in columns if column.length is None or column.length in remaining]))
     return replace(table, groups=groups, left_out=tuple(sorted(dropped)))
 
@@ -179,42 +179,45 @@ def _drop_lengths(table: LatexTable, level: int) -> LatexTable:
 def format_table(table: LatexTable) -> str:
     """Format the whole table as LaTeX."""
     environment = "table*" if table.inches >= WIDE_FROM else "table"
-    has_interval = [any(cell.interval for cell in column.cells.values()) for column in table.columns]
-    split = [has and not table.stacked for has in has_interval]  # into two columns, so that values are aligned
-    lines = [f"% {_format_comment(line)}" for line in table.comments]
-    lines += [
+    # values and intervals have two columns, so that values are aligned
+    split = [not table.stacked and any(cell.interval for cell in column.cells.values()) for column in table.columns]
+    columns = "".join(r"r@{\hspace{2pt}}l" if is_split else "r" for is_split in split)
+    lines = [
+        # a comment ends with its line
+        *(f"% {re.sub(r'[^ -~]', '?', ' '.join(line.split()))}" for line in table.comments),
         rf"\begin{{{environment}}}",
         r"  \centering",
         rf"  \caption{{{format_text(table.caption)}}}",
         r"  \vspace{3pt}",
+        rf"  \label{{{table.name}}}",
+        r"  \small",
+        r"  \setlength{\tabcolsep}{3pt}",
+        rf"  \begin{{tabular}}{{@{{}}l{columns}@{{}}}}",
+        r"    \toprule",
+        *_format_heads(table, split),
+        r"    \midrule",
     ]
-    lines += [rf"  \label{{{table.name}}}", r"  \small", r"  \setlength{\tabcolsep}{3pt}"]
-    columns = "".join(r"r@{\hspace{2pt}}l" if is_split else "r" for is_split in split)
-    lines += [rf"  \begin{{tabular}}{{@{{}}l{columns}@{{}}}}", r"    \toprule", *_format_heads(table, split)]
-    lines.append(r"    \midrule")
     for number, label in enumerate(table.labels):
-        if number and table.stacked:
-            lines.append(r"    \addlinespace[2pt]")
+        lines += [r"    \addlinespace[2pt]"] if number and table.stacked else []
         lines += _format_row(table, label, split)
     lines += [r"    \bottomrule", r"  \end{tabular}"]
-    if notes := (*table.notes, *table.describe_left_out()):
-        text = " ".join(map(format_text, notes))
-        lines.append(rf"  \par\smallskip\parbox{{{table.inches:.3g}in}}{{\footnotesize\raggedright {text}}}")
+    if notes := " ".join(map(format_text, (*table.notes, *table.describe_left_out()))):
+        lines.append(rf"  \par\smallskip\parbox{{{table.inches:.3g}in}}{{\footnotesize\raggedright {notes}}}")
     return "\n".join([*lines, rf"\end{{{environment}}}"]) + "\n"
 
 
 def _format_heads(table: LatexTable, split: Sequence[bool]) -> Iterable[str]:
     """The row of configurations with its rules, if there are several, and the row of columns."""
-    widths = [1 + is_split for is_split in split]
     if len(table.groups) > 1:
-        cells, rules, first, column = [""], [], 2, 0
+        widths = iter([1 + is_split for is_split in split])
+        cells, rules, last = [""], [], 1
         for title, columns in table.groups:
-            span = sum(widths[column : column + len(columns)])
+            span = sum(itertools.islice(widths, len(columns)))
             stack = r"\\".join(map(format_text, title))
             cells.append(rf"\multicolumn{{{span}}}{{c}}{{\shortstack{{{stack}}}}}")
-            rules.append(rf"\cmidrule(lr){{{first}-{first + span - 1}}}")
-            first, column = first + span, column + len(columns)
-        yield _join_cells([*cells, *[""] * sum(widths[column:])])
+            rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
+            last += span
+        yield _join_cells([*cells, *[""] * sum(widths)])
         yield f"    {' '.join(rules)}"
     heads = [
         rf"\multicolumn{{2}}{{c}}{{{format_text(column.head)}}}" if is_split else format_text(column.head)
@@ -226,20 +229,19 @@ def _format_heads(table: LatexTable, split: Sequence[bool]) -> Iterable[str]:
 def _format_row(table: LatexTable, label: str, split: Sequence[bool]) -> Iterable[str]:
     """The row of a mechanism; in a stacked table with a second line of options and intervals."""
     name, options = _split_label(label)
-    cells = [column.cells.get(label, TableCell("")) for column in table.columns]
-    texts = [escape(name), *(format_text(cell.text or units.EMPTY) for cell in cells)]
+    cells = [column.cells.get(label, TableCell(units.EMPTY)) for column in table.columns]
+    texts = [escape(name), *(format_text(cell.text) for cell in cells)]
     texts = [rf"\textbf{{{text}}}" for text in texts] if label in table.bold else texts
-    intervals = [_make_small(f"({cell.interval})") if cell.interval else "" for cell in cells]
-    if not table.stacked:
-        pairs = zip(texts[1:], intervals, split, strict=True)
-        values = [f"{value} & {interval}" if is_split else value for value, interval, is_split in pairs]
-        texts[0] += f" {_make_small(', '.join(options))}" if options else ""
-        yield _join_cells([texts[0], *values])
+    intervals = [_make_small(f"({cell.interval})" if cell.interval else "") for cell in cells]
+    if table.stacked:
+        yield _join_cells(texts)
+        for number in range(max(len(options), any(intervals))):
+            small = _make_small("".join(options[number : number + 1]))
+            yield _join_cells([small, *(intervals if number == 0 else [""] * len(cells))])
         return
-    yield _join_cells(texts)
-    for number in range(max(len(options), any(intervals))):
-        small = _make_small(options[number]) if number < len(options) else ""
-        yield _join_cells([small, *(intervals if number == 0 else [""] * len(cells))])
+    pairs = zip(texts[1:], intervals, split, strict=True)
+    values = [f"{value} & {interval}" if is_split else value for value, interval, is_split in pairs]
+    yield _join_cells([f"{texts[0]} {_make_small(', '.join(options))}".rstrip(), *values])
 
 
 def _join_cells(cells: Sequence[str]) -> str:
@@ -248,17 +250,3 @@ def _join_cells(cells: Sequence[str]) -> str:
 
 def _make_small(text: str) -> str:
     return rf"{{\scriptsize {escape(text)}}}" if text else ""
-
-
-def _split_label(label: str) -> tuple[str, list[str]]:
-    """A mechanism's name and its options, which are set smaller; all shortened."""
-    name, *options = label.split(":")
-    if "|" in label or not all("=" in option for option in options):
-        name, options = label, []
-    name, *options = (formatting.shorten_text(text, MAX_NAME) for text in (name, *options))
-    return name, options
-
-
-def _format_comment(text: str) -> str:
-    """Make a text a single line of printable ASCII, as a comment ends with its line."""
-    return re.sub(r"[^\x20-\x7e]", "?", " ".join(text.split()))

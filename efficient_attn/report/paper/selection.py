@@ -6,14 +6,13 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ... import units
 from ...errors import UsageError, make_unknown_error
 from ...spec import parse
 from .. import formatting, select
-from ..answers.crossovers import split_curves
-from ..answers.decision_table import Decision, DecisionTable, make_decision_tables
+from ..answers.decision_table import Decision, DecisionTable, split_tables
 from ..answers.requirements import MODES
 from ..gather import Frame
 
@@ -21,10 +20,18 @@ FILTERS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "
 FILTERS += ("mode", "causal", "inputs", "task", "seq_len")
 MAX_PANELS = 4  # configurations of a figure
 HIDDEN_PARTS = ("suite", "part", "baseline")  # of a configuration, named only to distinguish it
+MISSING_DATA_HINTS = {
+    "speed": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
+    "crossover": "no speedup over a baseline has an interval; run a suite that has a baseline, such as quickstart",
+    "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well",
+    "memory": "peak memory was not measured; add it to what the suite measures",
+    "error": "no output was compared with exact attention; run a suite with the task fidelity",
+    "ability": "no model was trained or tested with a mechanism; run a suite such as accuracy, vision or retrieval",
+}
 Filters: TypeAlias = Mapping[str, Sequence[Any]]  # accepted values by column
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlotRows:
     """Comparable rows of one configuration, and its decision table, if any.
 
@@ -50,16 +57,12 @@ class PlotRows:
 
     def rename(self, names: Mapping[str, str]) -> PlotRows:
         """A copy in which mechanisms have these names."""
-
-        def name(label: str) -> str:
-            return names.get(label, label)
-
-        table = self.decision_table
+        table, baseline = self.decision_table, names.get(self.baseline, self.baseline)
         if table is not None:
-            decisions = tuple(replace(decision, label=name(decision.label)) for decision in table.decisions)
-            table = replace(table, baseline=name(table.baseline), decisions=decisions)
-        rows = self.rows.assign(label=[name(label) for label in self.rows["label"]])
-        return PlotRows(self.config, rows, name(self.baseline), table)
+            decisions = tuple(replace(x, label=names.get(x.label, x.label)) for x in table.decisions)
+            table = replace(table, baseline=names.get(table.baseline, table.baseline), decisions=decisions)
+        rows = self.rows.assign(label=[names.get(label, label) for label in self.rows["label"]])
+        return PlotRows(self.config, rows, baseline, table)
 
     def format_mode(self) -> str:
         """Mode and direction: ``forward, causal``; decoding is always causal."""
@@ -69,13 +72,16 @@ class PlotRows:
     def format_parts(self) -> dict[str, str]:
         """The configuration as texts by column: ``forward, causal``, ``cpu``, .., ``AMD Zen 4 (2 cores)``."""
         get, parts = self.config.get, formatting.format_setting_parts(dict(self.config), {})
-        parts |= {"machine": formatting.shorten_machine(get("machine"))} if "machine" in parts else {}
-        mode = self.format_mode() if get("mode") else formatting.format_direction(get("causal"))
-        model = get("model") or formatting.name_model(get("inputs"))
-        length = f"N = {self.config['seq_len']:,}" if get("seq_len") else ""
-        first = {"task": get("task"), "part": get("part"), "model": model, "seq_len": length, "mode": mode}
-        baseline = f"compared with {self.baseline}" if self.baseline else ""
-        texts = first | parts | {"baseline": baseline}
+        texts = {
+            "task": get("task"),
+            "part": get("part"),
+            "model": get("model") or formatting.name_model(get("inputs")),
+            "seq_len": f"N = {self.config['seq_len']:,}" if get("seq_len") else "",
+            "mode": self.format_mode() if get("mode") else formatting.format_direction(get("causal")),
+            **parts,
+            "machine": formatting.shorten_machine(get("machine")) if "machine" in parts else "",
+            "baseline": f"compared with {self.baseline}" if self.baseline else "",
+        }
         return {name: str(text) for name, text in texts.items() if units.is_present(text) and text}
 
     def format_config(self) -> str:
@@ -87,10 +93,10 @@ class PlotRows:
 
 def describe_configurations(chosen: Sequence[PlotRows]) -> tuple[str, list[list[str]]]:
     """What all configurations have in common, and for each one the parts that distinguish it."""
-    parts = [plot_rows.format_parts() for plot_rows in chosen]
-    if len({text.get("machine") for text in parts}) < len({str(plot_rows.config["machine"]) for plot_rows in chosen}):
-        parts = [x | {"machine": str(plot_rows.config["machine"])} for x, plot_rows in zip(parts, chosen, strict=True)]
-    names = list(dict.fromkeys(name for texts in parts for name in texts))
+    parts, machines = [x.format_parts() for x in chosen], [str(x.config["machine"]) for x in chosen]
+    if len({text.get("machine") for text in parts}) < len(set(machines)):
+        parts = [texts | {"machine": machine} for texts, machine in zip(parts, machines, strict=True)]
+    names = dict.fromkeys(name for texts in parts for name in texts)
     varying = [name for name in names if len({texts.get(name) for texts in parts}) > 1]
     for hidden in HIDDEN_PARTS:
         rest = [name for name in varying if name != hidden]
@@ -103,12 +109,15 @@ def filter_rows(rows: Frame, filters: Filters) -> Frame:
     """Return the rows with these values. Raises `UsageError` for a value without rows, listing the existing values."""
     for column, values in filters.items():
         cells = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.is_present(cell)]
+        accepted = []
         for value in values:
-            if not any(_is_value(column, value, cell) for cell in cells):
+            matching = [cell for cell in cells if _is_value(column, value, cell)]
+            accepted += matching
+            if not matching:
                 existing = formatting.join_words(f"{x:.0f}" if isinstance(x, float) else str(x) for x in sorted(cells))
                 option = column.replace("_", "-")
                 raise UsageError(f"plot: no row has {option} {value}; the rows have {existing or 'none'}")
-        rows = rows[rows[column].isin([x for x in cells if any(_is_value(column, value, x) for value in values)])]
+        rows = rows[rows[column].isin(accepted)]
     return rows
 
 
@@ -121,30 +130,18 @@ def _is_value(column: str, value: Any, cell: Any) -> bool:
 
 def list_timed_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
     """Return all timed configurations. rows: with labels and errors."""
-    rows = filter_rows(rows, filters)
-    tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
-    return [
-        PlotRows(config, curve_rows, baseline, tables.get(select.make_config_key(config)))
-        for config, baseline, curve_rows in split_curves(rows)
-    ]
+    parts = split_tables(filter_rows(rows, filters))
+    return [PlotRows(config, part_rows, baseline, table) for config, baseline, part_rows, table in parts]
 
 
 def list_compared_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
     """Return all configurations at which outputs were compared with exact attention."""
-    rows, plot_rows = filter_rows(rows, filters), []
-    for setting in select.split_settings(select.filter_fidelity(select.filter_task(rows, "fidelity"))):
-        for piece in select.slice_fidelity(setting.rows):
-            inputs_config = {"inputs": piece.inputs, "causal": piece.causal, "seq_len": piece.length}
-            plot_rows.append(PlotRows(setting.key | inputs_config, piece.rows))
-    return plot_rows
-
-
-class Choice(NamedTuple):
-    """The configurations to show, the others, and combinations of the filters' values without data."""
-
-    chosen: list[PlotRows]
-    others: list[PlotRows]
-    missing: list[str]
+    rows = select.filter_fidelity(select.filter_task(filter_rows(rows, filters), "fidelity"))
+    return [
+        PlotRows(setting.key | {"inputs": x.inputs, "causal": x.causal, "seq_len": x.length}, x.rows)
+        for setting in select.split_settings(rows)
+        for x in select.slice_fidelity(setting.rows)
+    ]
 
 
 def choose_plot_rows(
@@ -153,15 +150,16 @@ def choose_plot_rows(
     figure: str,
     filters: Filters,
     shared: Collection[str] = (),
-) -> Choice:
-    """Choose a configuration for each combination of the filters' values, at most `MAX_PANELS`. shared: columns of
-    which a figure shows all values, as far as there is room.
+) -> tuple[list[PlotRows], list[PlotRows], list[str]]:
+    """Choose a configuration for each combination of the filters' values, at most `MAX_PANELS`; return these, the
+    others, and the combinations without data. shared: columns of which a figure shows all values, as far as there is
+    room.
 
     The first is the one with most mechanisms, preferably of forward calls; each further one agrees with it in most
     columns. Raises `UsageError` without data, and for too many combinations.
     """
-    candidates = [plot_rows for plot_rows in candidates if count(plot_rows)]
-    usable = sorted(candidates, key=lambda x: _rank(x, count(x)))
+    counts = {plot_rows: n for plot_rows in candidates if (n := count(plot_rows))}
+    usable = sorted(counts, key=lambda x: _rank(x, counts[x]))
     if not usable:
         raise UsageError(f"plot: no data for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
     listed = {name: values for name, values in filters.items() if len(values) > 1 and name in usable[0].config}
@@ -173,17 +171,17 @@ def choose_plot_rows(
         nearest = min(matching, key=lambda x: _count_differences(x, chosen[0] if chosen else x), default=None)
         if nearest is None:
             missing.append(", ".join(f"{name.replace('_', '-')} {value}" for name, value in wanted.items()))
-        elif not any(nearest is other for other in chosen):
+        elif nearest not in chosen:
             chosen.append(nearest)
     if shared:
-        siblings = [x for x in candidates if _count_differences(x, chosen[0], set(FILTERS).difference(shared)) == 0]
-        chosen = siblings[:MAX_PANELS]
+        chosen = [x for x in counts if _count_differences(x, chosen[0], set(FILTERS).difference(shared)) == 0]
+        chosen = chosen[:MAX_PANELS]
     if len(chosen) > MAX_PANELS:
         options = formatting.join_words(f"--{name.replace('_', '-')}" for name in listed)
         raise UsageError(
             f"plot: {len(chosen)} configurations; a figure shows at most {MAX_PANELS}: give fewer values of {options}"
         )
-    return Choice(chosen, [x for x in usable if not any(x is other for other in chosen)], missing)
+    return chosen, [x for x in usable if x not in chosen], missing
 
 
 def _rank(plot_rows: PlotRows, count: int) -> tuple[int, int, float]:
@@ -195,39 +193,22 @@ def _count_differences(plot_rows: PlotRows, other: PlotRows, columns: Iterable[s
     return sum(str(plot_rows.config.get(name)) != str(other.config.get(name)) for name in columns)
 
 
-MISSING_DATA_HINTS = {
-    "speed": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
-    "crossover": "no speedup over a baseline has an interval; run a suite that has a baseline, such as quickstart",
-    "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well",
-    "memory": "peak memory was not measured; add it to what the suite measures",
-    "error": "no output was compared with exact attention; run a suite with the task fidelity",
-    "ability": "no model was trained or tested with a mechanism; run a suite such as accuracy, vision or retrieval",
-}
-
-
 def find_labels(text: str, labels: Iterable[str]) -> list[str]:
     """Return the labels that are equal to a spec, or else those with a mechanism's name."""
     valid_labels = list(labels)
-    matching = _filter_labels(text, valid_labels)
-    if not matching:
-        raise make_unknown_error("mechanism", text, valid_labels, where="plot")
-    return matching
+    if matching := _filter_labels(text, valid_labels):
+        return matching
+    raise make_unknown_error("mechanism", text, valid_labels, where="plot")
 
 
 def _filter_labels(text: str, labels: Sequence[str]) -> list[str]:
     exact = [label for label in labels if label == text or _is_spec(label, text)]
-    return exact or [label for label in labels if _matches_name(label, text)]
+    return exact or [label for label in labels if _is_spec(label.partition(" (")[0], text, by_name=True)]
 
 
-def _is_spec(label: str, text: str) -> bool:
+def _is_spec(label: str, text: str, *, by_name: bool = False) -> bool:
     with suppress(UsageError):
-        return str(parse(label)) == str(parse(text))
-    return False
-
-
-def _matches_name(label: str, text: str) -> bool:
-    with suppress(UsageError):
-        return parse(label.partition(" (")[0]).matches(text)
+        return parse(label).matches(text) if by_name else str(parse(label)) == str(parse(text))
     return False
 
 
@@ -245,14 +226,13 @@ def choose_labels(
     baseline_labels are always shown, so that naming them has no effect. Raises `UsageError` for more than max_lines,
     and for none.
     """
-    valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
+    valid_labels = list(dict.fromkeys([*ranked, *baseline_labels]))
     requested = {label for text in only for label in find_labels(text, valid_labels)}
     if only and not requested.intersection(ranked):
         raise UsageError(
             f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
-    if max_lines is None:
-        max_lines = len(ranked)
+    max_lines = len(ranked) if max_lines is None else max_lines
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
     highlightable = requested.union(baseline_labels) if requested else valid_labels

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ... import units
@@ -36,20 +36,11 @@ class PaperFigure:
     sentences for both; symbols: for the picture only. error: the column of errors, if another value is shown."""
 
     panel: Panel
-    columns: tuple[TableColumn, ...]
+    columns: Sequence[TableColumn]
     caption: str
     notes: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     error: TableColumn | None = None
-
-    def list_labels(self) -> list[str]:
-        """The labels in the picture and in the table."""
-        labels = [label for column in self.columns for label in column.cells]
-        return [*labels, *(line.label for line in self.panel.lines)]
-
-    def list_notes(self, *, with_symbols: bool) -> tuple[str, ...]:
-        """The notes, ``with_symbols`` also those on the picture's symbols."""
-        return (*(self.symbols if with_symbols else ()), *self.notes)
 
 
 def make_estimate_cell(
@@ -58,52 +49,39 @@ def make_estimate_cell(
     """A value with its interval, if it has one. scale: of the ends of the interval, in the unit of the value's text."""
     if estimate is None:
         return TableCell(units.EMPTY)
-    low, high = estimate.low, estimate.high
-    interval = (
-        "" if low is None or high is None else units.INTERVAL_DASH.join(map(units.number, (low * scale, high * scale)))
-    )
-    return TableCell(format_value(estimate.value), interval)
+    ends = [units.number(end * scale) for end in estimate[1:] if end is not None]
+    return TableCell(format_value(estimate.value), units.INTERVAL_DASH.join(ends) if len(ends) == 2 else "")
 
 
-# -- errors of mechanisms whose time or memory a figure shows ----------------------------------------------------------
+def make_error_cell(error: Estimate | None) -> TableCell:
+    """An error with its interval over layers, or that it is exact."""
+    is_rounding = error is not None and error.value < ROUNDING_ERROR
+    return TableCell(EXACT_TEXT) if is_rounding else make_estimate_cell(error)
 
 
-def list_decisions(plot_rows: PlotRows, labels: Sequence[str]) -> list[Decision]:
-    """The decisions on these mechanisms, fastest first."""
-    return [decision for decision in plot_rows.decisions if decision.label in labels]
-
-
-def make_error_column(plot_rows: PlotRows, labels: Iterable[str], decisions: Sequence[Decision]) -> TableColumn | None:
-    """The errors of mechanisms; None if none was measured. Of labels without a decision, the baseline's, only full
-    attention has a known error."""
-    if all(decision.error_on is None for decision in decisions):
-        return None
-    rows = plot_rows.rows[["label", "variant"]].drop_duplicates("label")
-    cells = {row["label"]: TableCell(EXACT_TEXT) for row in rows.to_dict("records") if is_exact(row)}
-    cells |= {decision.label: _make_error_cell(decision) for decision in decisions}
-    return TableColumn("Error", {label: cells.get(label, TableCell(units.EMPTY)) for label in labels})
-
-
-def _make_error_cell(decision: Decision) -> TableCell:
-    """The error with its interval over layers, or that it is exact or not measured."""
-    if decision.error is None:
-        return TableCell(units.EMPTY)
-    if decision.error < ROUNDING_ERROR:
-        return TableCell(EXACT_TEXT)
-    return make_estimate_cell(Estimate(decision.error, *(decision.error_interval or ())))
-
-
-def list_errors(decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """The errors of the mechanisms in a picture of times or memory."""
-    errors = [f"{d.label} {_make_error_cell(d).text}" for d in decisions if d.error is not None]
-    missing = [decision.label for decision in decisions if decision.error is None]
+def add_errors(figure: PaperFigure, plot_rows: PlotRows) -> PaperFigure:
+    """Add the errors of mechanisms whose time or memory a figure shows: to the picture's symbols, a note on the
+    conditions, and a column unless none was measured. Of a baseline only the error of full attention is known."""
+    labels = {label for column in figure.columns for label in column.cells}
+    decisions = [decision for decision in plot_rows.decisions if decision.label in labels]
+    rows = plot_rows.rows.drop_duplicates("label")
+    rows = rows.loc[rows["label"].isin(labels), ["label", "variant"]].to_dict("records")
+    cells = {row["label"]: TableCell(EXACT_TEXT if is_exact(row) else units.EMPTY) for row in rows}
+    cells |= {decision.label: make_error_cell(decision.error) for decision in decisions}
+    known = [f"{d.label} {cells[d.label].text}" for d in decisions if d.error]
+    missing = [decision.label for decision in decisions if not decision.error]
     suffix = f"; not measured: {', '.join(missing)}" if missing else ""
-    return (f"Error: {', '.join(errors)}{suffix}.",) if errors else ()
+    return replace(
+        figure,
+        notes=(*figure.notes, describe_errors(decisions)),
+        symbols=(*figure.symbols, *([f"Error: {', '.join(known)}{suffix}."] if known else [])),
+        error=TableColumn("Error", cells) if any(decision.error_on for decision in decisions) else None,
+    )
 
 
-def describe_errors(decisions: Sequence[Decision]) -> tuple[str, ...]:
+def describe_errors(decisions: Sequence[Decision]) -> str:
     """The conditions under which errors were measured."""
     conditions = formatting.join_words(dict.fromkeys(decision.error_on for decision in decisions if decision.error_on))
     if not conditions:
-        return ("Errors against exact attention were not measured.",)
-    return (f"Error: relative error against exact attention ({conditions}).",)
+        return "Errors against exact attention were not measured."
+    return f"Error: relative error against exact attention ({conditions})."

@@ -74,8 +74,8 @@ def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportC
     memory, memory_length = units.ratio(decision.memory_ratio), decision.memory_length
     if memory_length not in (None, decision_table.lengths[-1]):
         memory += f" at {units.short_length(memory_length)}"
-    cells += [ReportCell(error_text, decision.error), ReportCell(memory, decision.memory_ratio)]
-    return [*cells, _show_state(decision)]
+    cells.append(ReportCell(error_text, decision.error and decision.error.value))
+    return [*cells, ReportCell(memory, decision.memory_ratio), _show_state(decision)]
 
 
 def _show_crossover(decision: Decision) -> ReportCell:

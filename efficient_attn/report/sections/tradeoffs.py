@@ -36,7 +36,7 @@ COST_AXES: dict[CostName, str] = {"time": "time", "memory": "peak memory", "stat
 def make_chapter(decision_tables: Sequence[DecisionTable], section_data: SectionData) -> Chapter:
     """Plots of the decision tables with most mechanisms; at least two mechanisms must be inexact."""
     blocks: dict[str, SectionBlock] = {}
-    ordered = sorted(decision_tables, key=lambda table: -len(list_points(table, table.lengths[-1], "time")))
+    ordered = sorted(decision_tables, key=lambda table: -len(list_points(table, "time")))
     differ = bool(list_varying_columns([table.config for table in decision_tables]))
     for number, decision_table in enumerate(ordered[:MAX_TABLES], 1):
         title = formatting.format_setting(dict(decision_table.config), section_data.cpus)
@@ -52,7 +52,7 @@ def _make_plots(decision_table: DecisionTable, cost: CostName, context: PlotCont
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     if (cost == "state") != (mode == "decode") and cost != "time":
         return
-    points = classify_points(list_points(decision_table, decision_table.lengths[-1], cost))
+    points = classify_points(list_points(decision_table, cost))
     if sum(point.point.error.value >= ROUNDING_ERROR for point in points) < 2:
         return
     panel = make_pareto_panel(decision_table, cost, points, context.line_styles)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ... import units
+from .. import formatting
 from ..formatting import format_config, make_slug, shorten_machine, shorten_text
 
 LONGEST_SLUG = 40
@@ -43,9 +44,9 @@ def format_machine_config(config: Mapping[str, Any], machines: Mapping[str, str]
 
 def split_label(label: str) -> tuple[str, str]:
     """Split a label into the mechanism and its options: ``sliding_window``, ``window=128``; of a union, both parts."""
-    parts = [part.strip().partition(":") for part in label.split("|")]
-    options = [options.replace(":", ", ") for _, _, options in parts]
-    return " | ".join(name for name, _, _ in parts), " | ".join(filter(None, options))
+    parts = formatting.split_label(label)
+    options = (", ".join(options) for _, options in parts)
+    return " | ".join(name for name, _ in parts), " | ".join(filter(None, options))
 
 
 def capitalise(text: str) -> str:

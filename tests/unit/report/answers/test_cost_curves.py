@@ -86,7 +86,7 @@ def test_values_missing_at_one_end_are_not_interpolated() -> None:
 def _curve(lengths: tuple[int, ...], *, paired: bool = True) -> CostCurve:
     one = Estimate(2.0, 1.9, 2.1)
     points = [CostAtLength(n, one if paired else None, Estimate(n / 100), Estimate(n), None, ()) for n in lengths]
-    return CostCurve("linear", 4, {}, tuple(points))
+    return CostCurve("linear", 4, "linear", tuple(points))
 
 
 def test_measured_costs_are_returned_unchanged() -> None:

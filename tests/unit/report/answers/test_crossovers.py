@@ -12,15 +12,15 @@ import report_runs as runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.report import gather, select
+from efficient_attn.report import approximation_errors, gather, select
 from efficient_attn.report.answers.crossovers import (
     Crossover,
     find_crossover,
     find_last_rise,
     format_crossover,
     format_interpolation,
-    split_curves,
 )
+from efficient_attn.report.answers.decision_table import split_tables
 from efficient_attn.units import INTERVAL_DASH
 
 NAN = float("nan")
@@ -107,7 +107,8 @@ def test_the_crossover_of_a_power_law_is_exact(middle: float, slope: float) -> N
 def test_curves_of_different_configurations_are_not_mixed(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True, threads=2), *runs.decode()])
     crossovers: dict[Any, Crossover] = {}
-    for config, baseline, rows in split_curves(select.add_labels(gather.gather([run]).rows)):
+    labeled = approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+    for config, baseline, rows, _ in split_tables(labeled):
         assert baseline == "full"
         for label, columns in select.split_variants(rows[~rows["is_baseline"].astype(bool)]).items():
             key = label, config["mode"], config["causal"], config["threads"]

@@ -77,11 +77,11 @@ def test_points_without_intervals_are_never_unclear(points: list[ParetoPoint]) -
 def test_points_of_a_table_include_the_baseline(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.fidelity()])
     (board,) = make_decision_tables(approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows)))
-    full, *others = list_points(board, 8192, "time")
+    full, *others = list_points(board, "time")
     assert (full.label, full.cost.value, full.error.value) == ("full", 1.0, 0.0)
     assert {p.label for p in others} == {"sliding_window:window=128", "linear"}, "performer's loss is not known"
     linear = next(p for p in others if p.label == "linear")
     speedup = board.decisions[0].speedups[8192]
     assert (linear.cost.low, linear.cost.high) == pytest.approx((1 / (speedup.high or 0), 1 / (speedup.low or 0)))
-    assert list_points(board, 8192, "state") == []
-    assert len(list_points(board, 8192, "memory")) == 3
+    assert list_points(board, "state") == []
+    assert len(list_points(board, "memory")) == 3

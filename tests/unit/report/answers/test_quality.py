@@ -67,7 +67,7 @@ def test_accuracies_of_trained_and_pretrained_models_by_task(tmp_path: Path) -> 
 def test_shared_keys_are_exact_for_a_model_that_shares_them(
     variant: str, kv_heads: int, required: int | None, exact: bool
 ) -> None:
-    curve = CostCurve(variant, kv_heads, {"variant": variant}, ())
+    curve = CostCurve(variant, kv_heads, variant, ())
     assert is_exact(curve, {"heads": 8}, Requirements(seq_len=8, kv_heads=required)) is exact
 
 

@@ -20,7 +20,7 @@ SLOW, OPEN, FAST = Estimate(0.5, 0.4, 0.6), Estimate(1.0, 0.9, 1.1), Estimate(2.
 def _decision(label: str, **speedups: Estimate) -> Decision:
     by_length = {int(name[1:]): value for name, value in speedups.items()}
     return Decision(
-        label=label, variant=label, family="linear", crossover=None, speedups=by_length, error_text="exact", error=0.0
+        label=label, variant=label, crossover=None, speedups=by_length, error_text="exact", error=Estimate(0.0)
     )
 
 
