@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import UsageError
 from . import durable
-from .lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from .machines import find_machine_names, rename_machine
 from .repair import QUARANTINE_FILE, repair
 from .rows import Record, Status
@@ -58,7 +58,7 @@ class RunWriter:
             if not (folder / LOCK_FILE).exists():  # checked first, because locking writes to the folder
                 _check_run_folder(folder, resume)
             with ExitStack() as resources:
-                resources.callback(FolderLock(folder).release)
+                resources.enter_context(lock_folder(folder))
                 _check_run_folder(folder, resume)
                 records, self.repairs = repair(folder, list_shards(folder))
                 self._file = durable.open_to_append(folder / shard)

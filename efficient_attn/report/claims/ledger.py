@@ -80,7 +80,7 @@ class Claim(_LedgerModel):
     or the words of a section. from_memory: the figures could not be looked up. arithmetic: the claim is true by
     construction. rows: the rows that test it. regime: conditions under which it applies. run: the command that measures
     such rows. date: when the rule was created. hash: of id, date, rows, regime and rule. replaces: the id of the claim
-    whose rule this one changed.
+    whose rule this one changed, by default the preceding version of an id that ends in ``-v2``, ``-v3``...
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -100,10 +100,14 @@ class Claim(_LedgerModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _set_mechanism(cls, claim: Any) -> Any:
+    def _set_defaults(cls, claim: Any) -> Any:
         match claim:
             case {"rows": {"variant": str(variant)}} if name := re.match("[^:|*]+", variant):
-                return {"mechanism": name[0], **claim}
+                claim = {"mechanism": name[0], **claim}
+        match claim:
+            case {"id": str(claim_id)} if version := re.fullmatch("(.+)-v([2-9])", claim_id):
+                former = f"-v{int(version[2]) - 1}".removesuffix("-v1")
+                claim = {"replaces": version[1] + former, **claim}
         return claim
 
     @model_validator(mode="after")
