@@ -24,7 +24,8 @@ def list_annotations(comparison: Comparison, command: Sequence[str]) -> list[str
     """
     changes = sort_changes(comparison.changes)
     short, _ = name_cases(comparison)
-    hidden = [c for c in changes if c.kind == "inconclusive" and _may_be_slower(c, comparison.tolerance)]
+    least = 1 / (1 + comparison.tolerance)
+    hidden = [c for c in changes if c.kind == "inconclusive" and (c.blind or c.low is None or c.low < least)]
     levels = {
         "error": [("Regression", c) for c in changes if c.kind in ("slower", "broken")],
         "warning": [("Inconclusive", c) for c in hidden],
@@ -40,10 +41,6 @@ def list_annotations(comparison: Comparison, command: Sequence[str]) -> list[str
             lines.append(_format_annotation(level, rest, {"title": titled[0][0]}))
     unmatched = format_unmatched(comparison)
     return lines + ([_format_annotation("notice", unmatched, {"title": "Not compared"})] if unmatched else [])
-
-
-def _may_be_slower(change: Change, tolerance: float) -> bool:
-    return change.blind or change.low is None or change.low < 1 / (1 + tolerance)
 
 
 def _locate(change: Change, command: Sequence[str]) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ... import units
 from ...results.sanitize import sanitize_line
 from .ledger import ClaimGroup, ClaimRule
-from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict, count_verdicts
+from .verdicts import RISK, RULE_IS_NEWER, VERDICTS, ClaimVerdict, LedgerVerdicts, MachineVerdict
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
 OLDER_MARK = " *"  # after a verdict; explained in the last line
@@ -98,7 +99,8 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
 
 def _format_counts(claim_verdicts: Sequence[ClaimVerdict]) -> str:
     """``: 3 reproduced, 1 contradicted``."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in count_verdicts(claim_verdicts).items())
+    counter = Counter(claim_verdict.verdict for claim_verdict in claim_verdicts)
+    counts = ", ".join(f"{counter[verdict]} {verdict}" for verdict in VERDICTS if counter[verdict])
     return f": {counts}" if counts else ""
 
 
