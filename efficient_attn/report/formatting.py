@@ -106,15 +106,14 @@ def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
 def format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
     """The known parts of a setting as text, by name."""
     get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
-    size = f"{'of size' if is_present(heads) else 'head size'} {width}" if is_present(width) else ""
+    sizes = [format_count(int(setting["heads"]), "head")] if is_present(heads) else []
+    sizes += [f"{'of size' if sizes else 'head size'} {width}"] if is_present(width) else []
     texts = {
         "device": get("device"),
         "dtype": get("dtype"),
         "threads": format_count(int(setting["threads"]), "thread") if is_present(get("threads")) else "",
         "batch": f"batch {get('batch')}" if is_present(get("batch")) else "",
-        "heads": " ".join(
-            filter(None, (format_count(int(setting["heads"]), "head") if is_present(heads) else "", size))
-        ),
+        "heads": " ".join(sizes),
         "fill": FILL_TEXTS.get(str(get("fill")), ""),
         "suite": f"suite {get('suite')}" if is_present(get("suite")) else "",
         "machine": format_machine(get("machine"), cpus) if is_present(get("machine")) else "",

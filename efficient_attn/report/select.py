@@ -43,7 +43,11 @@ class SettingRows:
     def slices(self) -> tuple[Slice, ...]:
         """By mode in order of appearance, bidirectional before causal."""
         modes = _split_by_column(self.rows, "mode")
-        return tuple(Slice(mode, causal, rows) for mode, part in modes for causal, rows in _split_directions(part))
+        return tuple(
+            Slice(mode, causal, rows)
+            for mode, part in modes
+            for causal, rows in _split_by_column(part, "causal", sort=True)
+        )
 
     @cached_property
     def baseline(self) -> str:
@@ -93,8 +97,7 @@ def _convert_columns(rows: Frame) -> Frame:
     for name in rows.columns:
         values = rows[name]
         number = name in NUMERIC_COLUMNS or pd.api.types.is_float_dtype(values.dtype)
-        converted = values.astype("float64") if number else values.astype(object).where(values.notna(), None)
-        columns[name] = converted
+        columns[name] = values.astype("float64") if number else values.astype(object).where(values.notna(), None)
     return pd.DataFrame(columns)
 
 
@@ -131,13 +134,9 @@ def make_config_key(config: Mapping[str, Any]) -> str:
     return str([str(config[name]) for name in (*SETTING_COLUMNS, "mode", "causal")])
 
 
-def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
-    return sorted(_split_by_column(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
-
-
-def _split_by_column(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
-    """Split rows by a column, in order of appearance."""
-    for value, part in rows.groupby(column, dropna=False, sort=False):
+def _split_by_column(rows: Frame, column: str, *, sort: bool = False) -> Iterator[tuple[Any, Frame]]:
+    """Split rows by a column, in order of appearance or of the values, missing ones last."""
+    for value, part in rows.groupby(column, dropna=False, sort=sort):
         yield _as_python_value(value), part
 
 
