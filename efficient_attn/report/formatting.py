@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,6 +58,11 @@ def split_batches(items: Sequence[T], size: int) -> Iterator[tuple[str, Sequence
 def split_evenly(items: Sequence[T], most: int) -> Iterator[tuple[str, Sequence[T]]]:
     """Split into as few batches of at most this size as possible, of about equal sizes."""
     return split_batches(items, math.ceil(len(items) / max(1, math.ceil(len(items) / most))) or 1)
+
+
+def interleave(lists: Iterable[Sequence[T]]) -> Iterator[T]:
+    """The first item of each list, then the second of each, and so on."""
+    return (item for items in itertools.zip_longest(*lists) for item in items if item is not None)
 
 
 def make_slug(*parts: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..results.compression import check_undamaged, compress_rows
 from ..results.shards import list_run_folders
 from . import markdown, page
 from .command_line import format_command
-from .drawing.figures import Plot
+from .formatting import interleave
 from .gather import Frame, ReportData, gather
 from .replaced_runs import PublishedRun, find_replaced
 from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
@@ -100,18 +100,13 @@ def shrink_png(png: bytes) -> bytes:
 def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
     """Files of the trimmed report: Markdown and a few images."""
     content = page.make_content(data)
-    chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
+    plots_by_section = ([plot for block in section.blocks for plot in block.plots] for section in content.sections)
+    plots = islice(interleave(plots_by_section), MOST_PICTURES)  # the first plot of each section, then the second
+    chosen = {plot.panel.name: plot.png for plot in plots}
     for block in (block for section in content.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
     pictures = {f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()}
     return {**pictures, MARKDOWN_FILE: page.as_markdown(content, published=name)}
-
-
-def choose_plots(content: page.Content) -> list[Plot]:
-    """The first plot of each section, then the second of each, up to the limit."""
-    sections = [[plot for block in section.blocks for plot in block.plots] for section in content.sections]
-    interleaved = [plot for plots in zip_longest(*sections) for plot in plots if plot is not None]
-    return interleaved[:MOST_PICTURES]
 
 
 # -- the list ------------------------------------------------------------------------------------------------------
