@@ -1,7 +1,5 @@
 """Approximation error of each timed variant: relative error of the same spec against exact attention, as a phrase."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

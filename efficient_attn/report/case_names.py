@@ -1,7 +1,5 @@
 """Short names of cases for tables: fields that all cases share are removed and reported once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Format a comparison of two runs: text for terminals, Markdown for pull requests, and JSON."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Format configurations, counts and comparisons as text. Differences are claimed only if significant."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

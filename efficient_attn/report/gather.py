@@ -1,7 +1,5 @@
 """Load runs from disk as one frame of rows and a list of sessions."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence

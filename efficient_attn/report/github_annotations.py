@@ -1,7 +1,5 @@
 """Format a comparison for GitHub Actions: annotations of a workflow run, and the summary of a job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Render a report: a self-contained web page, and the same in Markdown."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

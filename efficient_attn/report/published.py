@@ -1,7 +1,5 @@
 """Published runs: trim each to the files kept in git, and list them all. The rest can be rebuilt from the rows."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Mapping, Sequence

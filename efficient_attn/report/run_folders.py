@@ -1,7 +1,5 @@
 """List runs in a folder, and remove files that can be rebuilt. Rows are never removed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Cells and tables of reports: formatted text with sort values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias

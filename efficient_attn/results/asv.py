@@ -1,7 +1,5 @@
 """Export runs to airspeed velocity (asv): files of its results folder, one for each commit, machine and suite."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict

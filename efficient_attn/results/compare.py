@@ -4,8 +4,6 @@ differences can be ruled out.
 Ratios are time in BASE / time in NEW: above 1 NEW is faster. Verdicts have a family-wise confidence.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

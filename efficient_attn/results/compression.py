@@ -1,7 +1,5 @@
 """Compress the rows of a finished run for git, without changing a byte of any line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Ratios are time in BASE / time in NEW: above 1 NEW is faster.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -3,8 +3,6 @@
 Links are never followed: in a folder that others can write to, they may lead anywhere.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

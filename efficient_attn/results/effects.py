@@ -1,7 +1,5 @@
 """Main effects: the effect of each factor on a value, from few points at which all factors vary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Import and export runs: JSON of pytest-benchmark and github-action-benchmark."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Which files may be overwritten: only those that this package wrote, and never a run's rows."""
 
-from __future__ import annotations
-
 import re
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One writer for each folder: a lock of the operating system, which is released when its process ends."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

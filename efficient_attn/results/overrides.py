@@ -1,7 +1,5 @@
 """Overridden runs: sessions that changed their suite, for example with fewer rounds or other lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Repair a run before it is resumed: damaged lines are moved to their own file, intact ones are unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

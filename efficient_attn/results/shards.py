@@ -3,8 +3,6 @@
 Published runs are compressed (``rows.jsonl.gz``): read in the same way, never written to.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import warnings

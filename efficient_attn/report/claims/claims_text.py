@@ -1,7 +1,5 @@
 """Format verdicts on claims as a table and as JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

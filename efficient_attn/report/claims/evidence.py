@@ -1,7 +1,5 @@
 """Collect the measurements that test a claim: find and pair rows, and estimate errors from raw rounds."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections import defaultdict

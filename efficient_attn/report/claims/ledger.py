@@ -1,7 +1,5 @@
 """The ledger of claims: one TOML file per source; each claim has a rule and its hash, which detects changed rules."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

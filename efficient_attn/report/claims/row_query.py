@@ -1,7 +1,5 @@
 """Queries for the rows of a claim: conditions on columns, and the ranges of column values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 Only verdicts are corrected; intervals are those of each test alone.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
