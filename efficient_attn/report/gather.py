@@ -13,7 +13,7 @@ import pandas as pd
 from ..errors import UsageError
 from ..results import frames, store
 from ..results.exchange import name_group
-from ..results.overrides import list_overrides
+from ..results.overrides import gather_overrides
 from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
@@ -65,7 +65,7 @@ class ReportData:
 
 def _describe_difference(session: Mapping[str, Any]) -> str:
     """How a session differs from an ordinary one of its suite; empty if it does not."""
-    overridden = "with overrides" if list_overrides(session) else ""
+    overridden = "with overrides" if gather_overrides([session]) else ""
     return ", ".join(filter(None, (overridden, store.describe_older_protocol(session))))
 
 

@@ -128,7 +128,12 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
     rows, last_session = data.loaded, data.sessions[-1]
     environment: Mapping[str, Any] = last_session.get("environment") or {}
     suite: Mapping[str, Any] = last_session.get("suite") or {}
-    made_with = _format_variables(last_session, environment) + format_command(last_session.get("command"))
+    git = _get_git_info(last_session)
+    revision = str(git.get("revision") or "")[:7] or "not known"
+    # variables that configured the allocator, without which the command measures something else
+    untouched = str((last_session.get("allocator") or {}).get("left alone", ""))
+    variables = (environment.get("variables") or {}).items()
+    assignments = "".join(f"{name}={value} " for name, value in variables if name in untouched)
     return [
         f"[{name}]({name}/{MARKDOWN_FILE})",
         markdown.escape_markdown(suite.get("name") or "not known"),
@@ -139,27 +144,14 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last_session.get("started") or "")[:10],
         markdown.escape_markdown(environment.get("torch") or "not known"),
-        _format_commit(last_session),
-        markdown.format_code(made_with),
+        f"{revision}, changed" if git.get("digest") else revision,
+        markdown.format_code(assignments + format_command(last_session.get("command"))),
     ]
 
 
 def _format_range(rows: Frame, column: str) -> str:
     values = sorted(int(value) for value in rows[column].dropna().unique())
     return ", ".join(map(str, values)) if len(values) < 3 else f"{values[0]} to {values[-1]}"
-
-
-def _format_variables(session: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """Environment variables that configured the allocator, without which the command measures something else."""
-    untouched = str((session.get("allocator") or {}).get("left alone", ""))
-    variables = (environment.get("variables") or {}).items()
-    return "".join(f"{name}={value} " for name, value in variables if name in untouched)
-
-
-def _format_commit(session: Mapping[str, Any]) -> str:
-    git = _get_git_info(session)
-    revision = str(git.get("revision") or "")[:7] or "not known"
-    return f"{revision}, changed" if git.get("digest") else revision
 
 
 def _get_git_info(session: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -41,19 +41,18 @@ class ClaimRule(_LedgerModel):
     across: tuple[str, ...] = ()
     interval: tuple[str, str] | None = None
     how: Literal["every", "typical"] = "every"
-    at_least: Number | None = None
-    at_most: Number | None = None
+    at_least: Number = -math.inf
+    at_most: Number = math.inf
     between: tuple[Number, Number] | None = None
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of the value; either may be infinite."""
-        low, high = self.between or (self.at_least, self.at_most)
-        return -math.inf if low is None else low, math.inf if high is None else high
+        return self.between or (self.at_least, self.at_most)
 
     @model_validator(mode="after")
     def _validate_bounds(self) -> Self:
-        if self.between and (self.at_least, self.at_most) != (None, None):
+        if self.between and (self.at_least, self.at_most) != (-math.inf, math.inf):
             raise ValueError("between cannot be combined with at_least or at_most")
         low, high = find_bounds(self.value)
         if self.over:
