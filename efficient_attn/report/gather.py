@@ -53,20 +53,17 @@ class ReportData:
     @property
     def run_notes(self) -> dict[str, str]:
         """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
-        notes = {str(session.get("run_id")): _describe_difference(session) for session in self.sessions}
-        return {run: note for run, note in notes.items() if note}
+        notes = {}
+        for session in self.sessions:
+            overridden = "with overrides" if gather_overrides([session]) else ""
+            notes[str(session.get("run_id"))] = overridden, store.describe_older_protocol(session)
+        return {run: ", ".join(filter(None, texts)) for run, texts in notes.items() if any(texts)}
 
     @property
     def cpus(self) -> dict[str, str]:
         """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
-
-
-def _describe_difference(session: Mapping[str, Any]) -> str:
-    """How a session differs from an ordinary one of its suite; empty if it does not."""
-    overridden = "with overrides" if gather_overrides([session]) else ""
-    return ", ".join(filter(None, (overridden, store.describe_older_protocol(session))))
 
 
 def join_notes(notes: Mapping[str, str], run_ids: Iterable[str]) -> str:

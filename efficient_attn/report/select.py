@@ -6,6 +6,7 @@ mode and direction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,16 +158,11 @@ def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
 def find_headline_rows(rows: Frame, column: str) -> Frame:
     """Rows at the length with the most speedups, then the most values, then the longest; smallest values first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
-    labels_by_length: dict[float, set[str]] = {}
-    for i in np.flatnonzero(~np.isnan(values)):
-        labels_by_length.setdefault(lengths[i], set()).add(labels[i])
-    if not labels_by_length:
-        return rows[:0]
-    paired_counts = dict.fromkeys(labels_by_length, 0)
-    for i in np.flatnonzero(~np.isnan(values) & ~np.isnan(rows["speedup"].to_numpy())):
-        paired_counts[lengths[i]] += 1
-    longest = max(labels_by_length, key=lambda length: (paired_counts[length], len(labels_by_length[length]), length))
-    indices = np.flatnonzero((lengths == longest) & ~np.isnan(values))
+    measured = ~np.isnan(values)
+    paired_counts = Counter(lengths[measured & ~np.isnan(rows["speedup"].to_numpy())].tolist())
+    counts = Counter(length for length, _ in set(zip(lengths[measured].tolist(), labels[measured], strict=True)))
+    longest = max(counts, key=lambda length: (paired_counts[length], counts[length], length), default=np.nan)
+    indices = np.flatnonzero(measured & (lengths == longest))
     return rows.iloc[sorted(indices, key=lambda i: (values[i], labels[i]))]
 
 

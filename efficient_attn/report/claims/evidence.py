@@ -140,8 +140,11 @@ def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
             machine = str(row.record.row.machine or "unknown")
             pairs[machine] += [(row, measurement) for measurement in ratios or [_measure(row, rule)]]
             rows[machine] += [row, *paired_rows]
-    all_tests = {machine: _make_tests(measured, rule) for machine, measured in pairs.items()}
-    tests = {machine: machine_tests for machine, machine_tests in all_tests.items() if machine_tests}
+    tests: dict[str, list[Measurement]] = {}
+    for machine, measured in pairs.items():
+        machine_tests = list(_fit_series(measured, rule)) if rule.over else [measurement for _, measurement in measured]
+        if machine_tests:
+            tests[machine] = [average_measurements(machine_tests)] if rule.how == "typical" else machine_tests
     older = evidence.find(claim.rows, rule.value, older_protocol=True)
     return ClaimTests(
         tests=tests,
@@ -150,11 +153,6 @@ def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
         disturbed=len(in_regime) - len(undisturbed),
         older_protocol=sum(matches(row.values, claim.regime) for row in older),
     )
-
-
-def _make_tests(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRule) -> list[Measurement]:
-    tests = list(_fit_series(pairs, rule)) if rule.over else [measurement for _, measurement in pairs]
-    return [average_measurements(tests)] if rule.how == "typical" and tests else tests
 
 
 def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable[str] = ()) -> tuple[Any, ...]:
