@@ -243,8 +243,9 @@ def add_word_breaks(text: object) -> Markup:
 def _make_environment(*, autoescape: bool) -> jinja2.Environment:
     """The environment of all pages, cached because parsing a template takes as long as rendering it."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    spaces = {"trim_blocks": True, "lstrip_blocks": True}
-    env = jinja2.Environment(loader=loader, autoescape=autoescape, undefined=jinja2.StrictUndefined, **spaces)
+    env = jinja2.Environment(
+        loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     env.globals["made_by"] = MARK
     env.filters |= {
         "breakable": add_word_breaks,

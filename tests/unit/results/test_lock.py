@@ -44,7 +44,6 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
         pass
 
 
-
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_an_unreadable_owner_is_another_process(content: str, tmp_path: Path) -> None:
     with lock_folder(tmp_path):
