@@ -102,8 +102,8 @@ class Content:
         parts = [(section.title, f"#{section.anchor}") for section in self.sections]
         parts += [("What did not run", "#missing")] if self.missing else []
         parts += [(section.title, f"#{section.anchor}") for section in self.folded]
-        last = (self.explained_sections, self.sessions, self.environment, True)
-        return parts + [(title, href) for (href, title), shown in zip(LAST_PARTS.items(), last, strict=True) if shown]
+        last = zip(LAST_PARTS.items(), (self.explained_sections, self.sessions, self.environment, True), strict=True)
+        return parts + [(title, href) for (href, title), content in last if content]
 
 
 DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
@@ -115,8 +115,8 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
     draw: renders the planned plots of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
-    known = rows[rows["family"].notna()]
-    families = dict(zip(known["label"], known["family"], strict=True))
+    with_family = rows[rows["family"].notna()]
+    families = dict(zip(with_family["label"], with_family["family"], strict=True))
     line_styles = style.choose_line_styles(rows["label"], families)
     section_data = section_blocks.SectionData(rows, data.cpus, line_styles, data.run_notes)
     sections, folded = _make_chapters(data.sections, section_data)
