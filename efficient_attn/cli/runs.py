@@ -35,7 +35,7 @@ def runs(args: Namespace) -> int:
     from ..report.run_folders import list_runs
     from . import console
 
-    run_folders = list(list_runs(args.folder))
+    run_folders = list_runs(args.folder)
     if args.json:
         return print_json([run.as_data() for run in run_folders])
     rows = [

@@ -1,7 +1,5 @@
 """Approximation error of each timed variant: relative error of the same spec against exact attention, as a phrase."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +37,7 @@ def add_errors(rows: Frame) -> Frame:
     """
     measured = list_errors(rows)
     cells: dict[Any, tuple[Any, ...]] = {}
-    timed = rows[rows["mode"].notna()].assign(spec=lambda x: [canonicalise_spec(name) for name in x["variant"]])
+    timed = rows[rows["mode"].notna()].assign(spec=lambda x: x["variant"].map(canonicalise_spec))
     group_columns = [*select.SETTING_COLUMNS, "mode", "causal"]
     for _, part in timed.groupby(group_columns, dropna=False, sort=False) if measured.sets else ():
         causal, dtype, specs = part["causal"].iloc[0], part["dtype"].iloc[0], set(part["spec"])
@@ -66,9 +64,7 @@ def _make_cells(errors: QualitySet, spec: str) -> tuple[Any, ...]:
 def list_errors(rows: Frame) -> MeasuredQuality:
     """Errors of each spec, averaged over layers, for each combination of inputs, direction, length, dtype and layers;
     and the reasons of mechanisms whose error is not applicable."""
-    fidelity_rows = select.filter_fidelity(rows).assign(
-        spec=lambda x: [canonicalise_spec(name) for name in x["variant"]]
-    )
+    fidelity_rows = select.filter_fidelity(rows).assign(spec=lambda x: x["variant"].map(canonicalise_spec))
     figures: dict[QualityConditions, dict[str, QualityFigure]] = {}
     group_columns = ["inputs", "causal", "seq_len", "dtype", "spec"]
     for (inputs, causal, length, dtype, spec), part in fidelity_rows.groupby(group_columns, dropna=False, sort=False):
@@ -81,14 +77,13 @@ def list_errors(rows: Frame) -> MeasuredQuality:
             dtype=str(dtype) if units.is_present(dtype) else None,
         )
         errors = tuple(part.groupby("layer", dropna=False)["relative_error"].mean().tolist())
-        runs = tuple(dict.fromkeys(map(str, part["run_id"])))
         mean = sum(errors) / len(errors)
         figures.setdefault(conditions, {})[spec] = QualityFigure(
             metric="error",
             value=mean,
             text=f"relative error {units.number(mean)}",
             conditions=conditions,
-            runs=runs,
+            runs=tuple(dict.fromkeys(map(str, part["run_id"]))),
             layer_errors=errors,
             null_error=part["mean_value_error"].mean(),
         )
@@ -99,10 +94,9 @@ def list_errors(rows: Frame) -> MeasuredQuality:
 def list_not_applicable(rows: Frame, task: str) -> dict[str, str]:
     """The reason by spec, of mechanisms that a task refused because they have to be trained."""
     refused = rows[(rows["task"] == task) & (rows["status"] == "unsupported")]
-    pairs = zip(refused["variant"].tolist(), map(str, refused["reason"]), strict=True)
     return {
         canonicalise_spec(name): reason.removeprefix(NOT_APPLICABLE).strip()
-        for name, reason in pairs
+        for name, reason in zip(refused["variant"], refused["reason"].astype(str), strict=True)
         if reason.startswith(NOT_APPLICABLE)
     }
 

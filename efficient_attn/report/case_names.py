@@ -1,13 +1,11 @@
 """Short names of cases for tables: fields that all cases share are removed and reported once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 PART_COUNT = 6  # suite, part, task, variant, sizes, options
-VARIANT_INDEX = 3
-MULTI_FIELD_INDICES = (4, 5)  # parts with several fields
+VARIANT_INDEX, SIZES_INDEX = 3, 4
 
 
 def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -15,17 +13,23 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
 
     The variant and the length are never removed. Names of another form, written by other tools, are not shortened.
     """
-    parts_by_name = {name: _split_name(name) for name in names}
-    if not names or any(len(parts) != PART_COUNT for parts in parts_by_name.values()):
-        return {name: name for name in names}, ""
-    shared = [
-        [field for field in column[0] if _is_removable(index, field) and all(field in fields for fields in column)]
-        for index, column in enumerate(zip(*parts_by_name.values(), strict=True))
+    unchanged = {name: name for name in names}, ""
+    if not names or any(name.count("/") != PART_COUNT - 1 for name in names):
+        return unchanged
+    fields_by_name = {name: _list_fields(name) for name in names}
+    shared = set.intersection(*map(set, fields_by_name.values()))
+    removed = [
+        (index, field)
+        for index, field in fields_by_name[names[0]]
+        if (index, field) in shared and index != VARIANT_INDEX and not (index == SIZES_INDEX and field[:1] == "n")
     ]
-    short = {name: _join_name(parts, shared) for name, parts in parts_by_name.items()}
+    short = {}
+    for name, fields in fields_by_name.items():
+        parts = groupby((pair for pair in fields if pair not in removed), key=lambda pair: pair[0])
+        short[name] = "/".join("-".join(field for _, field in pairs) for _, pairs in parts)
     if len(set(short.values())) < len(short):
-        return {name: name for name in names}, ""
-    return short, ", ".join(dict.fromkeys(field for fields in shared for field in fields))
+        return unchanged
+    return short, ", ".join(dict.fromkeys(field for _, field in removed))
 
 
 def find_mechanism(name: str) -> tuple[str, str]:
@@ -34,16 +38,7 @@ def find_mechanism(name: str) -> tuple[str, str]:
     return (parts[1], re.split("[:|]", parts[VARIANT_INDEX])[0]) if len(parts) == PART_COUNT else (name, name)
 
 
-def _split_name(name: str) -> list[list[str]]:
-    """The parts of a name as lists of fields; only sizes and options have several."""
-    parts = name.split("/")
-    return [part.split("-") if index in MULTI_FIELD_INDICES else [part] for index, part in enumerate(parts)]
-
-
-def _is_removable(index: int, field: str) -> bool:
-    return index != VARIANT_INDEX and not (index == MULTI_FIELD_INDICES[0] and field.startswith("n"))
-
-
-def _join_name(parts: Sequence[Sequence[str]], shared: Sequence[Sequence[str]]) -> str:
-    remaining = ("-".join(f for f in fields if f not in removed) for fields, removed in zip(parts, shared, strict=True))
-    return "/".join(filter(None, remaining))
+def _list_fields(name: str) -> list[tuple[int, str]]:
+    """The fields of a name with the index of their part; only sizes and options have several."""
+    parts = enumerate(name.split("/"))
+    return [(index, field) for index, part in parts for field in (part.split("-") if index >= SIZES_INDEX else [part])]

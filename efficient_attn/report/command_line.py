@@ -1,7 +1,5 @@
 """Format a run's command for readers, without the author's absolute paths."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath

@@ -55,9 +55,8 @@ class QualityConditions:
 
     def verifies(self, length: int, causal: bool | None) -> bool:
         """Whether figures count for calls of this length and direction."""
-        if self.length is None or self.causal is None or self.causal != causal:
-            return False
-        return self.length >= MIN_LENGTH_SHARE * length
+        same_direction = self.causal is not None and self.causal == causal
+        return same_direction and (self.length or 0) >= MIN_LENGTH_SHARE * length
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Format a comparison of two runs: text for terminals, Markdown for pull requests, and JSON."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +12,6 @@ from .case_names import shorten_names
 from .formatting import format_count
 
 SCHEMA_VERSION = 1
-COUNTED_ONLY_KINDS = ("same",)  # only counted, unless all cases are listed
 MAX_TABLE_ROWS = 100  # of a Markdown table, far below the limit of a comment
 TERMINAL_WIDTH = 80
 TABLE_HEAD = ("case", "new against base", "own time", "times the baseline's speed")
@@ -86,31 +83,22 @@ def format_unmatched(comparison: Comparison) -> str:
 
 def summarise_comparison(comparison: Comparison) -> list[str]:
     """The counts, then the bound on slowdowns, then the cases without enough precision."""
-    return [format_counts(comparison), *filter(None, (_describe_bound(comparison), _describe_blind(comparison)))]
+    sentences, bound = [format_counts(comparison)], comparison.slower_by_at_most
+    blind = [change for change in comparison.changes if change.blind]
+    if bound is not None:
+        subject, confidence = "No other case" if blind else "No case", _format_confidence(comparison)
+        sentences.append(f"{subject} became slower by more than {_format_difference(bound)} (at {confidence}).")
+    if blind:
+        detectable = [change.least for change in blind if change.least is not None]
+        sizes = dict.fromkeys(map(_format_difference, (min(detectable), max(detectable)))) if detectable else ()
+        parts = [f"{len(detectable)} at best one of {' to '.join(sizes)}"] if detectable else []
+        parts += [f"{len(blind) - len(detectable)} none at all"] if len(detectable) < len(blind) else []
+        subject, tolerance = format_count(len(blind), "case"), _format_difference(comparison.tolerance)
+        sentences.append(f"{subject} could not have shown a difference of {tolerance}: {', '.join(parts)}.")
+    return sentences
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------
-
-
-def _describe_bound(comparison: Comparison) -> str:
-    bound, blind = comparison.slower_by_at_most, len(comparison.blind)
-    if bound is None:
-        return ""
-    subject = "No other case" if blind else "No case"
-    return f"{subject} became slower by more than {_format_difference(bound)} (at {_format_confidence(comparison)})."
-
-
-def _describe_blind(comparison: Comparison) -> str:
-    blind = [change for change in comparison.changes if change.blind]
-    if not blind:
-        return ""
-    detectable = [change.least for change in blind if change.least is not None]
-    tolerance = _format_difference(comparison.tolerance)
-    summary = f"{format_count(len(blind), 'case')} could not have shown a difference of {tolerance}: "
-    sizes = dict.fromkeys(map(_format_difference, (min(detectable), max(detectable)))) if detectable else ()
-    parts = [f"{len(detectable)} at best one of {' to '.join(sizes)}"] if detectable else []
-    parts += [f"{len(blind) - len(detectable)} none at all"] if len(detectable) < len(blind) else []
-    return summary + ", ".join(parts) + "."
 
 
 def _format_difference(difference: float) -> str:
@@ -156,11 +144,8 @@ def sort_changes(changes: Iterable[Change]) -> list[Change]:
 
 def _select_changes(comparison: Comparison, include_all: bool) -> list[Change]:
     """The changes to list; those with a change of memory are always listed."""
-    return [
-        c
-        for c in sort_changes(comparison.changes)
-        if include_all or c.kind not in COUNTED_ONLY_KINDS or c.base_bytes is not None
-    ]
+    changes = sort_changes(comparison.changes)
+    return [c for c in changes if include_all or c.kind != "same" or c.base_bytes is not None]
 
 
 def list_unmatched(comparison: Comparison) -> Mapping[str, Sequence[str]]:
@@ -219,35 +204,26 @@ def _format_aligned_table(changes: Sequence[Change], short: Mapping[str, str]) -
     rows = [_format_cells(change, lambda text: f"{text} *") for change in changes]
     head = [TABLE_HEAD[1], TABLE_HEAD[2], "speedup"]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    name_width_limit = TERMINAL_WIDTH - sum(widths) - 2 * len(widths)
-    name_width = max(
-        (len(name) for c in changes if len(name := short[c.name]) <= name_width_limit), default=len(TABLE_HEAD[0])
-    )
-    lines = [_join_aligned([TABLE_HEAD[0], *head], [name_width, *widths])]
-    for change, cells in zip(changes, rows, strict=True):
-        name = short[change.name]
-        lines += [name] if len(name) > name_width_limit else []
-        lines.append(_join_aligned(["" if len(name) > name_width_limit else name, *cells], [name_width, *widths]))
-        lines += _wrap(_format_notes(change), "    ")
+    most = TERMINAL_WIDTH - sum(widths) - 2 * len(widths)
+    names = [short[change.name] for change in changes]
+    widths = [max((len(name) for name in names if len(name) <= most), default=len(TABLE_HEAD[0])), *widths]
+    lines = []
+    for name, cells, notes in [(TABLE_HEAD[0], head, ""), *zip(names, rows, map(_format_notes, changes), strict=True)]:
+        lines += [name] if len(name) > most else []
+        cells = ["" if len(name) > most else name, *cells]
+        lines.append("  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip())
+        lines += _wrap(notes, "    ")
     return lines
-
-
-def _join_aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _make_markdown_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
     if not changes:
         return []
-    rows = [
-        (
-            markdown.format_code(short[c.name]),
-            *_format_cells(c, lambda text: f"**{text}**"),
-            markdown.escape_markdown(_format_notes(c)),
-        )
-        for c in changes
-    ]
-    body = [f"| {' | '.join(row)} |" for row in rows]
+    body = []
+    for change in changes:
+        cells = _format_cells(change, lambda text: f"**{text}**")
+        notes = markdown.escape_markdown(_format_notes(change))
+        body.append(f"| {' | '.join([markdown.format_code(short[change.name]), *cells, notes])} |")
     return ["", f"| {' | '.join(TABLE_HEAD)} | |", "|---|---|---|---|---|", *_limit_lines(body)]
 
 

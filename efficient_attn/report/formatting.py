@@ -1,7 +1,6 @@
 """Format configurations, counts and comparisons as text. Differences are claimed only if significant."""
 
-from __future__ import annotations
-
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,6 +66,11 @@ def split_evenly(items: Sequence[T], most: int) -> Iterator[tuple[str, Sequence[
     return split_batches(items, math.ceil(len(items) / max(1, math.ceil(len(items) / most))) or 1)
 
 
+def interleave(lists: Iterable[Sequence[T]]) -> Iterator[T]:
+    """The first item of each list, then the second of each, and so on."""
+    return (item for items in itertools.zip_longest(*lists) for item in items if item is not None)
+
+
 def make_slug(*parts: object) -> str:
     """Join the parts to a name for files and HTML ids."""
     text = "-".join(str(part) for part in parts if part is not None and str(part))
@@ -114,15 +118,14 @@ def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
 def format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
     """The known parts of a setting as text, by name."""
     get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
-    size = f"{'of size' if is_present(heads) else 'head size'} {width}" if is_present(width) else ""
+    sizes = [format_count(int(setting["heads"]), "head")] if is_present(heads) else []
+    sizes += [f"{'of size' if sizes else 'head size'} {width}"] if is_present(width) else []
     texts = {
         "device": get("device"),
         "dtype": get("dtype"),
         "threads": format_count(int(setting["threads"]), "thread") if is_present(get("threads")) else "",
         "batch": f"batch {get('batch')}" if is_present(get("batch")) else "",
-        "heads": " ".join(
-            filter(None, (format_count(int(setting["heads"]), "head") if is_present(heads) else "", size))
-        ),
+        "heads": " ".join(sizes),
         "fill": FILL_TEXTS.get(str(get("fill")), ""),
         "suite": f"suite {get('suite')}" if is_present(get("suite")) else "",
         "machine": format_machine(get("machine"), cpus) if is_present(get("machine")) else "",

@@ -1,7 +1,5 @@
 """Load runs from disk as one frame of rows and a list of sessions."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ import pandas as pd
 from ..errors import UsageError
 from ..results import frames, store
 from ..results.exchange import name_group
-from ..results.overrides import list_overrides
+from ..results.overrides import gather_overrides
 from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
@@ -55,20 +53,17 @@ class ReportData:
     @property
     def run_notes(self) -> dict[str, str]:
         """Notes on the rows of sessions with overrides or of an earlier protocol, by ``run_id``."""
-        notes = {str(session.get("run_id")): _describe_difference(session) for session in self.sessions}
-        return {run: note for run, note in notes.items() if note}
+        notes = {}
+        for session in self.sessions:
+            overridden = "with overrides" if gather_overrides([session]) else ""
+            notes[str(session.get("run_id"))] = overridden, store.describe_older_protocol(session)
+        return {run: ", ".join(filter(None, texts)) for run, texts in notes.items() if any(texts)}
 
     @property
     def cpus(self) -> dict[str, str]:
         """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
-
-
-def _describe_difference(session: Mapping[str, Any]) -> str:
-    """How a session differs from an ordinary one of its suite; empty if it does not."""
-    overridden = "with overrides" if list_overrides(session) else ""
-    return ", ".join(filter(None, (overridden, store.describe_older_protocol(session))))
 
 
 def join_notes(notes: Mapping[str, str], run_ids: Iterable[str]) -> str:
@@ -106,7 +101,7 @@ def gather(runs: Sequence[Path]) -> ReportData:
         warn_of_damage(damage)
         damaged.append(sanitize_line(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}"))
 
-    for path in _drop_repeated_runs(runs):
+    for path in {store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values():
         folder = store.find_rows_path(path).parent
         folder_sessions = _read_sessions(folder)
         records = frames.read_records(path, on_damage=record_damage)
@@ -114,22 +109,17 @@ def gather(runs: Sequence[Path]) -> ReportData:
         suite_baseline = frames.find_suite_baseline(folder)
         baselines = [record.row.baseline or suite_baseline for record in records]
         kv_heads = _find_baseline_heads(records, baselines)
-        samples = [record.samples for record in records]
-        added_values += [
-            (baseline, heads, _read_mean_error(x), _read_curve(x), _read_alignment(x))
-            for baseline, heads, x in zip(baselines, kv_heads, samples, strict=True)
-        ]
+        for record, baseline, heads in zip(records, baselines, kv_heads, strict=True):
+            curve = _read_curve(_read_array(record.samples, "steps", "validation"))
+            alignment = _read_alignment(_read_array(record.samples, "alignment"))
+            mean_error = float(_read_array(record.samples, "mean_value_error").mean())
+            added_values.append((baseline, heads, mean_error, curve, alignment))
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
     loaded = frames.make_frame(rows)
     added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
     all_rows = loaded.assign(**{name: added[name] for name in ADDED_DTYPES})
     return ReportData(loaded, all_rows, tuple(sessions), tuple(damaged), tuple(sections.values()))
-
-
-def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
-    """Remove runs that are given twice."""
-    return list({store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
 
 
 def _read_sessions(folder: Path) -> list[dict[str, Any]]:
@@ -164,30 +154,22 @@ def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | No
     return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
 
 
-def _read_mean_error(samples: Mapping[str, Any]) -> float:
-    """The mean error of predicting the mean of v over heads and batches; NaN if missing or invalid."""
+def _read_array(samples: Mapping[str, Any], *names: str) -> np.ndarray:
+    """The samples of these names as an array with a row for each; a single NaN if they are missing or invalid."""
     try:
-        return float(np.mean(np.asarray(samples["mean_value_error"], dtype=float)))
+        return np.asarray([samples[name] for name in names], dtype=float)
     except (KeyError, TypeError, ValueError):
-        return float("nan")
+        return np.array(np.nan)
 
 
-def _read_curve(samples: Mapping[str, Any]) -> LearningCurve | None:
-    """Pairs of step and validation score; None if missing or invalid."""
-    try:
-        pairs = zip(samples["steps"], samples["validation"], strict=True)
-        points = tuple((float(step), float(score)) for step, score in pairs)
-    except (KeyError, TypeError, ValueError):
+def _read_curve(points: np.ndarray) -> LearningCurve | None:
+    if points.ndim != 2:
         return None
-    return tuple(pair for pair in points if np.isfinite(pair).all()) or None
+    finite = points[:, np.isfinite(points).all(axis=0)]
+    return tuple(zip(*finite.tolist(), strict=True)) or None
 
 
-def _read_alignment(samples: Mapping[str, Any]) -> AlignmentWeights | None:
-    """Weights from 0 to 1 (target tokens, source tokens); None if missing or invalid."""
-    try:
-        weights = np.asarray(samples["alignment"], dtype=float)
-    except (KeyError, TypeError, ValueError):
+def _read_alignment(weights: np.ndarray) -> AlignmentWeights | None:
+    if weights.ndim != 3 or not weights.size or max(weights.shape) > MOST_TOKENS or not np.isfinite(weights).all():
         return None
-    if weights.ndim != 2 or not weights.size or max(weights.shape) > MOST_TOKENS or not np.isfinite(weights).all():
-        return None
-    return tuple(tuple(float(x) for x in row) for row in weights.clip(0.0, 1.0))
+    return tuple(map(tuple, weights[0].clip(0.0, 1.0).tolist()))

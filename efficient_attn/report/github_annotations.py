@@ -1,7 +1,5 @@
 """Format a comparison for GitHub Actions: annotations of a workflow run, and the summary of a job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +10,6 @@ from .case_names import find_mechanism
 from .comparison_text import as_markdown, describe_fully, format_unmatched, name_cases, sort_changes
 
 MAX_ANNOTATIONS = 10  # of one level, which GitHub shows for a step
-MAX_SUMMARY_BYTES = 2**20  # of a step's summary; GitHub discards a larger one
-CUT_OFF = "\n\nThe rest does not fit into a summary.\n"
 
 
 def list_annotations(comparison: Comparison, command: Sequence[str]) -> list[str]:
@@ -24,26 +20,19 @@ def list_annotations(comparison: Comparison, command: Sequence[str]) -> list[str
     """
     changes = sort_changes(comparison.changes)
     short, _ = name_cases(comparison)
-    hidden = [c for c in changes if c.kind == "inconclusive" and _may_be_slower(c, comparison.tolerance)]
-    levels = {
-        "error": [("Regression", c) for c in changes if c.kind in ("slower", "broken")],
-        "warning": [("Inconclusive", c) for c in hidden],
-    }
+    least = 1 / (1 + comparison.tolerance)
+    hidden = [c for c in changes if c.kind == "inconclusive" and (c.blind or c.low is None or c.low < least)]
+    regressions = [c for c in changes if c.kind in ("slower", "broken")]
     lines = []
-    for level, titled in levels.items():
-        visible = titled if len(titled) <= MAX_ANNOTATIONS else titled[: MAX_ANNOTATIONS - 1]
-        for title, change in visible:
+    for level, title, listed in (("error", "Regression", regressions), ("warning", "Inconclusive", hidden)):
+        visible = listed if len(listed) <= MAX_ANNOTATIONS else listed[: MAX_ANNOTATIONS - 1]
+        for change in visible:
             properties = _locate(change, command) | {"title": title}
             lines.append(_format_annotation(level, f"{short[change.name]}: {describe_fully(change)}", properties))
-        if len(titled) > len(visible):
-            rest = f"{len(titled) - len(visible)} more in the summary"
-            lines.append(_format_annotation(level, rest, {"title": titled[0][0]}))
+        if rest := len(listed) - len(visible):
+            lines.append(_format_annotation(level, f"{rest} more in the summary", {"title": title}))
     unmatched = format_unmatched(comparison)
     return lines + ([_format_annotation("notice", unmatched, {"title": "Not compared"})] if unmatched else [])
-
-
-def _may_be_slower(change: Change, tolerance: float) -> bool:
-    return change.blind or change.low is None or change.low < 1 / (1 + tolerance)
 
 
 def _locate(change: Change, command: Sequence[str]) -> dict[str, str]:
@@ -75,13 +64,9 @@ def _escape(text: str) -> str:
 
 
 def append_summary(comparison: Comparison, file: Path) -> None:
-    """Append the comparison to a job's summary, as far as it fits. Raises `UsageError` if that is not possible."""
-    data = as_markdown(comparison).encode()
+    """Append the comparison to a job's summary. Raises `UsageError` if that is not possible."""
     try:
-        room = MAX_SUMMARY_BYTES - (file.stat().st_size if file.exists() else 0)
-        if len(data) > room:
-            data = data[: room - len(CUT_OFF)].rpartition(b"\n")[0] + CUT_OFF.encode() if room > len(CUT_OFF) else b""
-        with file.open("ab") as summary:
-            summary.write(data)
+        with file.open("a", encoding="utf-8") as summary:
+            summary.write(as_markdown(comparison))
     except OSError as error:
         raise UsageError(f"compare: GITHUB_STEP_SUMMARY={file}: cannot be written: {error.strerror}") from error

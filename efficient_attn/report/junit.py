@@ -1,7 +1,5 @@
 """Format a comparison as JUnit XML, which Jenkins and GitLab show: one test case for each compared case."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """Escape arbitrary text for Markdown."""
 
-from __future__ import annotations
-
 import re
 
 

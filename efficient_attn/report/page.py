@@ -1,7 +1,5 @@
 """Render a report: a self-contained web page, and the same in Markdown."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools
@@ -9,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import jinja2
@@ -37,6 +36,7 @@ from .sections import (
     tradeoffs,
 )
 
+TEMPLATES = Path(__file__).parent / "templates"
 BLOCK_START = '<div class="block"'  # of a block of a section in a page
 MOST_FINDINGS = 3  # at the top; all comparisons are next to their tables
 MOST_MARKDOWN_ROWS = 200  # more are left to rows.csv, as code hosts do not render long Markdown
@@ -102,11 +102,8 @@ class Content:
         parts = [(section.title, f"#{section.anchor}") for section in self.sections]
         parts += [("What did not run", "#missing")] if self.missing else []
         parts += [(section.title, f"#{section.anchor}") for section in self.folded]
-        last = {
-            "#reading": self.explained_sections, "#reproduce": self.sessions, "#environment": self.environment,
-            "#rows": True,
-        }  # fmt: skip
-        return parts + [(title, href) for href, title in LAST_PARTS.items() if last[href]]
+        last = zip(LAST_PARTS.items(), (self.explained_sections, self.sessions, self.environment, True), strict=True)
+        return parts + [(title, href) for (href, title), content in last if content]
 
 
 DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
@@ -118,17 +115,17 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_pict
     draw: renders the pictures of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
-    families = dict(zip(rows["label"], rows["family"], strict=True))
+    with_family = rows[rows["family"].notna()]
+    families = dict(zip(with_family["label"], with_family["family"], strict=True))
     line_styles = style.choose_line_styles(rows["label"], families)
-    sections, folded = _make_chapters(
-        data.sections, section_blocks.SectionData(rows, data.cpus, line_styles, data.run_notes)
-    )
+    section_data = section_blocks.SectionData(rows, data.cpus, line_styles, data.run_notes)
+    sections, folded = _make_chapters(data.sections, section_data)
     draw([block for section in sections for block in section.blocks])
     blocks_by_section = [section.blocks for section in (*folded, *sections)]
-    findings = choose_findings(blocks_by_section)
+    highlights = ([text for block in blocks for text in block.highlights] for blocks in blocks_by_section)
+    findings = list(dict.fromkeys(filter(None, formatting.interleave(highlights))))[:MOST_FINDINGS]
     for block in itertools.chain.from_iterable(blocks_by_section):
         block.sentences = [text for text in block.sentences if text not in findings]
-    labelled_rows = rows[rows["family"].notna()].drop_duplicates("label")
     return Content(
         title=header.make_title(data),
         override_notice=" ".join(filter(None, (header.describe_overrides(data), header.describe_older_runs(data)))),
@@ -141,17 +138,10 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_pict
         folded=folded,
         missing=appendix.list_missing(rows, data.cpus),
         rows=appendix.list_rows(data.loaded.assign(mean_value_error=data.rows["mean_value_error"])),
-        families=dict(zip(*(labelled_rows[name].tolist() for name in ("label", "family")), strict=True)),
+        families=families,
         environment=appendix.list_environments((s["run"], s.get("environment") or {}) for s in data.sessions),
         sessions=[appendix.describe_session(session) for session in data.sessions],
     )
-
-
-def choose_findings(chapters: Sequence[Sequence[section_blocks.SectionBlock]]) -> list[str]:
-    """Findings at the top of the page: the first highlight of each section, then the second, up to the limit."""
-    highlights_by_section = [[text for block in chapter for text in block.highlights] for chapter in chapters]
-    interleaved = (text for highlights in itertools.zip_longest(*highlights_by_section) for text in highlights if text)
-    return list(dict.fromkeys(interleaved))[:MOST_FINDINGS]
 
 
 def _make_chapters(
@@ -171,16 +161,15 @@ def _make_chapters(
         chapter.task = section.task if (section_data.rows["task"] == section.task).any() else None
         chapters_by_name[section.name] = chapter
         if chapter.blocks and section.layout == "effects":
-            section_data = replace(
-                section_data, rows=section_data.rows[~main_effects.select_design_rows(section, section_data.rows)]
-            )
+            design_rows = main_effects.select_design_rows(section, section_data.rows)
+            section_data = replace(section_data, rows=section_data.rows[~design_rows])
     decision_tables = make_decision_tables(section_data.rows)
-    decision_chapters = [
+    details = [speed.make_details(s, section_data, decision_tables) for s in sections.values() if s.layout == "speed"]
+    chapters = [
         decisions.make_chapter(decision_tables, section_data),
         tradeoffs.make_chapter(decision_tables, section_data),
+        *(chapters_by_name[name] for name in sections),
     ]
-    details = [speed.make_details(s, section_data, decision_tables) for s in sections.values() if s.layout == "speed"]
-    chapters = [*decision_chapters, *(chapters_by_name[name] for name in sections)]
     return [chapter for chapter in chapters if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 
 
@@ -241,7 +230,7 @@ def add_word_breaks(text: object) -> Markup:
 @cache
 def make_environment(*, autoescape: bool) -> jinja2.Environment:
     """The environment of all pages, cached because parsing a template takes as long as rendering it."""
-    loader = jinja2.PackageLoader("efficient_attn.report", "templates")
+    loader = jinja2.FileSystemLoader(TEMPLATES)
     env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

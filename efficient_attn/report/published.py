@@ -1,11 +1,9 @@
 """Published runs: trim each to the files kept in git, and list them all. The rest can be rebuilt from the rows."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from ..results.compression import check_undamaged, compress_rows
 from ..results.shards import list_run_folders
 from . import markdown, page
 from .command_line import format_command
-from .drawing.figures import Plot
+from .formatting import interleave
 from .gather import Frame, ReportData, gather
 from .replaced_runs import PublishedRun, find_replaced
 from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
@@ -100,18 +98,13 @@ def shrink_png(png: bytes) -> bytes:
 def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
     """Files of the trimmed report: Markdown and a few images."""
     content = page.make_content(data)
-    chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
+    plots_by_section = ([plot for block in section.blocks for plot in block.plots] for section in content.sections)
+    plots = islice(interleave(plots_by_section), MOST_PICTURES)  # the first plot of each section, then the second
+    chosen = {plot.panel.name: plot.png for plot in plots}
     for block in (block for section in content.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
     pictures = {f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()}
     return {**pictures, MARKDOWN_FILE: page.as_markdown(content, published=name)}
-
-
-def choose_plots(content: page.Content) -> list[Plot]:
-    """The first plot of each section, then the second of each, up to the limit."""
-    sections = [[plot for block in section.blocks for plot in block.plots] for section in content.sections]
-    interleaved = [plot for plots in zip_longest(*sections) for plot in plots if plot is not None]
-    return interleaved[:MOST_PICTURES]
 
 
 # -- the list ------------------------------------------------------------------------------------------------------
@@ -135,7 +128,12 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
     rows, last_session = data.loaded, data.sessions[-1]
     environment: Mapping[str, Any] = last_session.get("environment") or {}
     suite: Mapping[str, Any] = last_session.get("suite") or {}
-    made_with = _format_variables(last_session, environment) + format_command(last_session.get("command"))
+    git = _get_git_info(last_session)
+    revision = str(git.get("revision") or "")[:7] or "not known"
+    # variables that configured the allocator, without which the command measures something else
+    untouched = str((last_session.get("allocator") or {}).get("left alone", ""))
+    variables = (environment.get("variables") or {}).items()
+    assignments = "".join(f"{name}={value} " for name, value in variables if name in untouched)
     return [
         f"[{name}]({name}/{MARKDOWN_FILE})",
         markdown.escape_markdown(suite.get("name") or "not known"),
@@ -146,27 +144,14 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last_session.get("started") or "")[:10],
         markdown.escape_markdown(environment.get("torch") or "not known"),
-        _format_commit(last_session),
-        markdown.format_code(made_with),
+        f"{revision}, changed" if git.get("digest") else revision,
+        markdown.format_code(assignments + format_command(last_session.get("command"))),
     ]
 
 
 def _format_range(rows: Frame, column: str) -> str:
     values = sorted(int(value) for value in rows[column].dropna().unique())
     return ", ".join(map(str, values)) if len(values) < 3 else f"{values[0]} to {values[-1]}"
-
-
-def _format_variables(session: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """Environment variables that configured the allocator, without which the command measures something else."""
-    untouched = str((session.get("allocator") or {}).get("left alone", ""))
-    variables = (environment.get("variables") or {}).items()
-    return "".join(f"{name}={value} " for name, value in variables if name in untouched)
-
-
-def _format_commit(session: Mapping[str, Any]) -> str:
-    git = _get_git_info(session)
-    revision = str(git.get("revision") or "")[:7] or "not known"
-    return f"{revision}, changed" if git.get("digest") else revision
 
 
 def _get_git_info(session: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,9 +1,6 @@
 """List runs in a folder, and remove files that can be rebuilt. Rows are never removed."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import checkpoints, frames, store
-from ..results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from ..results.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from ..results.sanitize import sanitize_line
 from ..results.shards import list_run_folders
 from . import write
@@ -33,31 +30,27 @@ class RunFolder:
         return asdict(self) | {"folder": str(self.folder)}
 
 
-def list_runs(root: Path) -> Iterator[RunFolder]:
+def list_runs(root: Path) -> list[RunFolder]:
     """The runs in a folder, latest first. Raises `UsageError` if there is no such folder."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
-    yield from sorted(
-        map(describe_run, list_run_folders(root)), key=lambda run_folder: run_folder.started, reverse=True
-    )
+    return sorted(map(describe_run, list_run_folders(root)), key=lambda run: run.started, reverse=True)
 
 
 def describe_run(folder: Path) -> RunFolder:
     """A run's folder: suite, sessions, cases by status, and size."""
-    sessions = store.read_sessions(folder)
-    last_session = sessions[-1] if sessions else {}
+    last_session = (store.read_sessions(folder) or [{}])[-1]
     suite = last_session.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else None
     statuses = Counter(record.row.status for record in frames.read_records(folder, on_damage=lambda damage: None))
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    started = str(last_session.get("started") or "")
     return RunFolder(
-        folder,
-        sanitize_line(str(name or folder.name)),
-        sanitize_line(started),
-        bool(last_session.get("finished")),
-        dict(statuses),
-        size,
+        folder=folder,
+        suite=sanitize_line(str(name or folder.name)),
+        started=sanitize_line(str(last_session.get("started") or "")),
+        finished=bool(last_session.get("finished")),
+        statuses=dict(statuses),
+        size=size,
     )
 
 
@@ -73,16 +66,14 @@ def find_removable_files(run_folder: RunFolder) -> list[Path]:
 
 def remove_derived_files(run_folder: RunFolder) -> list[Path]:
     """Remove files that can be rebuilt. Raises `UsageError` if the run is locked."""
-    lock = FolderLock(run_folder.folder)
     try:
-        removed = [path for path in find_removable_files(run_folder) if not path.is_symlink()]
-        for path in removed:
-            path.unlink(missing_ok=True)
-        for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINT_FOLDER):
-            with suppress(OSError):  # raised where files are left, and for a link
-                (run_folder.folder / name).rmdir()
+        with lock_folder(run_folder.folder):
+            removed = [path for path in find_removable_files(run_folder) if not path.is_symlink()]
+            for path in removed:
+                path.unlink(missing_ok=True)
+            for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINT_FOLDER):
+                with suppress(OSError):  # raised where files are left, and for a link
+                    (run_folder.folder / name).rmdir()
+            return removed
     except OSError as error:
         raise UsageError(f"{run_folder.folder}: cannot be cleaned: {error.strerror or error}") from error
-    finally:
-        lock.release()
-    return removed

@@ -6,6 +6,7 @@ mode and direction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +44,11 @@ class SettingRows:
     def slices(self) -> tuple[Slice, ...]:
         """By mode in order of appearance, bidirectional before causal."""
         modes = _split_by_column(self.rows, "mode")
-        return tuple(Slice(mode, causal, rows) for mode, part in modes for causal, rows in _split_directions(part))
+        return tuple(
+            Slice(mode, causal, rows)
+            for mode, part in modes
+            for causal, rows in _split_by_column(part, "causal", sort=True)
+        )
 
     @cached_property
     def baseline(self) -> str:
@@ -93,8 +98,7 @@ def _convert_columns(rows: Frame) -> Frame:
     for name in rows.columns:
         values = rows[name]
         number = name in NUMERIC_COLUMNS or pd.api.types.is_float_dtype(values.dtype)
-        converted = values.astype("float64") if number else values.astype(object).where(values.notna(), None)
-        columns[name] = converted
+        columns[name] = values.astype("float64") if number else values.astype(object).where(values.notna(), None)
     return pd.DataFrame(columns)
 
 
@@ -131,13 +135,9 @@ def make_config_key(config: Mapping[str, Any]) -> str:
     return str([str(config[name]) for name in (*SETTING_COLUMNS, "mode", "causal")])
 
 
-def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
-    return sorted(_split_by_column(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
-
-
-def _split_by_column(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
-    """Split rows by a column, in order of appearance."""
-    for value, part in rows.groupby(column, dropna=False, sort=False):
+def _split_by_column(rows: Frame, column: str, *, sort: bool = False) -> Iterator[tuple[Any, Frame]]:
+    """Split rows by a column, in order of appearance or of the values, missing ones last."""
+    for value, part in rows.groupby(column, dropna=False, sort=sort):
         yield _as_python_value(value), part
 
 
@@ -158,16 +158,11 @@ def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
 def find_headline_rows(rows: Frame, column: str) -> Frame:
     """Rows at the length with the most speedups, then the most values, then the longest; smallest values first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
-    labels_by_length: dict[float, set[str]] = {}
-    for i in np.flatnonzero(~np.isnan(values)):
-        labels_by_length.setdefault(lengths[i], set()).add(labels[i])
-    if not labels_by_length:
-        return rows[:0]
-    paired_counts = dict.fromkeys(labels_by_length, 0)
-    for i in np.flatnonzero(~np.isnan(values) & ~np.isnan(rows["speedup"].to_numpy())):
-        paired_counts[lengths[i]] += 1
-    longest = max(labels_by_length, key=lambda length: (paired_counts[length], len(labels_by_length[length]), length))
-    indices = np.flatnonzero((lengths == longest) & ~np.isnan(values))
+    measured = ~np.isnan(values)
+    paired_counts = Counter(lengths[measured & ~np.isnan(rows["speedup"].to_numpy())].tolist())
+    counts = Counter(length for length, _ in set(zip(lengths[measured].tolist(), labels[measured], strict=True)))
+    longest = max(counts, key=lambda length: (paired_counts[length], counts[length], length), default=np.nan)
+    indices = np.flatnonzero(measured & (lengths == longest))
     return rows.iloc[sorted(indices, key=lambda i: (values[i], labels[i]))]
 
 

@@ -1,7 +1,5 @@
 """Cells and tables of reports: formatted text with sort values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -101,12 +99,15 @@ def make_cost_table(
         cells += [show(row, arrays_by_label[label]) for show in columns.values()]
         body.append([*cells, *_show_pairs(row, queries), _show_backend(row["backend_used"], backends_by_label[label])])
     head = ("Variant", f"Speedup over {setting.baseline}", *columns, *PAIRS_HEADINGS, BACKEND_HEADING)
-    notes = (
+    notes = [
+        note,
         describe_error_source(row_values),
         describe_verification_lengths(row_values),
         *(f"{row['label']}: {row['reason']}." for row in row_values if units.is_present(row["reason"])),
-    )
-    note = join_sentences(note, *notes, _list_absent_variants(piece.rows, top))
+    ]
+    if absent := [label for label in arrays_by_label if label not in set(top["label"])]:
+        notes.append(f"Measured at other lengths only: {formatting.join_words(absent)}.")
+    note = " ".join(filter(None, notes))
     return drop_empty_columns(ReportTable(caption, head, body, note=note, wrapped=(BACKEND_HEADING,), mode=piece.mode))
 
 
@@ -206,11 +207,6 @@ def drop_empty_columns(table: ReportTable) -> ReportTable:
     return replace(table, head=tuple(table.head[i] for i in indices), rows=rows, text_columns=text_columns)
 
 
-def join_sentences(*sentences: str) -> str:
-    """Join nonempty sentences to a note."""
-    return " ".join(filter(None, sentences))
-
-
 def describe_error_source(row_values: Sequence[dict[str, Any]]) -> str:
     """Conditions under which a table's errors were measured, or that they were not."""
     conditions = approximation_errors.describe_error_inputs(row_values, with_method=True)
@@ -225,12 +221,6 @@ def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:
             lengths.setdefault(int(row["gate_len"]), []).append(row["label"])
     text = "; ".join(f"{formatting.join_words(names)} at {length}" for length, names in sorted(lengths.items()))
     return f"Compared with their oracles at another length than the timed one: {text}." if text else ""
-
-
-def _list_absent_variants(rows: Frame, top: Frame) -> str:
-    """Variants that were measured at other lengths only, which the table omits."""
-    absent = [label for label in dict.fromkeys(rows["label"]) if label not in set(top["label"])]
-    return f"Measured at other lengths only: {formatting.join_words(absent)}." if absent else ""
 
 
 def format_table_length(top: Frame) -> str:

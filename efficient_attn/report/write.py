@@ -1,7 +1,5 @@
 """Write report files atomically. Only files of an earlier report are replaced."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Export runs to airspeed velocity (asv): files of its results folder, one for each commit, machine and suite."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict
@@ -17,9 +15,7 @@ from .stats import estimate_geometric_mean, median
 from .store import read_sessions
 
 BENCHMARKS_FILE = "benchmarks.json"
-PARAMETERS = ["variant", "sizes", "settings"]
 MACHINE_FIELDS = {"os": "os", "cpu": "cpu", "ram": "memory_bytes", "num_cpu": "cores"}  # by asv's names
-Cases = Mapping[tuple[str, ...], Record]  # by the values of the parameters
 
 
 def to_asv(run: Path, folder: Path) -> dict[Path, Any]:
@@ -31,16 +27,24 @@ def to_asv(run: Path, folder: Path) -> dict[Path, Any]:
     commit, environment = _find_commit(run, session), session["environment"]
     suite, name = session["suite"]["name"], environment["machine"].replace("#", "-")  # it is part of addresses
     machine = {"machine": name, "arch": ""} | {key: str(environment.get(x)) for key, x in MACHINE_FIELDS.items()}
-    benchmarks = _group_cases(list_timed(read_run(run)))
+    columns, described = {}, {}
+    for benchmark, cases in _group_cases(list_timed(read_run(run))).items():
+        values = [dict.fromkeys(column) for column in zip(*cases, strict=True)]
+        rows = [_summarise(cases.get(combination)) for combination in itertools.product(*values)]
+        parameters = [list(map(repr, column)) for column in values]  # Python literals, as in asv
+        columns[benchmark] = [parameters, "1", *map(list, zip(*rows, strict=True))]
+        described[benchmark] = {
+            **{"name": benchmark, "type": "time", "unit": "seconds", "version": "1", "code": f"# {MARK}"},
+            **{"params": parameters, "param_names": ["variant", "sizes", "settings"]},
+        }
     results = {
         **{"version": 2, "note": MARK, "commit_hash": commit["revision"], "date": 1000 * commit["committed"]},
         **{"env_name": suite, "env_vars": {}, "requirements": {}, "durations": {}},
         "python": environment["python"],
         "params": machine | {"python": environment["python"]},
         "result_columns": ["params", "version", "result", "stats_ci_99_a", "stats_ci_99_b", "samples"],
-        "results": {benchmark: _list_columns(cases) for benchmark, cases in benchmarks.items()},
+        "results": columns,
     }
-    described = {benchmark: _describe(benchmark, cases) for benchmark, cases in benchmarks.items()}
     return {
         folder / BENCHMARKS_FILE: _read_benchmarks(folder / BENCHMARKS_FILE) | described | {"version": 2},
         folder / name / "machine.json": {"version": 1, "note": MARK, **machine},
@@ -59,8 +63,8 @@ def _find_commit(run: Path, session: Mapping[str, Any]) -> Mapping[str, Any]:
     return commit
 
 
-def _group_cases(records: Sequence[Record]) -> Mapping[str, Cases]:
-    """The cases of each benchmark: those of one suite, part and mode."""
+def _group_cases(records: Sequence[Record]) -> Mapping[str, Mapping[tuple[str, ...], Record]]:
+    """The cases of each benchmark, which are those of one suite, part and mode, by their parameters."""
     benchmarks = defaultdict[str, dict[tuple[str, ...], Record]](dict)
     for record in records:
         variant = record.row.variant
@@ -69,31 +73,13 @@ def _group_cases(records: Sequence[Record]) -> Mapping[str, Cases]:
     return benchmarks
 
 
-def _list_parameters(cases: Cases) -> list[list[str]]:
-    """The values of each parameter, as Python literals, as in asv."""
-    return [[repr(value) for value in dict.fromkeys(column)] for column in zip(*cases, strict=True)]
-
-
-def _list_columns(cases: Cases) -> list[Any]:
-    """A benchmark's results, lists over all combinations of the parameters, in seconds."""
-    values = [dict.fromkeys(column) for column in zip(*cases, strict=True)]
-    rows = [_summarise(cases.get(combination)) for combination in itertools.product(*values)]
-    return [_list_parameters(cases), "1", *map(list, zip(*rows, strict=True))]
-
-
 def _summarise(record: Record | None) -> tuple[Any, ...]:
-    """The median with its 99% interval, and all rounds; nulls for a combination without a case."""
+    """The median in seconds with its 99% interval, and all rounds; nulls for a combination without a case."""
     if record is None:
         return None, None, None, None
     seconds = [ms / 1e3 for ms in list_round_values(record)]
     interval = estimate_geometric_mean(seconds, record.samples.get("process"), confidence=0.99)
     return median(seconds), interval.low, interval.high, seconds
-
-
-def _describe(name: str, cases: Cases) -> dict[str, Any]:
-    """A benchmark's entry in the list of benchmarks."""
-    parameters = {"params": _list_parameters(cases), "param_names": PARAMETERS}
-    return {"name": name, "type": "time", "unit": "seconds", "version": "1", "code": f"# {MARK}"} | parameters
 
 
 def _read_benchmarks(file: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Checkpoints of unfinished cases in a run's folder, removed when the cases have rows and when a run is published."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from contextlib import suppress

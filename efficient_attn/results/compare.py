@@ -4,35 +4,23 @@ differences can be ruled out.
 Ratios are time in BASE / time in NEW: above 1 NEW is faster. Verdicts have a family-wise confidence.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UsageError
-from .differences import (
-    Difference,
-    PairedRecord,
-    Quantity,
-    describe_disturbance,
-    measure_difference,
-    pair_speedups,
-    pair_with_baselines,
-)
+from .differences import Difference, PairedRecord, Quantity, measure_difference, pair_with_baselines, share_baseline
 from .exchange import MACHINE_FIELDS, ImportedRun
-from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, t_quantile
+from .stats import MARGIN, RatioVerdict, adjust_holm, classify_ratio, t_quantile
 
-CasesByName = Mapping[str, PairedRecord]
 ChangeKind = RatioVerdict | Literal["broken", "fixed"]
 # most important first
 CHANGE_KINDS: tuple[ChangeKind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
 TOLERANCE = 0.1  # smaller differences count as the same; cases that cannot detect this one are blind
 DETECTION_POWER = 0.95  # the probability of detecting a difference of the smallest detectable size
-SINGLE_ROUND_REASON = "a single round gives no interval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,24 +117,31 @@ def compare(
         raise UsageError(
             f"--tolerance {tolerance:g} is below --margin {margin:g}: differences below the margin are ignored"
         )
-    differences = list_machine_differences(base, new)
-    if differences and not across_machines:
-        raise UsageError(f"different machines: {'; '.join(differences)}; add --across-machines to compare anyway")
+    unlike = _list_machine_differences(base, new)
+    if unlike and not across_machines:
+        raise UsageError(f"different machines: {'; '.join(unlike)}; add --across-machines to compare anyway")
     base_cases, new_cases = pair_with_baselines(base.records), pair_with_baselines(new.records)
     shared_names = [name for name in base_cases if name in new_cases]
     if not shared_names:
         raise UsageError(f"{base.name} and {new.name} share no case; runs of one suite can be compared")
-    timed = [
-        _measure_case(name, base_cases[name], new_cases[name], by, drift)
+    differences = {
+        name: measure_difference(base_cases[name], new_cases[name], by, drift)
         for name in shared_names
         if base_cases[name].timed and new_cases[name].timed
+    }
+    risks = _assign_risks(differences, 1 - confidence, margin)
+    changes = [
+        Change(
+            **_describe(name, base_cases[name], new_cases[name], difference, margin),
+            **_judge(difference, risks[name], confidence, margin, tolerance),
+        )
+        for name, difference in differences.items()
     ]
-    changes = _list_changes(timed, confidence, margin, tolerance)
-    outcomes: tuple[tuple[ChangeKind, CasesByName, CasesByName], ...]
-    outcomes = ("broken", new_cases, base_cases), ("fixed", base_cases, new_cases)
-    for kind, failed, passed in outcomes:
-        names = [name for name in shared_names if passed[name].ok and not failed[name].ok]
-        changes += [Change(name=name, kind=kind, reason=failed[name].failure) for name in names]
+    for name in shared_names:
+        if base_cases[name].ok != new_cases[name].ok:
+            broken = base_cases[name].ok
+            failed = (new_cases if broken else base_cases)[name]
+            changes.append(Change(name=name, kind="broken" if broken else "fixed", reason=failed.failure))
     return Comparison(
         base=base.name,
         new=new.name,
@@ -155,7 +150,7 @@ def compare(
         margin=margin,
         tolerance=tolerance,
         drift=drift,
-        unlike=differences,
+        unlike=unlike,
         itself=len(shared_names) == len(base_cases) == len(new_cases)
         and all(base_cases[n].record == new_cases[n].record for n in shared_names),
         changes=tuple(changes),
@@ -165,7 +160,7 @@ def compare(
     )
 
 
-def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
+def _list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
     """What differs between any sessions of the two runs; a missing value counts as ``unknown``."""
     differences = []
     for name in MACHINE_FIELDS:
@@ -177,79 +172,40 @@ def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, 
     return tuple(differences)
 
 
-# -- verdicts ------------------------------------------------------------------------------------------------------
+def _assign_risks(differences: Mapping[str, Difference], family_risk: float, margin: float) -> dict[str, float]:
+    """The risk of each case's interval: that of Holm's procedure where the difference exceeds the margin, otherwise the
+    risk of the family divided by the number of cases."""
+    means = {name: difference.mean for name, difference in differences.items() if difference.problem is None}
+    risks = dict.fromkeys(differences, family_risk / max(1, len(means)))
+    holm_risks = adjust_holm([mean.p_value for mean in means.values()], family_risk)
+    for (name, mean), risk in zip(means.items(), holm_risks, strict=True):
+        if abs(mean.value) > math.log1p(margin):
+            risks[name] = risk
+    return risks
 
 
-@dataclass(frozen=True)
-class _TimedCase:
-    """A case that both runs timed: its difference, and the reason if it cannot be judged."""
-
-    name: str
-    old: PairedRecord
-    new: PairedRecord
-    difference: Difference
-    invalid_reason: str | None
-
-    @property
-    def mean(self) -> Mean:
-        """The logarithm of the ratio."""
-        return self.difference.mean
-
-
-def _measure_case(name: str, old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> _TimedCase:
-    difference = measure_difference(old, new, by, drift)
-    invalid_reason = None if difference.mean.degrees else SINGLE_ROUND_REASON
-    if invalid_reason is None and difference.pairs is None:  # other programs slow down both of a pair
-        invalid_reason = describe_disturbance(old, new, difference.by)
-    return _TimedCase(name, old, new, difference, invalid_reason)
-
-
-def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float, tolerance: float) -> list[Change]:
-    """The verdicts, with a family-wise confidence.
-
-    Cases whose difference exceeds the margin get the interval at the risk that Holm's procedure assigns to them, all
-    others at the risk divided by the number of cases.
-    """
-    valid_cases = [case for case in timed if case.invalid_reason is None]
-    count = max(1, len(valid_cases))
-    default_risk = (1 - confidence) / count
-    holm_risks = adjust_holm([case.mean.p_value for case in valid_cases], 1 - confidence)
-    risks = {
-        case.name: risk if abs(case.mean.value) > math.log1p(margin) else default_risk
-        for case, risk in zip(valid_cases, holm_risks, strict=True)
-    }
-    changes = []
-    for case in timed:
-        fields = _describe(case, margin)
-        if interval := case.mean.interval(1 - risks.get(case.name, default_risk)):
-            fields |= {"low": _clipped_exp(interval[0]), "high": _clipped_exp(interval[1])}
-        if case.invalid_reason is None:
-            fields |= _classify(case.mean, fields["low"], fields["high"], confidence, margin, tolerance)
-        else:
-            fields |= {"kind": "inconclusive", "reason": case.invalid_reason, "blind": True}
-        changes.append(Change(**fields))
-    return changes
-
-
-def _describe(case: _TimedCase, margin: float) -> dict[str, Any]:
-    before, after = case.old.record.row, case.new.record.row
-    fields: dict[str, Any] = {"name": case.name, "by": case.difference.by, "ratio": _clipped_exp(case.mean.value)}
-    fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms, "pairs": case.difference.pairs}
-    if speedups := pair_speedups(case.old, case.new):
-        fields |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
+def _describe(name: str, old: PairedRecord, new: PairedRecord, difference: Difference, margin: float) -> dict[str, Any]:
+    before, after = old.record.row, new.record.row
+    fields: dict[str, Any] = {"name": name, "by": difference.by, "ratio": _clipped_exp(difference.mean.value)}
+    fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms, "pairs": difference.pairs}
+    if None not in (before.speedup, after.speedup) and share_baseline(old, new):
+        fields |= {"base_speedup": before.speedup, "new_speedup": after.speedup}
     peaks = before.peak_memory_bytes, after.peak_memory_bytes
     if peaks[0] and peaks[1] and abs(math.log(peaks[0] / peaks[1])) > math.log1p(margin):
         fields |= {"base_bytes": peaks[0], "new_bytes": peaks[1]}
     return fields
 
 
-def _classify(
-    mean: Mean, low: float, high: float, confidence: float, margin: float, tolerance: float
-) -> dict[str, Any]:
-    """The verdict of an interval, its smallest detectable difference, and the slowdown that it rules out."""
+def _judge(difference: Difference, risk: float, confidence: float, margin: float, tolerance: float) -> dict[str, Any]:
+    """The interval and verdict of a difference, the smallest detectable one, and the slowdown that is ruled out."""
+    mean = difference.mean
+    low, high = map(_clipped_exp, mean.interval(1 - risk) or (0.0, 0.0))
+    fields: dict[str, Any] = {"low": low, "high": high} if mean.degrees else {}
+    if difference.problem:
+        return fields | {"kind": "inconclusive", "reason": difference.problem, "blind": True}
     kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
     detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
-    fields: dict[str, Any] = {"kind": kind, "least": _clipped_exp(detectable) - 1}
+    fields |= {"kind": kind, "least": _clipped_exp(detectable) - 1}
     if kind == "inconclusive" and fields["least"] > tolerance:
         return fields | {"blind": True}
     slowdown = t_quantile(confidence, mean.degrees) * mean.error - mean.value

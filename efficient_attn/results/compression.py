@@ -1,13 +1,11 @@
 """Compress the rows of a finished run for git, without changing a byte of any line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
 from ..errors import UsageError
 from . import checkpoints, durable
-from .lock import FolderLock
+from .lock import lock_folder
 from .shards import COMPRESSED_SUFFIX, Damage, list_shards, scan_lines
 from .store import check_no_links
 
@@ -20,14 +18,13 @@ def compress_rows(folder: Path) -> list[Path]:
     contents.
     """
     check_no_links(folder)
-    lock = FolderLock(folder)
-    try:
+    with lock_folder(folder):
         check_undamaged(folder)
-        compressed = list(dict.fromkeys(_compress_shard(path) for path in list_shards(folder)))
+        for path in list_shards(folder):
+            if path.suffix != COMPRESSED_SUFFIX:
+                _compress_shard(path)
         checkpoints.clear(folder)
-        return compressed
-    finally:
-        lock.release()
+        return list_shards(folder)
 
 
 def check_undamaged(folder: Path) -> None:
@@ -38,13 +35,10 @@ def check_undamaged(folder: Path) -> None:
                 raise UsageError(f"{line}; repair the run first: run SUITE --resume --out {folder}")
 
 
-def _compress_shard(path: Path) -> Path:
-    if path.suffix == COMPRESSED_SUFFIX:
-        return path
+def _compress_shard(path: Path) -> None:
     compressed, data = path.with_name(path.name + COMPRESSED_SUFFIX), path.read_bytes()
     if not compressed.exists():
         durable.replace(compressed, gzip.compress(data, mtime=0))  # the same bytes at any time
     if gzip.decompress(compressed.read_bytes()) != data:
         raise UsageError(f"{compressed}: contains other rows than {path.name}; keep one of the two")
     path.unlink()
-    return compressed

@@ -3,8 +3,6 @@
 Ratios are time in BASE / time in NEW: above 1 NEW is faster.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from .exchange import list_round_values, name_group, select_latest
-from .rows import Record, Row
+from .rows import Record
 from .stats import Mean, estimate_mean, estimate_trimmed_mean
 
 Quantity = Literal["speedup", "latency"]
@@ -68,36 +66,32 @@ def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
     return pairs
 
 
-def pair_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] | None:
-    """The speedups over the baseline in both runs, where they are over the same one."""
-    before, after = old.record.row.speedup, new.record.row.speedup
-    if before is None or after is None or not _share_baseline(old, new):
-        return None
-    return before, after
-
-
 class Difference(NamedTuple):
-    """The logarithm of a ratio of times, what was compared, and the number of paired process runs, if they were."""
+    """The logarithm of a ratio of times, what was compared, the number of paired process runs, if they were, and the
+    reason if it cannot be judged."""
 
     by: Quantity
     mean: Mean
     pairs: int | None = None
+    problem: str | None = None
 
 
 def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> Difference:
     """By pairs of process runs where those of the two runs alternated, otherwise by speedup where both allow it."""
-    if differences := list_paired_differences(old.record, new.record):
+    if differences := _list_paired_differences(old.record, new.record):  # other programs slow down both of a pair
         return Difference("latency", estimate_trimmed_mean(differences), len(differences))
-    if by == "speedup" and old.baseline and new.baseline and _share_baseline(old, new):
-        ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
-        if (relative := subtract_means(*ratios)).degrees:
-            return Difference("speedup", relative)
     have_rounds = list_round_values(old.record) and list_round_values(new.record)
     estimate = estimate_mean_log if have_rounds else _estimate_from_summary
-    return Difference("latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift))
+    quantity, mean = "latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift)
+    if by == "speedup" and old.baseline and new.baseline and share_baseline(old, new):
+        ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
+        if (relative := subtract_means(*ratios)).degrees:
+            quantity, mean = "speedup", relative
+    problem = _describe_disturbance(old, new, quantity) if mean.degrees else "a single round gives no interval"
+    return Difference(quantity, mean, problem=problem)
 
 
-def list_paired_differences(old: Record, new: Record) -> list[float]:
+def _list_paired_differences(old: Record, new: Record) -> list[float]:
     """log(old / new) of each pair of process runs, if those of the two runs alternated in time; otherwise none.
 
     The two of a pair follow each other within seconds, so that the speed of the machine is the same for both.
@@ -117,7 +111,7 @@ def _average_by_process(record: Record) -> dict[int, float]:
     return {process: statistics.fmean(values) for process, values in logs.items()}
 
 
-def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
+def share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
     """Whether both have a baseline of the same mechanism with the same number of key-value heads."""
     if old.baseline is None or new.baseline is None:
         return False
@@ -169,24 +163,17 @@ def list_rounds(record: Record) -> dict[tuple[int, int], float]:
     return rounds
 
 
-# -- disturbances --------------------------------------------------------------------------------------------------
-
-
-def describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> str | None:
+def _describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> str | None:
     """Why the times of a case, or of its baseline, cannot be compared; None if they can.
 
     Other programs do not slow all mechanisms equally, so that pairing does not cancel the disturbance.
     """
-    reason = _describe_disturbed_rounds(old.record.row, new.record.row)
-    if reason is None and by == "speedup" and old.baseline and new.baseline:
-        baseline_reason = _describe_disturbed_rounds(old.baseline.row, new.baseline.row)
-        reason = baseline_reason and f"its baseline was {baseline_reason}"
-    return reason
-
-
-def _describe_disturbed_rounds(before: Row, after: Row) -> str | None:
-    (a, total_a), (b, total_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
-    share_a, share_b = a / total_a, b / total_b
-    if max(share_a, share_b) <= MAX_DISTURBED_SHARE and abs(share_a - share_b) <= MAX_DISTURBED_DIFFERENCE:
-        return None
-    return f"disturbed: {a} of {total_a} rounds in base, {b} of {total_b} in new"
+    compared = {"": (old.record.row, new.record.row)}
+    if by == "speedup" and old.baseline and new.baseline:
+        compared["its baseline was "] = old.baseline.row, new.baseline.row
+    for subject, rows in compared.items():
+        (a, total_a), (b, total_b) = ((row.contaminated or 0, row.rounds or 1) for row in rows)
+        share_a, share_b = a / total_a, b / total_b
+        if max(share_a, share_b) > MAX_DISTURBED_SHARE or abs(share_a - share_b) > MAX_DISTURBED_DIFFERENCE:
+            return f"{subject}disturbed: {a} of {total_a} rounds in base, {b} of {total_b} in new"
+    return None

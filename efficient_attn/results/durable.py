@@ -3,8 +3,6 @@
 Links are never followed: in a folder that others can write to, they may lead anywhere.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets
@@ -12,9 +10,7 @@ import shutil
 from pathlib import Path
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # does not exist on Windows
-_WRITE = os.O_WRONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0)
-_APPEND = _WRITE | os.O_APPEND | os.O_CREAT
-_CREATE = _WRITE | os.O_CREAT | os.O_EXCL
+_CREATE = os.O_WRONLY | os.O_CREAT | _NOFOLLOW | getattr(os, "O_BINARY", 0)
 
 
 def open_nofollow(path: str, flags: int) -> int:
@@ -24,7 +20,7 @@ def open_nofollow(path: str, flags: int) -> int:
 
 def open_to_append(path: Path) -> int:
     """A file open for appending, created if necessary."""
-    file = os.open(path, _APPEND, 0o644)
+    file = os.open(path, _CREATE | os.O_APPEND, 0o644)
     sync_folder(path.parent)
     return file
 
@@ -46,7 +42,7 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
     """
     # a random name, so that nobody can have put a link there
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    file = os.open(temporary, _CREATE, 0o644)
+    file = os.open(temporary, _CREATE | os.O_EXCL, 0o644)
     try:
         try:
             _write(file, data, sync=sync)
@@ -60,16 +56,6 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
         raise
     if sync:
         sync_folder(path.parent)
-
-
-def truncate(path: Path, size: int) -> None:
-    """Leave the first ``size`` bytes."""
-    file = os.open(path, _WRITE)
-    try:
-        os.ftruncate(file, size)
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(folder: Path) -> None:

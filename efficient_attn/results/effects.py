@@ -1,7 +1,5 @@
 """Main effects: the effect of each factor on a value, from few points at which all factors vary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,16 +51,12 @@ def is_estimable(points: Sequence[DesignPoint], steps: Sequence[EffectStep]) -> 
 
 
 def fit_effects(
-    points: Sequence[DesignPoint], values: Sequence[float], steps: Sequence[EffectStep], *, confidence: float = 0.95
+    points: Sequence[DesignPoint], values: Sequence[float], steps: Sequence[EffectStep]
 ) -> dict[EffectStep, Estimate] | None:
-    """The factor by which each step multiplies a positive value, all else equal: least squares on logarithms,
-    t-intervals.
-
-    None if the points cannot separate the steps. Interactions are part of the residuals, and so of the intervals. There
-    are no intervals without residual degrees of freedom.
-    """
+    """The factor by which each step multiplies a positive value, all else equal: least squares on logarithms, with
+    t-intervals if there are residual degrees of freedom, which contain the interactions. None if the points cannot
+    separate the steps."""
     if not is_estimable(points, steps):
         return None
-    logs = np.log(np.asarray(values, dtype=float))
-    _, *effects = fit_least_squares(build_design_matrix(points, steps), logs, confidence=confidence)
+    _, *effects = fit_least_squares(build_design_matrix(points, steps), np.log(np.asarray(values, dtype=float)))
     return {step: effect.exp() for step, effect in zip(steps, effects, strict=True)}

@@ -1,7 +1,5 @@
 """Import and export runs: JSON of pytest-benchmark and github-action-benchmark."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -78,7 +76,11 @@ def from_pytest_benchmark(path: Path) -> ImportedRun:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         records = [_import_benchmark(benchmark) for benchmark in content["benchmarks"]]
-        environment = _read_environment(content["machine_info"])
+        info = content["machine_info"]
+        cpu = info.get("cpu") or {}
+        name = cpu.get("brand_raw") or info.get("machine") or "unknown"  # a CI runner's host name is meaningless
+        identity = {"machine": f"{name} x{cpu.get('count', '?')}".replace(" ", "-")}
+        environment = dict(info.get("efficient_attn") or identity)  # the first, if this package wrote the file
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -97,14 +99,6 @@ def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
         samples["latency_ms"] = [[seconds * 1e3] for seconds in times]
         samples["process"] = extra.get("process")
     return Record(row, samples)
-
-
-def _read_environment(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The exported environment if this package wrote the file, otherwise the processor (a CI runner's host name is
-    meaningless)."""
-    cpu = info.get("cpu") or {}
-    name = cpu.get("brand_raw") or info.get("machine") or "unknown"
-    return dict(info.get("efficient_attn") or {"machine": f"{name} x{cpu.get('count', '?')}".replace(" ", "-")})
 
 
 def to_pytest_benchmark(folder: Path) -> dict[str, Any]:

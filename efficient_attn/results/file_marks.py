@@ -1,7 +1,5 @@
 """Which files may be overwritten: only those that this package wrote, and never a run's rows."""
 
-from __future__ import annotations
-
 import re
 import stat
 from pathlib import Path
@@ -38,14 +36,9 @@ def is_generated(path: Path) -> bool:
     return is_marked(path) or any(form.match(path.read_bytes()) for form in KNOWN_FORMATS)
 
 
-def is_run_file(path: Path) -> bool:
-    """Whether this is, or would be, one of a run's own files."""
-    return is_run_file_name(path) and bool(list_shards(path.parent))
-
-
 def check_writable(path: Path) -> None:
     """Raise `UsageError` unless the file does not exist or was written by this package."""
-    if is_run_file(path):
+    if is_run_file_name(path) and list_shards(path.parent):
         raise UsageError(f"{path}: one of a run's own files, which are never overwritten; name another file")
     try:
         kind = path.lstat().st_mode

@@ -1,7 +1,5 @@
 """Rows as one pandas DataFrame; missing baselines of older rows are taken from their run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

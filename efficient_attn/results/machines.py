@@ -4,8 +4,6 @@ A present name ends in a digest of the identity, ``AMD-Zen4-2c-24GiB#6b1f0c``. B
 name, which different designs shared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

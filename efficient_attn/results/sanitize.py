@@ -1,7 +1,5 @@
 """Sanitize text for display: no control characters, no lone surrogates, no invisible characters."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Any

@@ -3,8 +3,6 @@
 Published runs are compressed (``rows.jsonl.gz``): read in the same way, never written to.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import warnings
@@ -27,17 +25,12 @@ class DamagedRecord(UserWarning):
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that is not a complete record. torn: the file ends within it, because the writing process was killed."""
+    """A line that is not a complete record."""
 
     path: Path
     line: int
     reason: str
     data: bytes
-
-    @property
-    def torn(self) -> bool:
-        """Whether the line was cut off."""
-        return not self.data.endswith(b"\n")
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.reason}"

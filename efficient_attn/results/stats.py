@@ -139,12 +139,12 @@ def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance
     return "same" if -limit <= low and high <= limit else "inconclusive"
 
 
-def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
-    """The share of hits among independent trials, with Wilson's interval (1927), which is valid for few trials and for
-    shares of 0 and 1. Raises ValueError without trials."""
+def estimate_share(hits: int, count: int) -> Estimate:
+    """The share of hits among independent trials, with Wilson's 95% interval (1927), which is valid for few trials
+    and for shares of 0 and 1. Raises ValueError without trials."""
     if not count:
         raise ValueError("estimate_share: needs at least one trial")
-    z = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = statistics.NormalDist().inv_cdf(0.975)
     share, shrink = hits / count, 1 + z * z / count
     middle = (share + z * z / (2 * count)) / shrink
     half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / shrink
@@ -175,8 +175,8 @@ def estimate_exponent(lengths: Sequence[float], values: Sequence[float]) -> Esti
     return fit_least_squares(np.column_stack([np.ones_like(x), x - x.mean()]), y)[1]
 
 
-def fit_least_squares(x: np.ndarray, y: np.ndarray, *, confidence: float = 0.95) -> list[Estimate]:
-    """The coefficients of the columns of x, with t-intervals if there are residual degrees of freedom."""
+def fit_least_squares(x: np.ndarray, y: np.ndarray) -> list[Estimate]:
+    """The coefficients of the columns of x, with 95% t-intervals if there are residual degrees of freedom."""
     inverse = np.linalg.inv(x.T @ x)
     coefficients = inverse @ x.T @ y
     degrees = len(y) - x.shape[1]
@@ -184,7 +184,7 @@ def fit_least_squares(x: np.ndarray, y: np.ndarray, *, confidence: float = 0.95)
         return [Estimate(value) for value in coefficients.tolist()]
     residual = y - x @ coefficients
     errors = np.sqrt(np.diag(inverse) * float(residual @ residual) / degrees)
-    half_widths = (t_quantile(0.5 + confidence / 2, degrees) * errors).tolist()
+    half_widths = (t_quantile(0.975, degrees) * errors).tolist()
     return [Estimate(value, value - h, value + h) for value, h in zip(coefficients.tolist(), half_widths, strict=True)]
 
 

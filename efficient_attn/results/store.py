@@ -16,22 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import durable
-from .lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from . import durable, shards
+from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from .machines import find_machine_names, rename_machine
 from .repair import QUARANTINE_FILE, repair
 from .rows import Record, Status
-from .shards import (
-    COMPRESSED_SUFFIX,
-    ROWS_FILE,
-    ROWS_FILE_PATTERN,
-    Damage,
-    DamagedRecord,
-    list_shards,
-    scan_lines,
-    strip_digest,
-    warn_of_damage,
-)
 
 RUN_FILE = "run.json"
 OLDEST_COMPARABLE_PROTOCOL = 4  # earlier ones verified and timed with other code (`bench.case.PROTOCOL`)
@@ -47,7 +36,7 @@ class RunWriter:
     statuses: the status of every case in the folder, by its key. repairs: descriptions of repaired damage.
     """
 
-    def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS_FILE) -> None:
+    def __init__(self, folder: Path, *, resume: bool = False, shard: str = shards.ROWS_FILE) -> None:
         """Open a new or empty folder, or with ``resume`` one that contains a run, which is repaired."""
         self.folder = folder
         self.statuses: dict[str, Status] = {}
@@ -58,9 +47,9 @@ class RunWriter:
             if not (folder / LOCK_FILE).exists():  # checked first, because locking writes to the folder
                 _check_run_folder(folder, resume)
             with ExitStack() as resources:
-                resources.callback(FolderLock(folder).release)
+                resources.enter_context(lock_folder(folder))
                 _check_run_folder(folder, resume)
-                records, self.repairs = repair(folder, list_shards(folder))
+                records, self.repairs = repair(folder, shards.list_shards(folder))
                 self._file = durable.open_to_append(folder / shard)
                 resources.callback(os.close, self._file)
                 self._resources = resources.pop_all()
@@ -96,8 +85,8 @@ class RunWriter:
     def _mark_done(self, record: Record) -> None:
         """Store the status of a case's latest record, whose digest may differ from that of earlier ones."""
         key = record.row.case_key
-        self.statuses.pop(self._keys.get(strip_digest(key), key), None)
-        self._keys[strip_digest(key)] = key
+        self.statuses.pop(self._keys.get(shards.strip_digest(key), key), None)
+        self._keys[shards.strip_digest(key)] = key
         self.statuses[key] = record.row.status
 
     @contextmanager
@@ -109,7 +98,7 @@ class RunWriter:
             raise StoreError(f"{self.folder}: {error.strerror or error}; {remedy}") from error
 
 
-def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
+def read(run: Path, *, on_damage: Callable[[shards.Damage], object] = shards.warn_of_damage) -> list[Record]:
     """The records of a run (a folder, or one shard): the latest of each case, in the position of its first.
 
     on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
@@ -117,13 +106,13 @@ def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -
     sessions = read_intact_sessions(find_rows_path(run).parent, "machines keep the names in their rows")
     names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
-    for path in list_shards(run):
-        for _, line in scan_lines(path):
-            if isinstance(line, Damage):
+    for path in shards.list_shards(run):
+        for _, line in shards.scan_lines(path):
+            if isinstance(line, shards.Damage):
                 on_damage(line)
             else:
                 line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
-                latest[strip_digest(line.row.case_key)] = line
+                latest[shards.strip_digest(line.row.case_key)] = line
     return list(latest.values())
 
 
@@ -143,7 +132,7 @@ def read_intact_sessions(folder: Path, consequence: str) -> list[dict[str, Any]]
     try:
         return _read_raw_sessions(folder)
     except UsageError as error:
-        warnings.warn(f"{error}; {consequence}", DamagedRecord, stacklevel=3)
+        warnings.warn(f"{error}; {consequence}", shards.DamagedRecord, stacklevel=3)
         return []
 
 
@@ -160,9 +149,9 @@ def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
 
 def find_rows_path(run: Path) -> Path:
     """A run's first row file. Raises `UsageError` if the folder has none."""
-    shard_paths = list_shards(run)
+    shard_paths = shards.list_shards(run)
     if not shard_paths:
-        raise UsageError(f"{run}: no run here (no {ROWS_FILE})")
+        raise UsageError(f"{run}: no run here (no {shards.ROWS_FILE})")
     return shard_paths[0]
 
 
@@ -175,7 +164,7 @@ def describe_older_protocol(*sessions: Mapping[str, Any]) -> str:
 def is_run_file_name(path: Path) -> bool:
     """Whether a file has the name of one of a run's own files."""
     own_names = (RUN_FILE, QUARANTINE_FILE, LOCK_FILE, HOLDER_FILE)
-    return path.name in own_names or ROWS_FILE_PATTERN.fullmatch(path.name) is not None
+    return path.name in own_names or shards.ROWS_FILE_PATTERN.fullmatch(path.name) is not None
 
 
 def check_no_links(folder: Path) -> None:
@@ -191,8 +180,8 @@ def _check_run_folder(folder: Path, resume: bool) -> None:
     names = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK_FILE, HOLDER_FILE))
     if names and not resume:
         raise UsageError(f"{folder}: not empty (contains {names[0]}); choose another --out, or add --resume")
-    if names and not list_shards(folder):
-        raise UsageError(f"{folder}: contains no run to resume (no {ROWS_FILE}); choose another --out")
-    if compressed := [path for path in list_shards(folder) if path.suffix == COMPRESSED_SUFFIX]:
+    if names and not shards.list_shards(folder):
+        raise UsageError(f"{folder}: contains no run to resume (no {shards.ROWS_FILE}); choose another --out")
+    if compressed := [path for path in shards.list_shards(folder) if path.suffix == shards.COMPRESSED_SUFFIX]:
         reason = f"published, its rows are compressed ({compressed[0].name})"
         raise UsageError(f"{folder}: {reason}; choose another --out, or unpack them first: gzip -d {compressed[0]}")

@@ -1,14 +1,14 @@
 """Format verdicts on claims as a table and as JSON."""
 
-from __future__ import annotations
-
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ... import units
 from ...results.sanitize import sanitize_line
 from .ledger import ClaimGroup, ClaimRule
-from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict, count_verdicts
+from .verdicts import RISK, RULE_IS_NEWER, VERDICTS, ClaimVerdict, LedgerVerdicts, MachineVerdict
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
 OLDER_MARK = " *"  # after a verdict; explained in the last line
@@ -49,7 +49,7 @@ def format_rule(rule: ClaimRule) -> str:
     quantity = quantity if rule.over or rule.against else rule.value
     if rule.between:
         return f"{quantity} from {low} to {high}"
-    return f"{quantity} at least {low}" if rule.at_least is not None else f"{quantity} at most {high}"
+    return f"{quantity} at least {low}" if math.isfinite(rule.at_least) else f"{quantity} at most {high}"
 
 
 def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
@@ -75,7 +75,7 @@ def _format_needed(machine_verdict: MachineVerdict) -> str:
     if machine_verdict.decided_alone:
         return "decided alone, but not after the correction"
     format_value = units.percent if machine_verdict.decisive.log_scale else units.number
-    half_width = format_value(machine_verdict.half_width) if machine_verdict.half_width is not None else "none"
+    half_width = "none" if machine_verdict.half_width is None else format_value(machine_verdict.half_width)
     return f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}"
 
 
@@ -98,7 +98,8 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
 
 def _format_counts(claim_verdicts: Sequence[ClaimVerdict]) -> str:
     """``: 3 reproduced, 1 contradicted``."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in count_verdicts(claim_verdicts).items())
+    counter = Counter(claim_verdict.verdict for claim_verdict in claim_verdicts)
+    counts = ", ".join(f"{counter[verdict]} {verdict}" for verdict in VERDICTS if counter[verdict])
     return f": {counts}" if counts else ""
 
 

@@ -1,14 +1,11 @@
 """Collect the measurements that test a claim: find and pair rows, and estimate errors from raw rounds."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from ...results import frames, store
@@ -24,14 +21,7 @@ from ...results.exchange import list_round_values, name_group
 from ...results.rows import Record
 from ...results.stats import Mean
 from .ledger import Claim, ClaimRule
-from .measurement import (
-    BASIS_ROUNDS,
-    BASIS_SINGLE,
-    MAX_EXPONENT,
-    Measurement,
-    average_measurements,
-    fit_power,
-)
+from .measurement import BASIS_ROUNDS, BASIS_SINGLE, MAX_EXPONENT, Measurement, average_measurements, fit_power
 from .row_query import LOSS_COLUMN, PERPLEXITY_COLUMN, Query, matches
 
 TIME_COLUMNS = ("latency_ms", "speedup", "tokens_per_s", "tflops_per_s", "roofline_share", "bandwidth_share")
@@ -76,8 +66,8 @@ class Evidence:
 
     def find(self, query: Query, value: str, *, older_protocol: bool = False) -> list[EvidenceRow]:
         """The rows of the present, or of older protocols, that match a query and have a number in this column."""
-        rows = [row for row in self.rows if row.older_protocol is older_protocol]
-        return [row for row in rows if _is_number(row.values.get(value)) and matches(row.values, query)]
+        rows = (row for row in self.rows if row.older_protocol is older_protocol and _is_number(row.values.get(value)))
+        return [row for row in rows if matches(row.values, query)]
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
@@ -93,9 +83,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     return Evidence(rows)
 
 
-def make_evidence_row(
-    record: Record, baseline: Record | None = None, session: Mapping[str, Any] = MappingProxyType({})
-) -> EvidenceRow:
+def make_evidence_row(record: Record, baseline: Record | None, session: Mapping[str, Any]) -> EvidenceRow:
     """A row for claims, with its baseline, and the date and protocol of its session."""
     row = record.row
     values = {name: value for name, value in vars(row).items() if name != "extra"}
@@ -120,16 +108,13 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# -- tests of one claim --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ClaimTests:
-    """The tests of a claim and their rows, by machine. out_of_regime, disturbed, older_protocol: numbers of rows left
+    """The tests of a claim by machine, and their rows. out_of_regime, disturbed, older_protocol: numbers of rows left
     out."""
 
     tests: Mapping[str, Sequence[Measurement]]
-    rows: Mapping[str, Sequence[EvidenceRow]]
+    rows: Sequence[EvidenceRow]
     out_of_regime: int
     disturbed: int
     older_protocol: int
@@ -137,38 +122,37 @@ class ClaimTests:
 
 def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
     """Pair or fit the claim's rows in its regime according to its rule, per machine."""
-    rule = claim.rule
+    rule, timed = claim.rule, claim.rule.value in TIME_COLUMNS
     matching = evidence.find(claim.rows, rule.value)
     in_regime = [row for row in matching if matches(row.values, claim.regime)]
-    timed = rule.value in TIME_COLUMNS
     undisturbed = [row for row in in_regime if not (timed and row.disturbed)]
     partners: dict[tuple[Any, ...], list[EvidenceRow]] = defaultdict(list)
     for partner in evidence.find({**claim.rows, **rule.against}, rule.value) if rule.against else ():
         if partner.values[rule.value] > 0 and not (timed and partner.disturbed):
             partners[_make_pairing_key(partner, rule)].append(partner)
+    pairs: dict[str, list[tuple[EvidenceRow, Measurement]]] = defaultdict(list)
     rows: dict[str, list[EvidenceRow]] = defaultdict(list)
-    measured_rows: dict[str, list[tuple[EvidenceRow, Measurement]]] = defaultdict(list)
     for row in undisturbed:
         has_ratio = rule.against and row.values[rule.value] > 0
         paired_rows = partners.get(_make_pairing_key(row, rule), []) if has_ratio else []
-        measured = [_compute_ratio(row, partner, rule) for partner in paired_rows]
-        measured = measured if rule.against else [_measure(row, rule)]
-        if measured:
+        ratios = [_compute_ratio(row, partner, rule) for partner in paired_rows]
+        if ratios or not rule.against:
             machine = str(row.record.row.machine or "unknown")
-            measured_rows[machine] += [(row, measurement) for measurement in measured]
+            pairs[machine] += [(row, measurement) for measurement in ratios or [_measure(row, rule)]]
             rows[machine] += [row, *paired_rows]
-    tests = {machine: _make_tests(pairs, rule) for machine, pairs in measured_rows.items()}
-    tests = {machine: machine_tests for machine, machine_tests in tests.items() if machine_tests}
-    older = [
-        row for row in evidence.find(claim.rows, rule.value, older_protocol=True) if matches(row.values, claim.regime)
-    ]
-    counts = len(matching) - len(in_regime), len(in_regime) - len(undisturbed), len(older)
-    return ClaimTests(tests, {machine: rows[machine] for machine in tests}, *counts)
-
-
-def _make_tests(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRule) -> list[Measurement]:
-    tests = list(_fit_series(pairs, rule)) if rule.over else [measurement for _, measurement in pairs]
-    return [average_measurements(tests)] if rule.how == "typical" and tests else tests
+    tests: dict[str, list[Measurement]] = {}
+    for machine, measured in pairs.items():
+        machine_tests = list(_fit_series(measured, rule)) if rule.over else [measurement for _, measurement in measured]
+        if machine_tests:
+            tests[machine] = [average_measurements(machine_tests)] if rule.how == "typical" else machine_tests
+    older = evidence.find(claim.rows, rule.value, older_protocol=True)
+    return ClaimTests(
+        tests=tests,
+        rows=[row for machine in tests for row in rows[machine]],
+        out_of_regime=len(matching) - len(in_regime),
+        disturbed=len(in_regime) - len(undisturbed),
+        older_protocol=sum(matches(row.values, claim.regime) for row in older),
+    )
 
 
 def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable[str] = ()) -> tuple[Any, ...]:

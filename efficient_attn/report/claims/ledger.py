@@ -1,14 +1,13 @@
 """The ledger of claims: one TOML file per source; each claim has a rule and its hash, which detects changed rules."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,19 +41,18 @@ class ClaimRule(_LedgerModel):
     across: tuple[str, ...] = ()
     interval: tuple[str, str] | None = None
     how: Literal["every", "typical"] = "every"
-    at_least: Number | None = None
-    at_most: Number | None = None
+    at_least: Number = -math.inf
+    at_most: Number = math.inf
     between: tuple[Number, Number] | None = None
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of the value; either may be infinite."""
-        low, high = self.between or (self.at_least, self.at_most)
-        return -math.inf if low is None else low, math.inf if high is None else high
+        return self.between or (self.at_least, self.at_most)
 
     @model_validator(mode="after")
     def _validate_bounds(self) -> Self:
-        if self.between and (self.at_least, self.at_most) != (None, None):
+        if self.between and (self.at_least, self.at_most) != (-math.inf, math.inf):
             raise ValueError("between cannot be combined with at_least or at_most")
         low, high = find_bounds(self.value)
         if self.over:
@@ -75,10 +73,11 @@ class ClaimRule(_LedgerModel):
 class Claim(_LedgerModel):
     """A claim of a source, in our own words, and its test.
 
-    says: the figures as published. where: table, column and row of the source, or the words of a section.
-    from_memory: the figures could not be looked up. arithmetic: the claim is true by construction. rows: the rows that
-    test it. regime: conditions under which it applies. run: the command that measures such rows. date: when the rule
-    was created. hash: of id, date, rows, regime and rule. replaces: the id of the claim whose rule this one changed.
+    mechanism: by default that of the rows. says: the figures as published. where: table, column and row of the source,
+    or the words of a section. from_memory: the figures could not be looked up. arithmetic: the claim is true by
+    construction. rows: the rows that test it. regime: conditions under which it applies. run: the command that measures
+    such rows. date: when the rule was created. hash: of id, date, rows, regime and rule. replaces: the id of the claim
+    whose rule this one changed, by default the preceding version of an id that ends in ``-v2``, ``-v3``...
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -96,14 +95,25 @@ class Claim(_LedgerModel):
     hash: str = ""
     replaces: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _set_defaults(cls, claim: Any) -> Any:
+        match claim:
+            case {"rows": {"variant": str(variant)}} if name := re.match("[^:|*]+", variant):
+                claim = {"mechanism": name[0], **claim}
+        match claim:
+            case {"id": str(claim_id)} if version := re.fullmatch("(.+)-v([2-9])", claim_id):
+                former = f"-v{int(version[2]) - 1}".removesuffix("-v1")
+                claim = {"replaces": version[1] + former, **claim}
+        return claim
+
     @model_validator(mode="after")
     def _validate_claim(self) -> Self:
         if self.where and self.from_memory:
             raise ValueError("a figure from memory has no place in the source: leave out where or from_memory")
-        for query in (self.rows, self.regime, self.rule.against):
-            check_columns(query)
-            check_conditions(query)
         check_columns(self.columns)
+        for query in (self.rows, self.regime, self.rule.against):
+            check_conditions(query)
         if not self.rows:
             raise ValueError("rows must have at least one condition, otherwise every row matches")
         return self
@@ -143,7 +153,7 @@ class ClaimSource(_LedgerModel):
 
     title: str
     cite: str
-    kind: Literal["paper", "textbook", "library"]
+    kind: Literal["paper", "textbook", "library"] = "paper"
     url: str = ""
     checked: str = ""
     claim: tuple[Claim, ...] = Field(min_length=1)
@@ -163,43 +173,45 @@ class LedgerEntry:
 def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
     """Load the claims of these files, by default of the bundled ledger. Raises `UsageError` for the first mistake, such
     as a rule that does not match its hash."""
-    sources = {str(file): read_source(file) for file in files or sorted(LEDGER_FOLDER.glob("*.toml"))}
     entries: list[LedgerEntry] = []
-    for file, source in sources.items():
+    for file in dict.fromkeys(files) or sorted(LEDGER_FOLDER.glob("*.toml")):
+        source, numbers = read_source(file), Counter[str]()
         if wrong_claims := list_wrong_hashes(source):
-            raise UsageError(f"{file}: {format_wrong_hash(wrong_claims[0])}")
-        numbers = Counter[str]()
+            claim = wrong_claims[0]
+            change = "has a rule that does not match its hash; give it a new id and date, then" if claim.hash else ""
+            remedy = f"{change or 'has no hash;'} use the hash that `efficient-attn claims --check` prints"
+            raise UsageError(f"{file}: claim {claim.id!r} {remedy}")
         for claim in source.claim:
             numbers[claim.mechanism] += claim.group == "published"
             counts = claim.group == "published" and numbers[claim.mechanism] <= MAX_COUNTED
-            entries.append(LedgerEntry(Path(file).stem, source, claim, counts))
-    _check_unique((entry.claim.id for entry in entries), "the claims")
-    _check_replaced([entry.claim for entry in entries])
+            entries.append(LedgerEntry(file.stem, source, claim, counts))
+    ids = [entry.claim.id for entry in entries]
+    _check_unique(ids, "the claims")
+    for claim in (entry.claim for entry in entries):
+        if claim.replaces in ids:  # one of the two rules could be chosen after the result
+            raise UsageError(f"claim {claim.id!r} replaces {claim.replaces!r}, which must be removed")
     return entries
 
 
 def read_source(file: Path) -> ClaimSource:
     """Read a file's claims without checking their hashes."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        source = ClaimSource.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from error
-    try:
-        source = ClaimSource.model_validate(document)
     except ValidationError as error:
         raise format_problem(str(file), error, _list_keys) from error
-    _check_unique((claim.id for claim in source.claim), str(file))
+    _check_unique([claim.id for claim in source.claim], str(file))
     return source
 
 
-def check_task_columns(claim: Claim, known_columns: Iterable[str], file: str) -> None:
+def check_task_columns(claim: Claim, known_columns: Sequence[str], file: str) -> None:
     """Raise `UsageError` for a column that no task adds. known_columns: may be patterns (``train.at_*``)."""
-    names = [*known_columns]
     for column in claim.columns:
-        if "." in column and not any(fnmatchcase(column, name) for name in names):
-            raise make_unknown_error("column", column, names, where=f"{file}: claim {claim.id!r}")
+        if "." in column and not any(fnmatchcase(column, name) for name in known_columns):
+            raise make_unknown_error("column", column, known_columns, where=f"{file}: claim {claim.id!r}")
 
 
 def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
@@ -207,26 +219,9 @@ def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
     return [claim for claim in source.claim if claim.hash != claim.expected_hash]
 
 
-def format_wrong_hash(claim: Claim) -> str:
-    """Describe a wrong hash and how to fix it."""
-    problem = "has no hash; "
-    if claim.hash:
-        problem = "has a rule that does not match its hash; give it a new id and date, then "
-    return f"claim {claim.id!r} {problem}use the hash that `efficient-attn claims --check` prints"
-
-
-def _check_unique(ids: Iterable[str], source: str) -> None:
-    repeated = [name for name, count in Counter(ids).items() if count > 1]
-    if repeated:
+def _check_unique(ids: Sequence[str], source: str) -> None:
+    if repeated := [name for name, count in Counter(ids).items() if count > 1]:
         raise UsageError(f"{source}: duplicate id {repeated[0]!r}")
-
-
-def _check_replaced(claims: Sequence[Claim]) -> None:
-    """A replaced claim must be gone, so that one of two rules cannot be chosen after the result."""
-    ids = {claim.id for claim in claims}
-    for claim in claims:
-        if claim.replaces in ids:
-            raise UsageError(f"claim {claim.id!r} replaces {claim.replaces!r}, which must be removed")
 
 
 def _list_keys(table: list[int | str]) -> list[str]:

@@ -1,7 +1,5 @@
 """The measurement of one test of a claim: a value with standard errors, on a linear or log scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

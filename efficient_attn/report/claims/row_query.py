@@ -1,7 +1,5 @@
 """Queries for the rows of a claim: conditions on columns, and the ranges of column values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -21,26 +19,16 @@ class Range(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    at_least: Number | None = None
-    at_most: Number | None = None
+    at_least: Number = -math.inf
+    at_most: Number = math.inf
 
     @model_validator(mode="after")
     def _validate_range(self) -> Self:
-        if self.at_least is None and self.at_most is None:
+        if (self.at_least, self.at_most) == (-math.inf, math.inf):
             raise ValueError("a range needs at_least, at_most or both")
-        if None not in (self.at_least, self.at_most) and self.low > self.high:
-            raise ValueError(f"no number is at least {self.low:g} and at most {self.high:g}")
+        if self.at_least > self.at_most:
+            raise ValueError(f"no number is at least {self.at_least:g} and at most {self.at_most:g}")
         return self
-
-    @property
-    def low(self) -> float:
-        """The least number, minus infinity if there is none."""
-        return -math.inf if self.at_least is None else self.at_least
-
-    @property
-    def high(self) -> float:
-        """The largest number, infinity if there is none."""
-        return math.inf if self.at_most is None else self.at_most
 
 
 Condition: TypeAlias = Range | Scalar | list[Scalar]
@@ -62,7 +50,7 @@ def _satisfies(value: Any, condition: Condition) -> bool:
     if value is None:
         return False
     if isinstance(condition, Range):
-        return not isinstance(value, bool | str) and condition.low <= value <= condition.high
+        return not isinstance(value, bool | str) and condition.at_least <= value <= condition.at_most
     if isinstance(condition, list):
         return any(_satisfies(value, option) for option in condition)
     if isinstance(condition, str) and "*" in condition:

@@ -3,9 +3,7 @@
 Only verdicts are corrected; intervals are those of each test alone.
 """
 
-from __future__ import annotations
-
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -73,34 +71,22 @@ class LedgerVerdicts:
         return [claim_verdict for claim_verdict in self.claims if claim_verdict.entry.claim.group == group]
 
 
-def count_verdicts(claim_verdicts: Iterable[ClaimVerdict]) -> dict[Verdict, int]:
-    """The number of claims by verdict, without verdicts of no claim."""
-    counter = Counter(claim_verdict.verdict for claim_verdict in claim_verdicts)
-    return {verdict: counter[verdict] for verdict in VERDICTS if counter[verdict]}
-
-
 def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> LedgerVerdicts:
     """Test every claim against its rows."""
     all_tests = [gather_tests(entry.claim, evidence) for entry in entries]
-    bounded_tests = [
+    tests = [
         (measurement, entry.claim.rule.bounds)
         for entry, claim_tests in zip(entries, all_tests, strict=True)
         for machine_tests in claim_tests.tests.values()
         for measurement in machine_tests
         if measurement.basis != BASIS_NO_ERROR  # the correction is only for tests with an error
     ]
-    tests = [measurement for measurement, _ in bounded_tests]
-    adjusted = adjust_holm([measurement.p_value(*bounds) for measurement, bounds in bounded_tests], RISK)
-    smallest_risk = RISK / max(1, len(tests))
-    risks = defaultdict(lambda: smallest_risk, zip(map(id, tests), adjusted, strict=True))
-    claim_verdicts = []
-    for entry, claim_tests in zip(entries, all_tests, strict=True):
-        machines = tuple(
-            _evaluate_machine(entry, machine, [(measurement, risks[id(measurement)]) for measurement in machine_tests])
-            for machine, machine_tests in sorted(claim_tests.tests.items())
-        )
-        claim_verdicts.append(_make_claim_verdict(entry, claim_tests, machines))
-    return LedgerVerdicts(tuple(claim_verdicts), len(tests))
+    adjusted = adjust_holm([measurement.p_value(*bounds) for measurement, bounds in tests], RISK)
+    risks = defaultdict(lambda: RISK / max(1, len(tests)), zip((id(test) for test, _ in tests), adjusted, strict=True))
+    verdicts = (
+        _evaluate_claim(entry, claim_tests, risks) for entry, claim_tests in zip(entries, all_tests, strict=True)
+    )
+    return LedgerVerdicts(tuple(verdicts), len(tests))
 
 
 def _evaluate_machine(entry: LedgerEntry, machine: str, tests: Sequence[tuple[Measurement, float]]) -> MachineVerdict:
@@ -117,10 +103,12 @@ def _evaluate_machine(entry: LedgerEntry, machine: str, tests: Sequence[tuple[Me
     return MachineVerdict(machine, verdict, len(tests), decisive, low, high, *widths, decided_alone)
 
 
-def _make_claim_verdict(
-    entry: LedgerEntry, claim_tests: ClaimTests, machines: tuple[MachineVerdict, ...]
-) -> ClaimVerdict:
+def _evaluate_claim(entry: LedgerEntry, claim_tests: ClaimTests, risks: Mapping[int, float]) -> ClaimVerdict:
     """A claim is contradicted if any machine contradicts it, and reproduced if all reproduce it."""
+    machines = tuple(
+        _evaluate_machine(entry, machine, [(test, risks[id(test)]) for test in machine_tests])
+        for machine, machine_tests in sorted(claim_tests.tests.items())
+    )
     distinct = {m.verdict for m in machines}
     verdict: Verdict = "inconclusive"
     if not machines and not claim_tests.disturbed:
@@ -141,6 +129,5 @@ def _list_notes(entry: LedgerEntry, claim_tests: ClaimTests, machines: Sequence[
     if claim_tests.older_protocol:
         yield f"{claim_tests.older_protocol} rows of older protocols left out"
     created_at = entry.claim.created_at
-    rows = [row for machine_rows in claim_tests.rows.values() for row in machine_rows]
-    if any(row.started is None or row.started < created_at for row in rows):
+    if any(row.started is None or row.started < created_at for row in claim_tests.rows):
         yield RULE_IS_NEWER

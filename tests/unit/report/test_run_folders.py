@@ -10,7 +10,7 @@ import report_runs as runs
 from efficient_attn.errors import UsageError
 from efficient_attn.report import run_folders
 from efficient_attn.report.write import write_report
-from efficient_attn.results.lock import FolderLock
+from efficient_attn.results.lock import lock_folder
 
 
 def _make_run(folder: Path, *, finished: bool = True) -> Path:
@@ -29,7 +29,7 @@ def test_runs_are_listed_with_suite_statuses_and_size(tmp_path: Path) -> None:
     assert run.statuses == {"ok": len(list(runs.speed(lengths=(512, 1024))))}
     assert run.size > 1000
     with pytest.raises(UsageError, match="no such folder"):
-        list(run_folders.list_runs(tmp_path / "nowhere"))
+        run_folders.list_runs(tmp_path / "nowhere")
 
 
 def test_the_latest_run_is_listed_first(tmp_path: Path) -> None:
@@ -60,10 +60,6 @@ def test_checkpoints_of_unfinished_runs_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_in_use_is_not_changed(tmp_path: Path) -> None:
     folder = _make_run(tmp_path / "a")
-    lock = FolderLock(folder)
-    try:
-        with pytest.raises(UsageError, match="in use by process"):
-            run_folders.remove_derived_files(run_folders.describe_run(folder))
-    finally:
-        lock.release()
+    with lock_folder(folder), pytest.raises(UsageError, match="in use by process"):
+        run_folders.remove_derived_files(run_folders.describe_run(folder))
     assert (folder / "checkpoints" / "0123456789ab.safetensors").is_file()

@@ -13,8 +13,8 @@ import report_runs as runs
 import efficient_attn as ea
 from efficient_attn.results.frames import COLUMN_DTYPES, make_frame
 from efficient_attn.results.rows import COLUMNS, SCHEMA_VERSION, Record, Row
-from efficient_attn.results.shards import DamagedRecord
-from efficient_attn.results.store import ROWS_FILE, RunWriter
+from efficient_attn.results.shards import ROWS_FILE, DamagedRecord
+from efficient_attn.results.store import RunWriter
 
 
 def run(folder: Path, *rows: Row) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from efficient_attn.results.store import RunWriter, read
 
 HOLDS = """
@@ -31,23 +31,25 @@ with RunWriter(Path(sys.argv[1])):
 
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
-    held = json.loads((tmp_path / HOLDER_FILE).read_text())
-    assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
-    message = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
-    with pytest.raises(UsageError, match=rf"^{tmp_path}: {message}.*; wait for it, or choose another --out$"):
-        FolderLock(tmp_path)
-    lock.release()
-    FolderLock(tmp_path).release()
+    with lock_folder(tmp_path):
+        held = json.loads((tmp_path / HOLDER_FILE).read_text())
+        assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
+        message = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
+        with (
+            pytest.raises(UsageError, match=rf"^{tmp_path}: {message}.*; wait for it, or choose another --out$"),
+            lock_folder(tmp_path),
+        ):
+            pass
+    with lock_folder(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_an_unreadable_owner_is_another_process(content: str, tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
-    (tmp_path / HOLDER_FILE).write_text(content)
-    with pytest.raises(UsageError, match="in use by another process; wait"):
-        FolderLock(tmp_path)
-    lock.release()
+    with lock_folder(tmp_path):
+        (tmp_path / HOLDER_FILE).write_text(content)
+        with pytest.raises(UsageError, match="in use by another process; wait"), lock_folder(tmp_path):
+            pass
 
 
 @pytest.mark.parametrize("resume", [True, False])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from efficient_attn.results.overrides import gather_overrides, list_overrides
+from efficient_attn.results.overrides import gather_overrides
 
 
 @pytest.mark.parametrize(
     "session", [{}, {"trial": None}, {"trial": []}, {"trial": "--quick"}, {"command": "run a --quick"}]
 )
 def test_sessions_without_a_list_have_no_overrides(session: dict[str, object]) -> None:
-    assert list_overrides(session) == ()
+    assert gather_overrides([session]) == ()
 
 
 def test_a_run_has_the_overrides_of_all_its_sessions() -> None:

@@ -86,7 +86,7 @@ def test_a_truncated_file_keeps_its_complete_lines(at: int) -> None:
     whole = WHOLE[:at].count(b"\n")
     rest = WHOLE[:at].rpartition(b"\n")[2]
     assert records == RECORDS[:whole]
-    assert [(d.path, d.line, d.torn, d.data) for d in damages] == ([(path, whole + 1, True, rest)] if rest else [])
+    assert [(d.path, d.line, d.data) for d in damages] == ([(path, whole + 1, rest)] if rest else [])
 
 
 # -- a writer that resumes -----------------------------------------------------------------------------------------
@@ -141,15 +141,12 @@ def test_an_intact_run_is_not_changed(tmp_path: Path) -> None:
     assert not (tmp_path / QUARANTINE_FILE).exists()
 
 
-def test_a_torn_end_is_cut_off_in_place_and_permissions_stay(tmp_path: Path) -> None:
-    torn, changed = tmp_path / ROWS_FILE, tmp_path / "rows-2.jsonl"
-    torn.write_bytes(WHOLE[:-2])
+def test_repaired_files_keep_their_permissions(tmp_path: Path) -> None:
+    changed = tmp_path / ROWS_FILE
     changed.write_bytes(LINES[0] + b"x\n")
     changed.chmod(0o640)
-    inode = torn.stat().st_ino
     with RunWriter(tmp_path, resume=True) as writer:
-        assert len(writer.repairs) == 2
-    assert torn.stat().st_ino == inode
+        assert len(writer.repairs) == 1
     assert changed.stat().st_mode & 0o777 == 0o640
     assert changed.read_bytes() == LINES[0]
 
@@ -180,11 +177,11 @@ def test_damage_is_quarantined_before_it_is_removed(
 
         return step
 
-    for name in ("append", "truncate", "replace"):
+    for name in ("append", "replace"):
         monkeypatch.setattr(repairing.durable, name, noted(name))
     with pytest.raises(UsageError, match="power cut"):
         RunWriter(tmp_path, resume=True)
-    assert steps == ["append", "truncate" if data == WHOLE[:-2] else "replace"]
+    assert steps == ["append", "replace"]
 
 
 def test_replacing_keeps_the_old_file_until_the_new_one_is_complete(

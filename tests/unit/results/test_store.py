@@ -15,8 +15,8 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
 from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.shards import list_shards, strip_digest
-from efficient_attn.results.store import ROWS_FILE, RUN_FILE, RunWriter, StoreError, read, read_sessions
+from efficient_attn.results.shards import ROWS_FILE, list_shards, strip_digest
+from efficient_attn.results.store import RUN_FILE, RunWriter, StoreError, read, read_sessions
 
 
 def record(key: str, **cells: object) -> Record:
