@@ -17,8 +17,7 @@ from typing import Any
 from ..errors import UnsupportedError, UsageError
 from .flags import check_flags
 from .parser import make_parser
-from .signals import report_stop
-from .verbs import load_guarded_plugin
+from .verbs import load_guarded_plugin, report_stop
 
 # silences torch's profiler and allocator on stderr; set before torch is imported
 LOG_LEVELS = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 
@@ -22,12 +22,12 @@ KINDS = ("pattern", "feature-map", "score", "module", "task")
 IMPORTED = {*sys.stdlib_module_names, "torch", "numpy", "pandas", "efficient_attn"}  # modules that a file would hide
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
+def add_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn new``."""
-    verb.add_argument("file", metavar="FILE", type=Path, help="a .py file that does not exist yet")
+    add("file", metavar="FILE", type=Path, help="a .py file that does not exist yet")
     kinds = f"{', '.join(KINDS[:-1])} (mechanisms) or {KINDS[-1]}"
-    verb.add_argument("--kind", type=_kind, default=KINDS[0], metavar="KIND", help=f"{kinds} (default: {KINDS[0]})")
-    verb.add_argument("--name", help="the registered name (default: that of the file)")
+    add("--kind", type=_kind, default=KINDS[0], metavar="KIND", help=f"{kinds} (default: {KINDS[0]})")
+    add("--name", help="the registered name (default: that of the file)")
 
 
 def _kind(text: str) -> str:

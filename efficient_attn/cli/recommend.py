@@ -6,6 +6,7 @@ import argparse
 import math
 import shlex
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 
@@ -16,46 +17,32 @@ from .output import print_json
 from .runs import choose_runs
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
+def add_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn recommend``."""
-    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all in results/)")
-    verb.add_argument(
-        "--seq-len",
-        type=values.length,
-        action=values.OnceAction,
-        required=True,
-        metavar="N",
-        help="tokens: 16384, 16K or 1M",
-    )
+    add("run", metavar="RUN", nargs="*", help="a run's folder (default: all in results/)")
+    seq_len_help = "tokens: 16384, 16K or 1M"
+    add("--seq-len", type=values.length, action=values.OnceAction, required=True, metavar="N", help=seq_len_help)
     mode_help = "mode; training is forward_backward (default: forward)"
-    verb.add_argument("--mode", choices=values.MODES, default="forward", help=mode_help)
-    verb.add_argument(
-        "--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones"
-    )
-    verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
-    verb.add_argument("--kv-heads", type=values.count, metavar="N", help="key-value heads (default: as many as heads)")
+    add("--mode", choices=values.MODES, default="forward", help=mode_help)
+    add("--causal", action=argparse.BooleanOptionalAction, default=None, help="only causal calls, or no causal ones")
+    add("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
+    add("--kv-heads", type=values.count, metavar="N", help="key-value heads (default: as many as heads)")
     default = "default: the one with most measurements"
     names = {"heads": "heads", "head-dim": "width of a head", "batch": "batch size", "threads": "threads"}
     for name, text in names.items():
-        verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} ({default})")
-    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help=default)
-    verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
-    verb.add_argument("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
+        add(f"--{name}", type=values.count, metavar="N", help=f"{text} ({default})")
+    add("--dtype", type=values.dtype, metavar="DTYPE", help=default)
+    add("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
+    add("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
     for name, kind, unit, text in (
         ("max-error", values.bound, "X", "largest relative error of outputs against exact attention"),
         ("max-ppl-ratio", values.bound, "X", "largest perplexity relative to the original model: 1.05"),
         ("memory", values.size, "SIZE", "largest peak memory of a call: 2GB"),
         ("latency", values.milliseconds, "TIME", "largest time of a call: 50ms, 800us or 2s"),
     ):
-        verb.add_argument(f"--{name}", type=kind, action=values.OnceAction, metavar=unit, help=text)
-    verb.add_argument(
-        "--min-accuracy",
-        type=values.task_share,
-        action="append",
-        default=[],
-        metavar="TASK=SHARE",
-        help="least accuracy of small models trained for a task",
-    )
+        add(f"--{name}", type=kind, action=values.OnceAction, metavar=unit, help=text)
+    accuracy = "least accuracy of small models trained for a task"
+    add("--min-accuracy", type=values.task_share, action="append", default=[], metavar="TASK=SHARE", help=accuracy)
 
 
 def recommend(args: Namespace) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import units
@@ -17,17 +16,15 @@ LOCAL_RUNS = RESULTS / "local"
 COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
 
 
-def add_runs_options(verb: argparse.ArgumentParser) -> None:
+def add_runs_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn runs``."""
-    verb.add_argument(
-        "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
-    )
+    add("folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})")
 
 
-def add_clean_options(verb: argparse.ArgumentParser) -> None:
+def add_clean_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn clean``."""
-    add_runs_options(verb)
-    verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    add_runs_options(add)
+    add("--dry-run", action="store_true", help="only print what would be removed")
 
 
 def runs(args: Namespace) -> int:

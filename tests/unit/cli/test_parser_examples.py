@@ -6,9 +6,8 @@ import shlex
 
 import pytest
 
-from efficient_attn.cli.examples import EXAMPLES
 from efficient_attn.cli.flags import check_flags
-from efficient_attn.cli.parser import make_parser
+from efficient_attn.cli.parser import EXAMPLES, make_parser
 
 PARSER = make_parser()
 
