@@ -46,6 +46,11 @@ class Call:
         q, k, v, inputs = self._arguments()
         return attn.step(q, k, v, state, **inputs)
 
+    def absorb(self, attn: Attention, state: Any) -> Any:
+        """Absorb all positions of this call, and return the state."""
+        keys = {name: x for name, x in self.tensors.items() if self.sides[name] == "key"}
+        return attn.absorb(keys.pop("k"), keys.pop("v", None), state, **keys)
+
     def steps(
         self, attn: Attention, state: Any, sizes: Iterable[int], start: int = 0
     ) -> Iterator[tuple[slice, Tensor, Any]]:

@@ -70,9 +70,7 @@ class _Decoding:
     def absorb(self, length: int) -> None:
         """Absorb the next positions, one after another if steps accept only one."""
         for size in _supported_sizes(self.subject, (length,)):
-            at, call = slice(self.at, self.at + size), self.call
-            keys = {name: x[:, :, at] for name, x in call.tensors.items() if call.sides[name] == "key"}
-            self.state = self.attn.absorb(keys.pop("k"), keys.pop("v", None), self.state, **keys)
+            self.state = self.call.both(slice(self.at, self.at + size)).absorb(self.attn, self.state)
             self.at += size
 
 
