@@ -68,8 +68,6 @@ def _one_line_warnings() -> Iterator[None]:
         else:
             default_showwarning(message, category, filename, *rest, **more)
 
-    warnings.showwarning = show
-    try:
+    with warnings.catch_warnings():
+        warnings.showwarning = show
         yield
-    finally:
-        warnings.showwarning = default_showwarning

@@ -62,21 +62,17 @@ def _check_name(name: str, kind: str) -> None:
     """Raise `UsageError` for a name that cannot be registered."""
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UsageError(f"new: {name!r} is no name: give lower-case letters, digits and _, such as --name my_attn")
-    if name in (_list_task_words() if kind == "task" else _list_mechanisms()):
+    if kind == "task":
+        from ..bench.task_registry import find_task
+        from ..tasks import TABLE
+
+        used = {*TABLE, *find_task(TABLE["speed"]).words}  # the words of the others are their names
+    else:
+        from ..registry import names
+
+        used = {*names()}
+    if name in used:
         raise UsageError(f"new: the name {name!r} is already used; give another one, such as --name my_{name}")
-
-
-def _list_mechanisms() -> set[str]:
-    from ..registry import names
-
-    return {*names()}
-
-
-def _list_task_words() -> set[str]:
-    from ..bench.task_registry import find_task
-    from ..tasks import TABLE
-
-    return {*TABLE, *find_task(TABLE["speed"]).words}  # the words of the others are their names
 
 
 def _write(texts: Mapping[Path, str]) -> None:

@@ -78,18 +78,15 @@ def choose_runs(verb: str, named: Sequence[str], *patterns: str, benchmark_files
     A name that is no run, such as a file that ``results/*`` matches, is skipped with one line on stderr. Raises
     `UsageError` if none is left. benchmark_files: whether JSON files of pytest-benchmark are runs.
     """
-    if named:
-        return _skip_other_paths([Path(run) for run in named], benchmark_files)
-    folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
-    if not folders:
-        raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
-    return folders
-
-
-def _skip_other_paths(paths: Sequence[Path], benchmark_files: bool) -> list[Path]:
+    if not named:
+        folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
+        if not folders:
+            raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
+        return folders
     from ..results.sanitize import sanitize_line
     from ..results.shards import ROWS_FILE, list_shards
 
+    paths = [Path(run) for run in named]
     others = [path for path in paths if not (list_shards(path) or (benchmark_files and path.suffix == ".json"))]
     if len(others) == len(paths):
         raise UsageError(f"{', '.join(map(str, others))}: no run here (no {ROWS_FILE})")

@@ -56,11 +56,10 @@ class _WorkCounter(TorchDispatchMode):
 
 
 class CountedCall(NamedTuple):
-    """attn: the called instance. n: the length. work: in multiply-adds. largest: bytes of the largest tensor.
-    pair_work: multiply-adds of one query-key pair in each head."""
+    """attn: the called instance. work: in multiply-adds. largest: bytes of the largest tensor. pair_work: multiply-adds
+    of one query-key pair in each head."""
 
     attn: Attention
-    n: int
     work: float
     largest: int
     input_bytes: int
@@ -70,15 +69,14 @@ class CountedCall(NamedTuple):
 def count_call(subject: Subject, n: int, causal: bool, width: int = 8) -> CountedCall:
     """A call of the preferred backend over n positions, with heads of a width."""
     heads = subject.attn.kv_heads or 1
-    shape = subject.shape(n, batch=1, heads=heads, kv_heads=heads, head_dim=width, value_dim=width)
-    call = subject.draw(shape, mask=Mask(causal=causal), dtype=torch.float32)
-    attn = subject.make(shape, dtype=torch.float32)
+    sizes = {"heads": heads, "kv_heads": heads, "head_dim": width, "value_dim": width}
+    attn, call = subject.prepare(n, batch=1, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
     with torch.no_grad(), _WorkCounter() as counter:
         call.run(attn)
     q = call["q"]
     pair_work = q.shape[1] * (q.shape[-1] + call.tensors.get("v", q).shape[-1])
     input_bytes = sum(x.nbytes for x in call.tensors.values())
-    return CountedCall(attn, n, counter.work, counter.largest, input_bytes, pair_work)
+    return CountedCall(attn, counter.work, counter.largest, input_bytes, pair_work)
 
 
 def growth_exponent(short: float, long: float) -> float:
@@ -173,21 +171,19 @@ def _compare_growth(subject: Subject) -> str | None:
     time, memory = _highest_power(growth.time), _highest_power(growth.memory)
     for causal in subject.causalities:
         short, long = (count_call(subject, n, causal) for n in (SHORT, LONG))
-        costs = [call.attn.growth.cost(call.n, call.n, causal) for call in (short, long)]
-        declared_work, cost = long.pair_work * costs[-1], growth_exponent(*costs)
+        costs = [x.attn.growth.cost(n, n, causal) for x, n in ((short, SHORT), (long, LONG))]
+        excess, cost = long.work / (long.pair_work * costs[-1]), growth_exponent(*costs)
+        assert excess <= MAX_UNDERSTATED_WORK, (
+            f"at N={LONG}, causal={causal}, a call takes {excess:.0f} times the work of "
+            f"growth.cost, {costs[-1]:.3g} query-key pairs: correct it"
+        )
         far_cost = growth_exponent(*(growth.cost(n, n, causal) for n in FAR))  # beyond every window's length
         # outputs grow with N in any case, even if the largest tensor is a buffer of a fixed size
         largest = max(growth_exponent(short.largest, long.largest), 1.0)
-        assert long.work <= MAX_UNDERSTATED_WORK * declared_work, (
-            f"at N={LONG}, causal={causal}, a call takes {long.work / declared_work:.0f} times the work of "
-            f"growth.cost, {costs[-1]:.3g} query-key pairs: correct it"
-        )
-        # a cost that overestimates the work of short sequences may grow more slowly than the work
-        exceeds_cost = long.work > MAX_WORK * declared_work
         exceeds_buffers = long.largest > MAX_MEMORY * long.input_bytes or memory == 0
-        work = growth_exponent(short.work, long.work)
         for quantity, measured, name, declared, formula, matters in (
-            ("work", work, "growth.cost", cost, f"N^{cost:.2f}", exceeds_cost),
+            # a cost that overestimates the work of short sequences may grow more slowly than the work
+            ("work", growth_exponent(short.work, long.work), "growth.cost", cost, f"N^{cost:.2f}", excess > MAX_WORK),
             ("growth.cost", far_cost, "growth.time", time, repr(growth.time), True),
             ("the largest tensor", largest, "growth.memory", memory, repr(growth.memory), exceeds_buffers),
         ):
