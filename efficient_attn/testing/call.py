@@ -16,6 +16,7 @@ from ..errors import make_deprecated_alias
 from .tensor_comparison import describe
 
 Side = Literal["query", "key"]
+Run = Callable[["Call", Attention], Tensor]
 
 
 @dataclass(frozen=True)
@@ -110,20 +111,15 @@ class Call:
         return self.change(lambda x: copies.get(id(x), x))
 
     def gradients(
-        self,
-        attn: Attention,
-        rows: slice = slice(None),
-        *,
-        weight: Tensor | None = None,
-        names: Iterable[str] = (),
-        run: Callable[[Call, Attention], Tensor] | None = None,
+        self, attn: Attention, rows: slice = slice(None), *, weight: Tensor | None = None, run: Run | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output, and the gradients of a weighted sum of its rows by each tensor and parameter.
+        """Return the output, and the gradients of a weighted sum of its rows by each parameter and by each tensor that
+        requires one, or by all tensors if none does.
 
         rows: those that are summed. weight: of each output; by default random numbers that are the same in every call.
-        names: only these tensors require gradients. run: computes the output, by default `Call.run`.
+        run: computes the output, by default `Call.run`.
         """
-        call = self.leaves(*names)
+        call = self if any(x.requires_grad for x in self.tensors.values()) else self.leaves()
         out = (run or Call.run)(call, attn)
         if weight is None:
             weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)

@@ -17,7 +17,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
-from .call import Call, Side
+from .call import Call, Run, Side
 from .tensor_comparison import TOLERANCES, assert_close, assert_same
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
@@ -172,12 +172,7 @@ class Subject:
         return self.make(shape, dtype=dtype), self.draw(shape, mask=mask, dtype=dtype)
 
     def evaluate(
-        self,
-        call: Call,
-        attn: Attention,
-        *,
-        gradients: bool = True,
-        run: Callable[[Call, Attention], Tensor] = Call.run,
+        self, call: Call, attn: Attention, *, gradients: bool = True, run: Run = Call.run
     ) -> dict[str, Tensor]:
         """The output of a call, and its gradients if the mechanism has any, by name. run: computes the output."""
         if not (gradients and self.traits.gradient):

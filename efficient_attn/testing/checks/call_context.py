@@ -51,7 +51,7 @@ def some_gradients(subject: Subject) -> None:
         for call in map(drawn.under, subject.plain_masks):
             _, want = call.gradients(attn)
             for required in chain.from_iterable(combinations(names, size) for size in range(1, len(names))):
-                for name, got in call.gradients(attn, names=required)[1].items():
+                for name, got in call.leaves(*required).gradients(attn)[1].items():
                     label = f"gradient by {name} if only {', '.join(required)} require one, {describe(call.mask)}"
                     assert_close(got, want[name], label)
 
