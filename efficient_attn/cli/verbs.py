@@ -255,16 +255,8 @@ def compare(args: Namespace) -> int:
     if args.github and output_format == "json" and not args.out:
         raise UsageError("compare: --github prints annotations, which are not JSON; write the JSON to --out FILE")
     base, new = map(read_run, paths)
-    comparison = compare(
-        base,
-        new,
-        by=args.by,
-        confidence=args.confidence,
-        margin=args.margin,
-        tolerance=args.tolerance,
-        drift=args.drift,
-        across_machines=args.across_machines,
-    )
+    settings = ("by", "confidence", "margin", "tolerance", "drift", "across_machines")
+    comparison = compare(base, new, **{name: getattr(args, name) for name in settings})
     if output_format == "json":
         text = to_json_text(comparison_text.as_json(comparison))
     else:
