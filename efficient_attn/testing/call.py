@@ -111,18 +111,16 @@ class Call:
         return self.change(lambda x: copies.get(id(x), x))
 
     def gradients(
-        self, attn: Attention, rows: slice = slice(None), *, weight: Tensor | None = None, run: Run | None = None
+        self, attn: Attention, rows: slice = slice(None), *, run: Run | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output, and the gradients of a weighted sum of its rows by each parameter and by each tensor that
-        requires one, or by all tensors if none does.
+        """Return the output, and the gradients of a randomly weighted sum of its rows by each parameter and by each
+        tensor that requires one, or by all tensors if none does. The weights are the same in every call.
 
-        rows: those that are summed. weight: of each output; by default random numbers that are the same in every call.
-        run: computes the output, by default `Call.run`.
+        rows: those that are summed. run: computes the output, by default `Call.run`.
         """
         call = self if any(x.requires_grad for x in self.tensors.values()) else self.leaves()
         out = (run or Call.run)(call, attn)
-        if weight is None:
-            weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
         inputs = {name: x for name, x in (*call.tensors.items(), *attn.named_parameters()) if x.requires_grad}
         total, tensors = (out * weight)[:, :, rows].sum(), list(inputs.values())
         grads = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)

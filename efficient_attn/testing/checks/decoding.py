@@ -185,13 +185,6 @@ def wrong_steps(subject: Subject) -> None:
             step.step(attn, _new_state(attn, call, 8))
 
 
-@check(unless="decode")
-def no_decoding(subject: Subject) -> None:
-    """Without the decode trait, init_state raises `UnsupportedError`."""
-    with expect_error(UnsupportedError, "init_state without the decode trait"):
-        subject.make(subject.shape(4)).init_state(2, 8)
-
-
 def _start_decodings(subject: Subject, n: int, *seeds: int) -> list[_Decoding]:
     """Decodings of calls that are drawn with these seeds, all on one instance."""
     shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1))

@@ -142,6 +142,9 @@ def refusals(subject: Subject) -> None:
     for label, call in _unclaimed(subject):
         with expect_error(UnsupportedError, label):
             call.run(attn)
+    if not subject.traits.decode:
+        with expect_error(UnsupportedError, "init_state without the decode trait"):
+            attn.init_state(2, 8)
     for backend in ("no_such_backend", *filter(attn.why_not, attn.backends)):
         with expect_error(UnsupportedError, f"backend {backend}, which is not available"):
             attn.backend = backend
