@@ -31,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        check_flags(
-            arguments, verbs={name: verb.options for name, verb in parser.verbs.items()}, options=parser.options
-        )
+        check_flags(parser, arguments)
         args, rest = parser.parse_known_args(arguments)
         if rest:
             raise UsageError(f"{args.verb}: unexpected argument {rest[0]!r}")
