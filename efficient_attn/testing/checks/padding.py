@@ -41,9 +41,9 @@ def _draw_padded(subject: Subject, m: int) -> Iterator[tuple[Call, Tensor]]:
     shape = subject.shape(m)
     call = subject.draw(shape)
     for causal in subject.causalities:
-        lengths, holes = {"key_lengths": subject.lengths(m - 3, m // 3)}, {"key_mask": subject.holes(shape)}
-        for fields in (lengths, holes, lengths | holes):
-            mask = Mask(causal=causal, **fields)
+        lengths, holes = subject.lengths(m - 3, m // 3), subject.holes(shape)
+        for key_lengths, key_mask in ((lengths, None), (None, holes), (lengths, holes)):
+            mask = Mask(causal=causal, key_lengths=key_lengths, key_mask=key_mask)
             yield call.under(mask), _hidden(mask.key_valid(m))
 
 
