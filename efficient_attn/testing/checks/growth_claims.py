@@ -108,7 +108,7 @@ def write_growth(subject: Subject) -> tuple[str, ...]:
     calls = {causal: [count_call(subject, n, causal, WIDTH) for n in lengths] for causal in subject.causalities}
     time = max(_nearest_power(call.work for call in pair) for pair in calls.values())
     memory = max(_nearest_power(call.largest for call in pair) for pair in calls.values())
-    factors = {c: f"{float(f'{x.work / x.pair_work / lengths[-1]**time:.2g}'):g}" for c, (_, x) in calls.items()}
+    factors = {c: f"{float(f'{x.work / x.pair_work / lengths[-1] ** time:.2g}'):g}" for c, (_, x) in calls.items()}
     *_, factor = factors.values()
     if len(set(factors.values())) > 1:
         factor = f"({factors[True]} if causal else {factors[False]})"
