@@ -9,10 +9,10 @@ They need no test framework, and accept a spec or a factory ``(dims, seed, backe
 
 from typing import Any
 
-from .call import Call
 from .check import Check, Outcome, check, run_check
 from .checks import CHECKS
 from .conformance import run_checks, sum_up
+from .mechanism_call import Call
 from .subject import Subject
 
 __all__ = [

@@ -17,7 +17,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
-from .call import Call, Run, Side
+from .mechanism_call import Call, Run, Side
 from .tensor_comparison import TOLERANCES, assert_close, assert_same
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)

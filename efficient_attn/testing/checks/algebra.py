@@ -8,8 +8,8 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 from ..tensor_comparison import assert_close, describe
 from .reference import assert_equals_reference

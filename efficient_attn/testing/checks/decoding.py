@@ -15,9 +15,9 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...errors import UnsupportedError, UsageError
-from ..call import Call
 from ..check import check
 from ..covering_design import cover
+from ..mechanism_call import Call
 from ..probing import accepts_chunks, find_capacity, refuses_shape
 from ..subject import MAX_LEN, Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_same, expect_error

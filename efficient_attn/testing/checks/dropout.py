@@ -11,8 +11,8 @@ from torch import Tensor
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..probing import accepts_chunks
 from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_same, describe, expect_error

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_finite, assert_same, assert_zero, describe, expect_error
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
 from .algebra import no_values

@@ -12,8 +12,8 @@ from torch.autograd.gradcheck import GradcheckError
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, assert_finite, describe
 

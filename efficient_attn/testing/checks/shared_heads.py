@@ -11,8 +11,8 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...instruments.memory import COUNTED_DEVICES, measure_footprint
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 
 # Few queries of many heads over many keys, so that copies of the keys for each head dominate the memory. Built-in

@@ -15,8 +15,8 @@ from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
 from ...instruments.global_state import GlobalStateChanged, watch_global_state
 from ...registry import create
-from ..call import Call
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, assert_same, describe, expect_error
 from .algebra import no_values, weights
@@ -96,7 +96,7 @@ def evaluate_all(subject: Subject, attn: Attention, call: Call) -> dict[str, Ten
 def determinism(subject: Subject) -> None:
     """Equal calls, backward passes and decode steps give equal bits, and equal seeds give equal instances,
     independently of torch's global seed."""
-    for n in (71, 300):
+    for n in (72, 300):
         attn, drawn = subject.prepare(n)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(12345)

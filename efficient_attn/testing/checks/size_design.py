@@ -12,9 +12,9 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
-from ..call import Call
 from ..check import CheckFailure, check
 from ..covering_design import Case, cover, shrink
+from ..mechanism_call import Call
 from ..probing import refuses_shape, too_slow
 from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close
