@@ -8,8 +8,7 @@ import re
 from markdown_text import make_table
 
 from efficient_attn import cli
-from efficient_attn.cli.examples import EXAMPLES
-from efficient_attn.cli.parser import Parser, make_parser
+from efficient_attn.cli.parser import EXAMPLES, Parser, make_parser
 
 INTRODUCTION = """# Command line
 

@@ -17,8 +17,7 @@ from typing import Any
 from ..errors import UnsupportedError, UsageError
 from .flags import check_flags
 from .parser import make_parser
-from .signals import report_stop
-from .verbs import load_guarded_plugin
+from .verbs import load_guarded_plugin, report_stop
 
 # silences torch's profiler and allocator on stderr; set before torch is imported
 LOG_LEVELS = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -32,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        check_flags(
-            arguments, verbs={name: verb.options for name, verb in parser.verbs.items()}, options=parser.options
-        )
+        check_flags(parser, arguments)
         args, rest = parser.parse_known_args(arguments)
         if rest:
             raise UsageError(f"{args.verb}: unexpected argument {rest[0]!r}")
@@ -69,8 +66,6 @@ def _one_line_warnings() -> Iterator[None]:
         else:
             default_showwarning(message, category, filename, *rest, **more)
 
-    warnings.showwarning = show
-    try:
+    with warnings.catch_warnings():
+        warnings.showwarning = show
         yield
-    finally:
-        warnings.showwarning = default_showwarning

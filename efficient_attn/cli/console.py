@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 
 ABILITY_COLUMNS = ("causal", "decode", "exact")  # traits that `list` shows
-ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # for terminals that only support ASCII
+# two grids side by side, with frames, fit into 80 columns; a character is about twice as high as wide
+GRID_ROWS, GRID_COLUMNS = 16, 32
+BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
+SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # the largest share of each character but the blank
+# for terminals that only support ASCII
+ASCII_REPLACEMENTS = str.maketrans(units.EMPTY + units.MICRO + BLOCKS + BOX, "-u .:*#+-+|++")
 
 
 def print_table(
@@ -80,15 +86,8 @@ def show_info(info: Info) -> None:
     trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in info.traits.meanings().items()]
     print_table("", ["trait", "claimed", "meaning"], trait_rows)
     if info.pattern is not None:
-        grids = _compute_grids(info.pattern, info.traits.directions)
-        print(*format_patterns(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout)), sep="\n")
-
-
-# two of these side by side, with frames, fit into 80 columns; a character is about twice as high as wide
-GRID_ROWS, GRID_COLUMNS = 16, 32
-BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
-PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
-SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # the largest share of each character but the blank
+        for line in format_patterns(_compute_grids(info.pattern, info.traits.directions)):
+            print(_make_printable(line, sys.stdout))
 
 
 def _compute_grids(pattern: Pattern, directions: Sequence[bool]) -> list[PatternGrid]:
@@ -97,25 +96,21 @@ def _compute_grids(pattern: Pattern, directions: Sequence[bool]) -> list[Pattern
     return compute_share_grids(pattern, directions=directions, rows=GRID_ROWS, columns=GRID_COLUMNS)
 
 
-def format_patterns(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
-    """Lines with pattern grids side by side, and the share of pairs that each keeps. plain: in ASCII."""
-    blocks = PLAIN_BLOCKS if plain else BLOCKS
-    legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHADE_LEGENDS, strict=True))
+def format_patterns(grids: Sequence[PatternGrid]) -> list[str]:
+    """Lines with pattern grids side by side, and the share of pairs that each keeps."""
+    legend = ", ".join(f"{mark} {share}" for mark, share in zip(BLOCKS[1:], SHADE_LEGENDS, strict=True))
     lines = [f"pattern: queries down, keys across; share of pairs: {legend}", ""]
-    parts_by_line = zip(*(_frame_grid(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
-    return [*lines, *("  ".join(parts).rstrip() for parts in parts_by_line)]
+    return [*lines, *("  ".join(parts).rstrip() for parts in zip(*map(_frame_grid, grids), strict=True))]
 
 
-def _frame_grid(grid: PatternGrid, blocks: str, box: str) -> list[str]:
+def _frame_grid(grid: PatternGrid) -> list[str]:
     """One grid with its direction above and its length and share below, all lines of one width."""
     width = grid.allowed_pairs.shape[1]
-    left_top, flat, right_top, side, left_bottom, right_bottom = box
-    rows = ["".join(blocks[_choose_shade(share)] for share in row) for row in grid.shares.tolist()]
-    lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{row}{side}" for row in rows)]
-    lines.append(f"{left_bottom}{flat * width}{right_bottom}")
-    return [
-        line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", format_kept_share(grid))
-    ]
+    left_top, flat, right_top, side, left_bottom, right_bottom = BOX
+    rows = ["".join(BLOCKS[_choose_shade(share)] for share in row) for row in grid.shares.tolist()]
+    lines = [grid.direction, f"{left_top}{flat * width}{right_top}", *(f"{side}{row}{side}" for row in rows)]
+    lines += [f"{left_bottom}{flat * width}{right_bottom}", f"N = {grid.geometry.n}", format_kept_share(grid)]
+    return [line.ljust(width + 2) for line in lines]
 
 
 def _choose_shade(share: float) -> int:
@@ -129,17 +124,13 @@ def format_kept_share(grid: PatternGrid) -> str:
     return f"keeps {qualifier}{units.percent(grid.share)} of {scope} pairs"
 
 
-def _can_print(text: str, stream: TextIO) -> bool:
+def _make_printable(text: str, stream: TextIO) -> str:
+    """Replace characters that the output encoding does not support, in numbers and pictures, by ASCII."""
     try:
         text.encode(stream.encoding or "ascii")
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _make_printable(text: str, stream: TextIO) -> str:
-    """Replace characters that the output encoding does not support, in numbers and units, by ASCII."""
-    return text if _can_print(text, stream) else text.translate(ASCII_REPLACEMENTS)
+        return text.translate(ASCII_REPLACEMENTS)
+    return text
 
 
 def info_as_json(info: Info) -> dict[str, Any]:
@@ -190,7 +181,7 @@ def show_cost_estimate(wall_s: float, peak_bytes: int, *, absent: Mapping[str, s
 def show_progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
     """Show a progress bar on a terminal, otherwise print a line for each case. Both go to stderr."""
     if not sys.stderr.isatty():
-        yield _make_line_printer()
+        yield partial(_print_case, time.monotonic())
         return
     from rich import progress
 
@@ -205,19 +196,13 @@ def show_progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
         yield update
 
 
-def _make_line_printer() -> Callable[[Record, int, int], None]:
-    """A function that prints a line for each finished case, with the time since this call."""
-    start = time.monotonic()
-
-    def print_line(record: Record, done: int, total: int) -> None:
-        row = record.row
-        result = units.duration(row.latency_ms) if row.latency_ms else row.status
-        reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
-        elapsed = time.monotonic() - start
-        line = f"[{done}/{total}] {elapsed:6.1f} s  {_format_case(record)}: {result}{reason}"
-        print(_make_printable(line, sys.stderr), file=sys.stderr, flush=True)
-
-    return print_line
+def _print_case(start: float, record: Record, done: int, total: int) -> None:
+    """Print a line for a finished case, with the time since the start."""
+    row = record.row
+    result = units.duration(row.latency_ms) if row.latency_ms else row.status
+    reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
+    line = f"[{done}/{total}] {time.monotonic() - start:6.1f} s  {_format_case(record)}: {result}{reason}"
+    print(_make_printable(line, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _format_case(record: Record) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .parser import Parser
 
 SHORT_NAME = 4  # letters, up to which only one edit is accepted instead of two
 LONG_SYNONYM = 6  # letters, from which on misspelled synonyms are recognized
@@ -51,22 +55,21 @@ SYNONYMS: dict[str, str] = {
 }
 
 
-def check_flags(arguments: Sequence[str], *, verbs: dict[str, list[str]], options: Iterable[str]) -> None:
-    """Raise `UsageError` for the first option that does not exist. verbs: the options of each verb. options: those that
-    precede the verb."""
-    verb, allowed = "", list(options)
+def check_flags(parser: Parser, arguments: Sequence[str]) -> None:
+    """Raise `UsageError` for the first option that does not exist."""
+    verb, current = "", parser
     for word in arguments:
         if word in ("--", "-h", "--help"):
             return
         flag = word.partition("=")[0]
         if not _is_flag(word):
-            if not verb and word not in verbs:
+            if not verb and word not in parser.verbs:
                 return  # an unknown verb, which the parser reports
-            verb, allowed = (verb, allowed) if verb else (word, verbs[word])
-        elif flag not in allowed:
-            others = {option for names in verbs.values() for option in names}
-            hint, command = find_hint(flag, allowed, others=others), f"efficient-attn {verb}".rstrip()
-            remedy = f"did you mean {hint!r}?" if hint else f"see '{command} --help'"
+            verb, current = (verb, current) if verb else (word, parser.verbs[word])
+        elif flag not in current.options:
+            others = {option for verb in parser.verbs.values() for option in verb.options}
+            hint = find_hint(flag, current.options, others=others)
+            remedy = f"did you mean {hint!r}?" if hint else f"see '{current.prog} --help'"
             raise UsageError(f"{verb + ': ' if verb else ''}unknown option {flag!r}; {remedy}")
 
 
@@ -76,8 +79,7 @@ def _is_flag(word: str) -> bool:
 
 
 def find_hint(flag: str, options: Sequence[str], *, others: Iterable[str] = ()) -> str | None:
-    """The option that a user probably meant, or None. others: options of all verbs, which are not misspellings of
-    others."""
+    """The option that a user probably meant, or None. others: options of all verbs, which are no misspellings."""
     name = _normalize(flag)
     by_name = {_normalize(option): option for option in options}
     if name in by_name:

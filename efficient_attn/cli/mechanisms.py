@@ -90,9 +90,8 @@ def check(args: Namespace) -> int:
 
 def _run_checks(subject: Subject, device: str, *, alone: bool) -> list[Outcome]:
     """The outcomes of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
-    from ..testing import run_checks
     from ..testing.check import make_failure
-    from ..testing.declarations import declared_traits
+    from ..testing.conformance import declared_traits, run_checks
 
     try:
         return run_checks(subject, device=device)

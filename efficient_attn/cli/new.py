@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 
@@ -22,12 +22,12 @@ KINDS = ("pattern", "feature-map", "score", "module", "task")
 IMPORTED = {*sys.stdlib_module_names, "torch", "numpy", "pandas", "efficient_attn"}  # modules that a file would hide
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
+def add_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn new``."""
-    verb.add_argument("file", metavar="FILE", type=Path, help="a .py file that does not exist yet")
+    add("file", metavar="FILE", type=Path, help="a .py file that does not exist yet")
     kinds = f"{', '.join(KINDS[:-1])} (mechanisms) or {KINDS[-1]}"
-    verb.add_argument("--kind", type=_kind, default=KINDS[0], metavar="KIND", help=f"{kinds} (default: {KINDS[0]})")
-    verb.add_argument("--name", help="the registered name (default: that of the file)")
+    add("--kind", type=_kind, default=KINDS[0], metavar="KIND", help=f"{kinds} (default: {KINDS[0]})")
+    add("--name", help="the registered name (default: that of the file)")
 
 
 def _kind(text: str) -> str:
@@ -62,21 +62,17 @@ def _check_name(name: str, kind: str) -> None:
     """Raise `UsageError` for a name that cannot be registered."""
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UsageError(f"new: {name!r} is no name: give lower-case letters, digits and _, such as --name my_attn")
-    if name in (_list_task_words() if kind == "task" else _list_mechanisms()):
+    if kind == "task":
+        from ..bench.task_registry import find_task
+        from ..tasks import TABLE
+
+        used = {*TABLE, *find_task(TABLE["speed"]).words}  # the words of the others are their names
+    else:
+        from ..registry import names
+
+        used = {*names()}
+    if name in used:
         raise UsageError(f"new: the name {name!r} is already used; give another one, such as --name my_{name}")
-
-
-def _list_mechanisms() -> set[str]:
-    from ..registry import names
-
-    return {*names()}
-
-
-def _list_task_words() -> set[str]:
-    from ..bench.task_registry import find_task
-    from ..tasks import TABLE
-
-    return {*TABLE, *find_task(TABLE["speed"]).words}  # the words of the others are their names
 
 
 def _write(texts: Mapping[Path, str]) -> None:

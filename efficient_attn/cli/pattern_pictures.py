@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..patterns.rasterize import PatternGrid, compute_share_grids
+from ..patterns.rasterize import compute_share_grids
 from ..registry import Info, info
 from ..report.drawing.pattern_image import PatternImage, render_patterns
 from ..report.drawing.style import choose_colour_and_marker, name_mechanism
@@ -20,36 +20,32 @@ def render_portrait(mechanism: Info, file: Path) -> bytes:
     """A picture of one mechanism's pattern, in each direction that it supports."""
     if mechanism.pattern is None:
         raise UsageError(f"info: {mechanism.spec} has no pattern to draw")
-    images = [
-        _make_image(mechanism, grid, grid.direction) for grid in _make_grids(mechanism, mechanism.traits.directions)
-    ]
     options = _format_options(mechanism)
-    return render_patterns(images, f"{mechanism.name}: {options}" if options else mechanism.spec, _read_format(file))
+    title = f"{mechanism.name}: {options}" if options else mechanism.spec
+    return render_patterns(_make_images(mechanism, mechanism.traits.directions), title, _read_format(file))
 
 
 def render_gallery(names: Sequence[str], file: Path) -> bytes:
     """A picture of all patterns with default options, causal only if the mechanism has no other direction."""
-    infos = [mechanism for mechanism in (info(name) for name in names) if mechanism.pattern is not None]
+    infos = [mechanism for mechanism in map(info, names) if mechanism.pattern is not None]
     if not infos:
         raise UsageError(f"list: none of these mechanisms has a pattern to draw: {', '.join(names)}")
-    images = []
-    for mechanism in infos:
-        (grid,) = _make_grids(mechanism, mechanism.traits.directions[:1])
-        title = f"{mechanism.name}{', causal' if grid.geometry.causal else ''}"
-        images.append(_make_image(mechanism, grid, title, _format_options(mechanism)))
+    images = [image for m in infos for image in _make_images(m, m.traits.directions[:1], of_several=True)]
     return render_patterns(images, "Which keys each query sees", _read_format(file))
 
 
-def _make_grids(mechanism: Info, directions: Sequence[bool]) -> list[PatternGrid]:
+def _make_images(mechanism: Info, directions: Sequence[bool], *, of_several: bool = False) -> list[PatternImage]:
+    """Images of one mechanism. of_several: with its name and options."""
     assert mechanism.pattern is not None
-    return compute_share_grids(mechanism.pattern, directions=directions, rows=MAX_CELLS, columns=MAX_CELLS)
-
-
-def _make_image(mechanism: Info, grid: PatternGrid, title: str, *lines: str) -> PatternImage:
-    n, causal = grid.geometry.n, grid.geometry.causal
     colour, _ = choose_colour_and_marker(name_mechanism(mechanism.spec))
-    caption = "\n".join(filter(None, (*lines, f"N = {n}, {format_kept_share(grid)}")))
-    return PatternImage(grid.shares, n, title, caption, colour, causal)
+    images = []
+    for grid in compute_share_grids(mechanism.pattern, directions=directions, rows=MAX_CELLS, columns=MAX_CELLS):
+        n, causal = grid.geometry.n, grid.geometry.causal
+        title = f"{mechanism.name}{', causal' if causal else ''}" if of_several else grid.direction
+        options = _format_options(mechanism) if of_several else ""
+        caption = "\n".join(filter(None, (options, f"N = {n}, {format_kept_share(grid)}")))
+        images.append(PatternImage(grid.shares, n, title, caption, colour, causal))
+    return images
 
 
 def _format_options(mechanism: Info) -> str:

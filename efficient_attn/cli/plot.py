@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,36 +29,24 @@ FILTERS: dict[str, Any] = {
 MAX_ALTERNATIVES = 8  # other configurations that are listed
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
+def add_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn plot``."""
-    verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--figure", choices=FIGURES, type=_read_figure, required=True, help="what the figure shows")
-    verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
-    verb.add_argument("--out", type=values.path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
-    verb.add_argument("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
-    verb.add_argument(
-        "--only", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="only these mechanisms"
-    )
-    verb.add_argument(
-        "--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure"
-    )
-    verb.add_argument(
-        "--highlight", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="make others grey"
-    )
-    verb.add_argument(
-        "--against", choices=("time", "memory", "state"), default="time", help="cost axis of a front (default: time)"
-    )
-    verb.add_argument(
-        "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
-    )
+    add("run", metavar="RUN", nargs="+", help="a run's folder")
+    add("--figure", choices=FIGURES, type=_read_figure, required=True, help="what the figure shows")
+    add("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
+    add("--out", type=values.path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
+    add("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
+    add("--only", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="only these mechanisms")
+    add("--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure")
+    add("--highlight", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="make others grey")
+    add("--against", choices=("time", "memory", "state"), default="time", help="cost axis of a front (default: time)")
+    add("--bare", action="store_true", help="omit the configuration from the picture; the caption names it")
     for name, parse in FILTERS.items():
         option, kind = name.replace("_", "-"), values.list_of(parse)
         help_text = f"only rows with this {option}; of several, one panel or group of columns each"
-        verb.add_argument(f"--{option}", type=kind, action="extend", metavar="A,B", help=help_text)
+        add(f"--{option}", type=kind, action="extend", metavar="A,B", help=help_text)
     for option, is_causal, kind_text in (("--causal", True, "causal"), ("--no-causal", False, "bidirectional")):
-        verb.add_argument(
-            option, dest="causal", action="append_const", const=is_causal, help=f"only {kind_text} calls; or both"
-        )
+        add(option, dest="causal", action="append_const", const=is_causal, help=f"only {kind_text} calls; or both")
 
 
 def plot(args: Namespace) -> int:

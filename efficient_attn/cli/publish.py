@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import values
@@ -18,16 +18,12 @@ SITE = RESULTS / "site"
 PATTERN_CELLS = 32  # on each side of a pattern's picture
 
 
-def add_options(verb: argparse.ArgumentParser) -> None:
+def add_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn publish``."""
-    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
-    verb.add_argument("--site", type=values.path, default=SITE, metavar="DIR", help="output folder (results/site)")
-    verb.add_argument(
-        "--docs",
-        default="",
-        metavar="ADDRESS",
-        help="link to documentation: an address, or a path relative to the site",
-    )
+    add("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
+    add("--site", type=values.path, default=SITE, metavar="DIR", help="output folder (results/site)")
+    docs_help = "link to documentation: an address, or a path relative to the site"
+    add("--docs", default="", metavar="ADDRESS", help=docs_help)
 
 
 def publish(args: Namespace) -> int:

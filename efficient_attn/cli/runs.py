@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import units
@@ -17,17 +16,15 @@ LOCAL_RUNS = RESULTS / "local"
 COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
 
 
-def add_runs_options(verb: argparse.ArgumentParser) -> None:
+def add_runs_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn runs``."""
-    verb.add_argument(
-        "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
-    )
+    add("folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})")
 
 
-def add_clean_options(verb: argparse.ArgumentParser) -> None:
+def add_clean_options(add: Callable[..., object]) -> None:
     """Options of ``efficient-attn clean``."""
-    add_runs_options(verb)
-    verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    add_runs_options(add)
+    add("--dry-run", action="store_true", help="only print what would be removed")
 
 
 def runs(args: Namespace) -> int:
@@ -81,18 +78,15 @@ def choose_runs(verb: str, named: Sequence[str], *patterns: str, benchmark_files
     A name that is no run, such as a file that ``results/*`` matches, is skipped with one line on stderr. Raises
     `UsageError` if none is left. benchmark_files: whether JSON files of pytest-benchmark are runs.
     """
-    if named:
-        return _skip_other_paths([Path(run) for run in named], benchmark_files)
-    folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
-    if not folders:
-        raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
-    return folders
-
-
-def _skip_other_paths(paths: Sequence[Path], benchmark_files: bool) -> list[Path]:
+    if not named:
+        folders = sorted({file.parent for pattern in patterns for file in RESULTS.glob(pattern)})
+        if not folders:
+            raise UsageError(f"{verb}: no runs in results/ here; name some: efficient-attn {verb} RUN...")
+        return folders
     from ..results.sanitize import sanitize_line
     from ..results.shards import ROWS_FILE, list_shards
 
+    paths = [Path(run) for run in named]
     others = [path for path in paths if not (list_shards(path) or (benchmark_files and path.suffix == ".json"))]
     if len(others) == len(paths):
         raise UsageError(f"{', '.join(map(str, others))}: no run here (no {ROWS_FILE})")

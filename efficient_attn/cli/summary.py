@@ -98,20 +98,14 @@ def _show_trained_scores(rows: Any, mark: str) -> None:
 
 def _show_retrieval(rows: Any, title: str) -> None:
     """Shares of correct answers by family of needles and length, with intervals."""
-    settings = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
-    table = []
-    for variant, variant_rows in rows.groupby("variant", sort=False):
-        row_by_key = {(r["retrieval.needles"], r.seq_len): r for _, r in variant_rows.iterrows()}
-        table.append([str(variant), *(_format_accuracy(row_by_key.get(setting)) for setting in settings)])
-    columns = ["variant", *(f"{needles} {length}" for needles, length in settings)]
-    print_table(f"correct answers, {title} (chance is 10%)", columns, table, right=columns[1:])
-
-
-def _format_accuracy(row: Any) -> str:
-    if row is None:
-        return units.EMPTY
-    low, high = (f"{100 * row[f'retrieval.accuracy_{end}']:.0f}" for end in ("low", "high"))
-    return f"{row.accuracy:.0%} ({low}{units.INTERVAL_DASH}{high})"
+    texts = {}
+    for _, row in rows.iterrows():
+        low, high = (f"{100 * row[f'retrieval.accuracy_{end}']:.0f}" for end in ("low", "high"))
+        setting = f"{row['retrieval.needles']} {row.seq_len}"
+        texts[str(row.variant), setting] = f"{row.accuracy:.0%} ({low}{units.INTERVAL_DASH}{high})"
+    variants, settings = (list(dict.fromkeys(names)) for names in zip(*texts, strict=True))
+    table = [[name, *(texts.get((name, setting), units.EMPTY) for setting in settings)] for name in variants]
+    print_table(f"correct answers, {title} (chance is 10%)", ["variant", *settings], table, right=settings)
 
 
 DISTINGUISHING_COLUMNS = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
-from .signals import interruptible_by_sigterm, report_stop
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
-    from ..bench.planning.suite import LoadedSuite
+
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which schedulers and containers send before they kill a process."""
+
+
+@contextmanager
+def interruptible_by_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM in this context, in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def report_stop(stop: KeyboardInterrupt, remedy: str = "") -> int:
+    """Print that the command was stopped, and how to continue; returns the exit code."""
+    terminated = isinstance(stop, Terminated)
+    cause = "terminated" if terminated else "interrupted"
+    print(f"efficient-attn: {cause}{'; ' if remedy else ''}{remedy}", file=sys.stderr)
+    return TERMINATED if terminated else INTERRUPTED
 
 
 def doctor(args: Namespace) -> int:
@@ -54,10 +88,11 @@ def plan(args: Namespace) -> int:
 
 def plan_cases(args: Namespace) -> list[Case]:
     """The cases of the suite and options of ``plan`` and ``run``."""
+    from ..bench.planning.plan import make_plan
     from ..bench.planning.suite import load_suite
     from ..tasks import TABLE
 
-    return _make_plan(load_suite(args.suite, TABLE), args)
+    return make_plan(load_suite(args.suite, TABLE), _read_overrides(args))
 
 
 @interruptible_by_sigterm()
@@ -70,14 +105,16 @@ def run(args: Namespace) -> int:
     from ..engines.turns import Turns
     from ..tasks import TABLE
 
-    loaded = load_suite(
-        args.suite, TABLE, load=load_guarded_plugin
-    )  # reports a misspelled name before torch is imported
+    # reports a misspelled name before torch is imported
+    loaded = load_suite(args.suite, TABLE, load=load_guarded_plugin)
     turns = Turns(args.turns)
     turns.wait()
     # the engine's server imports torch and the measuring code while this process does
     make_engine(args.start_method).start()
-    cases = _make_plan(loaded, args)
+    from ..bench.planning.plan import make_plan
+
+    overrides = _read_overrides(args)
+    cases = make_plan(loaded, overrides)
     from ..bench import run as running
     from ..bench.planning.memory_check import check_memory
     from . import console, summary
@@ -97,7 +134,7 @@ def run(args: Namespace) -> int:
                 folder,
                 resume=args.resume,
                 retry_failed=args.retry_failed,
-                overridden=_read_overrides(args).described,
+                overridden=overrides.described,
                 timeout_s=args.timeout,
                 memory_bytes=args.memory_limit,
                 start_method=args.start_method,
@@ -113,13 +150,13 @@ def run(args: Namespace) -> int:
     from ..results.overrides import gather_overrides
     from ..results.store import read_sessions
 
-    files, overrides = write_report([folder], folder), gather_overrides(read_sessions(folder))
+    files, changes = write_report([folder], folder), gather_overrides(read_sessions(folder))
     if args.json:
         data = {"folder": str(folder), "page": str(files.page), "statuses": dict(outcome.statuses)}
-        print_json(data | {"trial": list(overrides)})
+        print_json(data | {"trial": list(changes)})
     else:
         rows = load(folder)
-        summary.show_results(rows, overrides=overrides)
+        summary.show_results(rows, overrides=changes)
         summary.show_statuses(outcome.statuses)
         summary.show_rounds(rows)
         print(f"page: {files.page}")
@@ -132,12 +169,6 @@ def load_guarded_plugin(plugin: str) -> None:
     from ..engines.worker import load_watched_plugin
 
     load_watched_plugin(plugin)
-
-
-def _make_plan(loaded: LoadedSuite, args: Namespace) -> list[Case]:
-    from ..bench.planning.plan import make_plan
-
-    return make_plan(loaded, _read_overrides(args))
 
 
 def _read_overrides(args: Namespace) -> Overrides:
@@ -224,16 +255,8 @@ def compare(args: Namespace) -> int:
     if args.github and output_format == "json" and not args.out:
         raise UsageError("compare: --github prints annotations, which are not JSON; write the JSON to --out FILE")
     base, new = map(read_run, paths)
-    comparison = compare(
-        base,
-        new,
-        by=args.by,
-        confidence=args.confidence,
-        margin=args.margin,
-        tolerance=args.tolerance,
-        drift=args.drift,
-        across_machines=args.across_machines,
-    )
+    settings = ("by", "confidence", "margin", "tolerance", "drift", "across_machines")
+    comparison = compare(base, new, **{name: getattr(args, name) for name in settings})
     if output_format == "json":
         text = to_json_text(comparison_text.as_json(comparison))
     else:

@@ -12,7 +12,8 @@ from typing import Any
 from .check import Check, Outcome, check, run_check
 from .checks import CHECKS
 from .conformance import run_checks, sum_up
-from .subject import Call, Subject
+from .mechanism_call import Call
+from .subject import Subject
 
 __all__ = [
     "CHECKS",

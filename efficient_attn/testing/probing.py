@@ -51,8 +51,7 @@ def find_capacity(subject: Subject) -> StateCapacity:
 @lru_cache(maxsize=64)
 def accepts_chunks(subject: Subject) -> bool:
     """Whether one step accepts several positions."""
-    shape = subject.shape(2, batch=1)
-    attn, call = subject.make(shape), subject.draw(shape)
+    attn, call = subject.prepare(2, batch=1)
     try:
         call.step(attn, attn.init_state(1, 8, subject.dtype, subject.device))
     except (UsageError, UnsupportedError):
@@ -74,9 +73,8 @@ def _seconds_per_pair(subject: Subject) -> float:
 def too_slow(subject: Subject, shape: Shape) -> str | None:
     """Why sizes are not tested if the reference would take too long; None otherwise."""
     expected = _seconds_per_pair(subject) * shape.batch * shape.heads * shape.n * shape.m
-    if expected <= MAX_REFERENCE_S:
-        return None
-    return f"its reference is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
+    reason = f"its reference is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
+    return reason if expected > MAX_REFERENCE_S else None
 
 
 def refuses_shape(subject: Subject, shape: Shape) -> str | None:

@@ -1,134 +1,33 @@
-"""The subject of a check: one mechanism, of which checks create instances, and the calls of these instances."""
+"""The subject of a check: one mechanism, of which checks create instances, for which they draw calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
-from ..contract.shapes import Dims, Shape, Values
+from ..contract.shapes import Dims, Shape
 from ..contract.traits import Traits
-from ..errors import UsageError, make_deprecated_alias
+from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
-from .tensor_comparison import TOLERANCES, assert_close, assert_same, note_inputs
+from .mechanism_call import Call, Run, Side
+from .tensor_comparison import TOLERANCES, assert_close, assert_same
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
-Side = Literal["query", "key"]
 
 MAX_LEN = 320
 AFTER = 32  # positions that query_start may go beyond a sequence
 HEADS = (4, 6, 8, 16)  # tried in order, for mechanisms whose key-value heads must divide them
 SQUARE = (1, 2, 17, 130, 300)  # N = M: odd lengths, and beyond every chunk size of the kernels: 32, 64, 128, 256
 CROSS = ((1, 300), (17, 130), (130, 300), (130, 17), (2, 1))
-STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 _NOT_FLOAT32 = 1 - 3e-8  # makes float32 numbers ones that only float64 can represent
-
-
-@dataclass(frozen=True)
-class Call:
-    """The tensors of a call by name, the side that each belongs to, and the mask. Immutable: methods return new calls.
-
-    Names are q, k, v (absent if a mechanism takes none) and those of the mechanism's further inputs.
-    """
-
-    tensors: Mapping[str, Tensor]
-    sides: Mapping[str, Side]
-    mask: Mask
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
-
-    def run(self, attn: Attention) -> Tensor:
-        """Run the forward pass."""
-        q, k, v, inputs = self._arguments()
-        with note_inputs(q, k, self.mask):
-            return attn(q, k, v, self.mask, **inputs)
-
-    def step(self, attn: Attention, state: Any) -> tuple[Tensor, Any]:
-        """Run one decode step with all positions of this call."""
-        q, k, v, inputs = self._arguments()
-        return attn.step(q, k, v, state, **inputs)
-
-    def steps(
-        self, attn: Attention, state: Any, sizes: Iterable[int], start: int = 0
-    ) -> Iterator[tuple[slice, Tensor, Any]]:
-        """Decode the positions from start on in steps of these sizes: yield positions, output and state of each."""
-        for size in sizes:
-            positions = slice(start, start + size)
-            out, state = self.both(positions).step(attn, state)
-            yield positions, out, state
-            start += size
-
-    def _arguments(self) -> tuple[Tensor, Tensor, Values, dict[str, Tensor]]:
-        inputs = dict(self.tensors)
-        return inputs.pop("q"), inputs.pop("k"), inputs.pop("v", None), inputs
-
-    def under(self, mask: Mask) -> Call:
-        """The same call with another mask."""
-        return replace(self, mask=mask)
-
-    def change(self, fn: Callable[[Tensor], Tensor], side: Side | None = None) -> Call:
-        """Apply fn to the tensors ``[B, heads, length, ..]`` of one side or both; a tensor used twice stays shared."""
-        results = {id(x): fn(x) for name, x in self.tensors.items() if side in (None, self.sides[name])}
-        changed = {name: results[id(x)] for name, x in self.tensors.items() if side in (None, self.sides[name])}
-        return self.with_(**changed)
-
-    def with_(self, **tensors: Tensor) -> Call:
-        """The same call with some of its tensors replaced."""
-        new = {**self.tensors, **tensors}
-        if self.shares_qk and "k" in tensors:
-            new["q"] = new["k"]
-        elif self.shares_qk and "q" in tensors:
-            new["k"] = new["q"]
-        return replace(self, tensors=new)
-
-    @property
-    def shares_qk(self) -> bool:
-        """Whether one tensor is both queries and keys, as the sampler of some mechanisms draws them."""
-        return self.tensors["q"] is self.tensors["k"]
-
-    tied = make_deprecated_alias("tied", "shares_qk")
-
-    def queries(self, rows: slice | Tensor) -> Call:
-        """The same call with only these queries; the mask is unchanged."""
-        return self.change(lambda x: x[:, :, rows], "query")
-
-    def keys(self, columns: slice | Tensor) -> Call:
-        """The same call with only these keys; the mask is unchanged."""
-        return self.change(lambda x: x[:, :, columns], "key")
-
-    def both(self, positions: slice) -> Call:
-        """The same call with only these positions of queries and keys; the mask is unchanged."""
-        return self.change(lambda x: x[:, :, positions])
-
-    def leaves(self) -> Call:
-        """The same call with copies of its tensors that require a gradient."""
-        return self.change(lambda x: x.detach().clone().requires_grad_())
-
-    def gradients(
-        self, attn: Attention, rows: slice = slice(None), *, weight: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output, and the gradients of a weighted sum of its rows by each tensor and parameter.
-
-        rows: those that are summed. weight: of each output; by default random numbers that are the same in every call.
-        """
-        call = self.leaves()
-        out = call.run(attn)
-        if weight is None:
-            generator = torch.Generator().manual_seed(1)
-            weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
-        inputs = {**call.tensors, **{name: p for name, p in attn.named_parameters() if p.requires_grad}}
-        total, tensors = (out * weight)[:, :, rows].sum(), list(inputs.values())
-        grads = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
-        return out.detach(), dict(zip(inputs, grads, strict=True))
 
 
 @dataclass(frozen=True)
@@ -226,13 +125,8 @@ class Subject:
         self, shape: Shape, *, seed: int = 0, backend: str | None = None, dtype: torch.dtype | None = None
     ) -> Attention:
         """Create an instance for tensors of this shape."""
-        dims = Dims(
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            value_dim=shape.value_dim,
-            max_len=max(MAX_LEN, shape.n + AFTER, shape.m + AFTER),
-        )
+        sizes = {name: getattr(shape, name) for name in ("heads", "kv_heads", "head_dim", "value_dim")}
+        dims = Dims(**sizes, max_len=max(MAX_LEN, shape.n + AFTER, shape.m + AFTER))
         return self.new(dims, seed, backend).to(device=self.device, dtype=dtype or self.dtype)
 
     def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype | None = None) -> Attention:
@@ -270,9 +164,21 @@ class Subject:
         # samplers draw in float32: otherwise checks could not detect that a mechanism rounds its inputs to float32
         return call.change(lambda x: x * _NOT_FLOAT32) if dtype == torch.float64 else call
 
-    def evaluate(self, call: Call, attn: Attention) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output of a call, and its gradients if the mechanism has any."""
-        return call.gradients(attn) if self.traits.gradient else (call.run(attn), {})
+    def prepare(
+        self, n: int, m: int | None = None, *, mask: Mask | None = None, dtype: torch.dtype | None = None, **sizes: int
+    ) -> tuple[Attention, Call]:
+        """Create an instance and draw its inputs. n, m, sizes: see `shape`. mask, dtype: see `draw`."""
+        shape = self.shape(n, m, **sizes)
+        return self.make(shape, dtype=dtype), self.draw(shape, mask=mask, dtype=dtype)
+
+    def evaluate(
+        self, call: Call, attn: Attention, *, gradients: bool = True, run: Run = Call.run
+    ) -> dict[str, Tensor]:
+        """The output of a call, and its gradients if the mechanism has any, by name. run: computes the output."""
+        if not (gradients and self.traits.gradient):
+            return {"output": run(call, attn)}
+        out, grads = call.gradients(attn, run=run)
+        return {"output": out, **{f"gradient by {name}": grad for name, grad in grads.items()}}
 
     def mask(self, **fields: object) -> Mask:
         """The simplest mask that the mechanism supports, with these fields."""
@@ -297,3 +203,8 @@ class Subject:
             if self.traits.padding:
                 yield Mask(causal=causal, key_lengths=ragged)
                 yield Mask(causal=causal, key_lengths=ragged, key_mask=self.holes(shape))
+
+    def under_masks(self, call: Call) -> Iterator[Call]:
+        """The call under every kind of mask that the mechanism supports."""
+        (batch, _, n, _), m = call["q"].shape, call["k"].shape[2]
+        return map(call.under, self.masks(self.shape(n, m, batch=batch)))

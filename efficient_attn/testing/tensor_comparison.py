@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -36,6 +36,15 @@ def assert_close(got: Tensor, want: Tensor, label: str, *, tolerance: float | No
             f"{label}: off by {worst:.3g} (tolerance {tolerance:.3g}), "
             f"at {list(at)} got {got[at].item():.9g}, expected {want[at].item():.9g}"
         )
+
+
+def assert_all_close(
+    got: Mapping[str, Tensor], want: Mapping[str, Tensor], label: str, *, dtype: torch.dtype | None = None
+) -> None:
+    """Assert that all expected tensors are close, by name. dtype: whose tolerances to use, by default that of each."""
+    for name, expected in want.items():
+        tolerances = TOLERANCES if name == "output" else GRADIENT_TOLERANCES
+        assert_close(got[name], expected, f"{name}, {label}", tolerance=None if dtype is None else tolerances[dtype])
 
 
 def assert_same(got: Tensor, want: Tensor, label: str) -> None:
@@ -72,16 +81,6 @@ def describe(mask: Mask) -> str:
     parts += ["key_mask"] if mask.key_mask is not None else []
     parts += [f"query_start={mask.query_start}"] if mask.query_start is not None else []
     return ", ".join(parts)
-
-
-@contextmanager
-def note_inputs(q: Tensor, k: Tensor, mask: Mask) -> Iterator[None]:
-    """Add the shapes, the dtype and the mask of a call to the exceptions of the block."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, {describe(mask)}")
-        raise
 
 
 @contextmanager

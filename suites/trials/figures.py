@@ -32,7 +32,7 @@ from published_tables import (
 )
 
 from efficient_attn.cli import summary
-from efficient_attn.cli.answer_output import show_answer
+from efficient_attn.cli.recommend import show_answer
 from efficient_attn.report import page
 from efficient_attn.report.answers.better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
 from efficient_attn.report.answers.quality import Quality

@@ -14,7 +14,7 @@ from torch._dynamo.exc import Unsupported
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring.workload import count_graph_breaks
-from efficient_attn.testing.subject import Call, Subject
+from efficient_attn.testing import Call, Subject
 
 LENGTH = 130
 TOLERANCE = 1e-4  # of float32 results with another order of summation

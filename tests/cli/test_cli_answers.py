@@ -11,7 +11,7 @@ import pytest
 import report_runs as runs
 from shell import Command
 
-from efficient_attn.cli.answer_output import show_answer
+from efficient_attn.cli.recommend import show_answer
 from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 
 import efficient_attn as ea
-from efficient_attn.testing import Subject
-from efficient_attn.testing.subject import Call
+from efficient_attn.testing import Call, Subject
 
 subject = cache(Subject)
 N = 70

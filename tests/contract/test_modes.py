@@ -14,8 +14,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.contract.autocast import is_autocast_enabled
 from efficient_attn.contract.decode_state import cache_dtype, state_bytes
-from efficient_attn.testing import Subject
-from efficient_attn.testing.subject import Call
+from efficient_attn.testing import Call, Subject
 
 subject = cache(Subject)
 N = 70

@@ -14,8 +14,7 @@ import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache, select_state_rows
 from efficient_attn.contract.row_starts import explain_no_starts
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.testing import Subject
-from efficient_attn.testing.subject import Call
+from efficient_attn.testing import Call, Subject
 from efficient_attn.variants.full.full import Full
 
 subject = cache(Subject)

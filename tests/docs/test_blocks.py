@@ -103,12 +103,11 @@ def _expand(pattern: str, folder: Path) -> list[str]:
 
 def test_commands_that_are_not_executed_parse() -> None:
     parser = make_parser()
-    verbs = {name: verb.options for name, verb in parser.verbs.items()}
     lines = [words for block in MARKED if block.language == "console" for words in block.commands]
     commands = [words[words.index("efficient-attn") + 1 :] for words in lines if "efficient-attn" in words]
     assert len(commands) > 10
     for words in commands:
-        check_flags(words, verbs=verbs, options=parser.options)
+        check_flags(parser, words)
         parser.parse_args(words)
 
 

@@ -16,8 +16,7 @@ import docs_site
 import pytest
 
 from efficient_attn.bench.planning.suite import Suite
-from efficient_attn.cli.examples import EXAMPLES
-from efficient_attn.cli.parser import make_parser
+from efficient_attn.cli.parser import EXAMPLES, make_parser
 from efficient_attn.results.rows import COLUMN_TYPES
 from efficient_attn.variants import CATALOGUE
 

@@ -11,7 +11,6 @@ from . import (
     decoding,
     dropout,
     growth_claims,
-    long_decoding,
     padding,
     persistence,
     precision,
@@ -23,7 +22,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, decoding, long_decoding, shared_heads, dropout, persistence)
+LATER = (padding, algebra, decoding, shared_heads, dropout, persistence)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

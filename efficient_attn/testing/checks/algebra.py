@@ -9,8 +9,10 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 from ..tensor_comparison import assert_close, describe
+from .reference import assert_equals_reference
 
 
 def no_values(subject: Subject) -> str | None:
@@ -20,9 +22,9 @@ def no_values(subject: Subject) -> str | None:
 
 def weights(subject: Subject, n: int, m: int, mask: Mask, *, oracle: bool = False) -> Tensor:
     """The weights ``[B, H, N, M]`` of all keys: the output for the identity matrix as values."""
-    shape = subject.shape(n, m, value_dim=m)
-    attn = subject.oracle(shape) if oracle else subject.make(shape)
-    call = subject.draw(shape, mask=mask)
+    attn, call = subject.prepare(n, m, mask=mask, value_dim=m)
+    if oracle:
+        attn.backend = "dense"
     return call.with_(v=torch.eye(m).to(call["v"]).expand(call["v"].shape)).run(attn)
 
 
@@ -34,22 +36,12 @@ def _no_groups(subject: Subject) -> str | None:
 @check(needs="normalised", skip_reason=no_values)
 def weights_sum_to_one(subject: Subject) -> None:
     """Values of 1 give 1."""
-    shape = subject.shape(130)
-    attn = subject.make(shape)
-    for mask in subject.plain_masks:
-        call = subject.draw(shape, mask=mask)
-        ones = torch.ones_like(call["v"])
-        assert_close(call.with_(v=ones).run(attn), torch.ones_like(call["q"]), f"values of 1, {describe(mask)}")
-
-
-@check(needs="normalised", skip_reason=no_values)
-def one_key(subject: Subject) -> None:
-    """The only key's value is the output."""
-    shape = subject.shape(1)
-    call = subject.draw(shape)
-    want = call["v"].repeat_interleave(shape.heads // shape.kv_heads, 1)
-    for mask in subject.plain_masks:
-        assert_close(call.under(mask).run(subject.make(shape)), want, "one query over one key")
+    for n in (1, 130):
+        attn, call = subject.prepare(n)
+        ones = call.with_(v=torch.ones_like(call["v"]))
+        for mask in subject.plain_masks:
+            label = f"values of 1, N={n}, {describe(mask)}"
+            assert_close(ones.under(mask).run(attn), torch.ones_like(call["q"]), label)
 
 
 def _change_heads(call: Call, shape: Shape, kv_head: int) -> Call:
@@ -97,16 +89,7 @@ def _check_heads(call: Call, attn: Attention, shape: Shape) -> None:
 def grouped_equals_oracle(subject: Subject) -> None:
     """With fewer key-value heads, outputs and gradients equal the reference for every mask."""
     for kv_heads, n, m in [(2, 70, 70), (1, 17, 130) if subject.traits.cross else (1, 70, 70)]:
-        shape = subject.shape(n, m, kv_heads=subject.attn.kv_heads or kv_heads)
-        fast, dense, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)
-        for mask in subject.masks(shape):
-            masked, label = call.under(mask), f"{shape.kv_heads} key-value heads, {describe(mask)}"
-            with torch.no_grad():
-                assert_close(masked.run(fast), masked.run(dense), label)
-            if subject.traits.gradient:
-                (_, got), (_, want) = masked.gradients(fast), masked.gradients(dense)
-                for name in want:
-                    assert_close(got[name], want[name], f"gradient by {name}, {label}")
+        assert_equals_reference(subject, subject.shape(n, m, kv_heads=kv_heads), gradients=True)
 
 
 def _cannot_expand(subject: Subject) -> str | None:
@@ -120,27 +103,25 @@ def grouped_equals_expanded(subject: Subject) -> None:
     """Sharing a key-value head is the same as repeating it for each query head of its group."""
     full = subject.make(subject.shape(70))
     for kv_heads in (1, 2):
-        shape = subject.shape(70, kv_heads=kv_heads)
-        attn, call = subject.make(shape), subject.draw(shape)
-        for mask in subject.masks(shape):
-            want = _expanded(call, shape).under(mask).run(full)
-            assert_close(call.under(mask).run(attn), want, f"{kv_heads} key-value heads, {describe(mask)}")
+        attn, call = subject.prepare(70, kv_heads=kv_heads)
+        for masked in subject.under_masks(call):
+            want = _expanded(masked, kv_heads, subject.heads // kv_heads).run(full)
+            assert_close(masked.run(attn), want, f"{kv_heads} key-value heads, {describe(masked.mask)}")
 
 
-def _expanded(call: Call, shape: Shape) -> Call:
+def _expanded(call: Call, kv_heads: int, repeat: int) -> Call:
     """The call with a key-value head for every query head; an input shared by all heads is unchanged."""
-    repeat = shape.heads // shape.kv_heads
-    return call.change(lambda x: x.repeat_interleave(repeat, 1) if x.shape[1] == shape.kv_heads else x, "key")
+    return call.change(lambda x: x.repeat_interleave(repeat, 1) if x.shape[1] == kv_heads else x, "key")
 
 
 @check()
 def batch_independence(subject: Subject) -> None:
     """A row of a batch has the result that it would have alone, however large or small other rows are."""
-    shape = subject.shape(70, batch=3)
-    attn, drawn = subject.make(shape), subject.draw(shape)
-    scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype).view(3, 1, 1, 1)
-    for number, mask in enumerate(subject.masks(shape)):
-        call = drawn.change(lambda x: x * scales.view(3, *[1] * (x.ndim - 1))) if number % 2 else drawn
+    attn, drawn = subject.prepare(70, batch=3)
+    scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype)
+    scaled = drawn.change(lambda x: x * scales.view(3, *[1] * (x.ndim - 1)))
+    for number, mask in enumerate(subject.masks(subject.shape(70, batch=3))):
+        call = scaled if number % 2 else drawn
         out = call.under(mask).run(attn)
         for b in range(3):
             row_lengths = {f: getattr(mask, f)[b : b + 1] for f in ("key_lengths", "key_mask") if f in mask.used}
@@ -151,11 +132,9 @@ def batch_independence(subject: Subject) -> None:
 @check(skip_reason=no_values)
 def value_linearity(subject: Subject) -> None:
     """The output is linear in the values."""
-    shape = subject.shape(130)
-    attn = subject.make(shape)
-    for mask in subject.plain_masks:
-        call = subject.draw(shape, mask=mask)
-        other = torch.roll(call["v"], 1, 2) - 0.5
+    attn, drawn = subject.prepare(130)
+    other = torch.roll(drawn["v"], 1, 2) - 0.5
+    for call in map(drawn.under, subject.plain_masks):
         got = call.with_(v=2 * call["v"] - 3 * other).run(attn)
         want = 2 * call.run(attn) - 3 * call.with_(v=other).run(attn)
         assert_close(got, want, f"2 f(v) - 3 f(w), {describe(call.mask)}")
@@ -165,8 +144,7 @@ def value_linearity(subject: Subject) -> None:
 def key_order(subject: Subject) -> None:
     """Permuting keys together with their values changes nothing."""
     for n, m in [(130, 130)] + [(17, 300)] * subject.traits.cross:
-        shape = subject.shape(n, m)
-        attn, call = subject.make(shape), subject.draw(shape, mask=Mask())
+        attn, call = subject.prepare(n, m, mask=Mask())
         order = torch.randperm(m, generator=torch.Generator().manual_seed(3)).to(subject.device)
         # queries that are the keys are permuted too
         want = call.run(attn)[:, :, order] if call.shares_qk else call.run(attn)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import cycle
 
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_zero, describe
 
 CUTS = (1, 16, 64, 129, 256)  # lengths of the past: inside the kernels' chunks and on their borders
 
 
-def _causal_calls(subject: Subject) -> Iterator[tuple[Call, int]]:
-    """Yield causal calls, with the position of their first query."""
+def _prepare_causal(subject: Subject) -> Iterator[tuple[Attention, Call, int]]:
+    """Yield instances with causal calls, and the position of their first query."""
     for n, m in [(300, 300)] + [(130, 200)] * subject.traits.cross:
-        shape = subject.shape(n, m)
-        yield subject.draw(shape, mask=Mask(causal=True)), m - n
+        yield *subject.prepare(n, m, mask=Mask(causal=True)), m - n
 
 
 # contents of the future, to detect code that branches on their size, sign or equality
@@ -29,9 +30,9 @@ FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
     "a hundred times larger": lambda x: 100 * x,
     "zero": lambda x: 0 * x,
     "redrawn": lambda x: x,
-    "positive": lambda x: x.abs(),
+    "positive": torch.abs,
     "negative": lambda x: -x.abs(),
-    "all the same": lambda x: torch.ones_like(x),
+    "all the same": torch.ones_like,
     "tiny": lambda x: 1e-6 * x,
 }
 
@@ -47,53 +48,48 @@ def _change_future(call: Call, row: int, start: int, kind: str) -> Call:
     return call.change(partial(change, first=row), "query").change(partial(change, first=start + row), "key")
 
 
+def _check_past(
+    subject: Subject, attn: Attention, call: Call, changes: Iterable[tuple[int, str]], *, start: int = 0
+) -> None:
+    """Change the future from rows on, to contents of some kinds, and compare the rows before."""
+    graph = torch.is_grad_enabled()
+    want = (call.leaves() if graph else call).run(attn)
+    for row, kind in changes:
+        changed = _change_future(call, row, start, kind)
+        got = (changed.leaves() if graph else changed).run(attn)
+        label = f"rows before {row} after the future became {kind}, N={want.shape[2]}, M={call['k'].shape[2]}"
+        label = f"{label}, {want.dtype}, {'with' if graph else 'without'} gradients"
+        subject.assert_alike(got[:, :, :row], want[:, :, :row], label)
+
+
 @check(needs="causal strictly_causal")
 def causality(subject: Subject) -> None:
-    """Past rows are equal bit for bit whatever the future contains, with and without gradients."""
-    for call, start in _causal_calls(subject):
-        n, m = call["q"].shape[2], call["k"].shape[2]
-        attn = subject.make(subject.shape(n, m))
-        for graph in (False, True) if subject.traits.gradient else (False,):
-            with torch.set_grad_enabled(graph):
-                want = (call.leaves() if graph else call).run(attn)
-                kinds = itertools.cycle(FUTURES)
-                cuts = [c for c in CUTS if c < n] if graph else [c for c in CUTS if c < n] + [65] * len(FUTURES)
-                for row, kind in zip(cuts, kinds, strict=False):
-                    changed = _change_future(call, row, start, kind)
-                    got = (changed.leaves() if graph else changed).run(attn)
-                    label = f"rows before {row} after the future became {kind}, N={n}, M={m}"
-                    label = f"{label}, {'with' if graph else 'without'} gradients"
-                    subject.assert_alike(got[:, :, :row], want[:, :, :row], label)
-
-
-@check(needs="causal strictly_causal")
-def causality_in_dtypes(subject: Subject) -> None:
-    """In every dtype, past rows are equal bit for bit whatever the future contains."""
-    for dtype in subject.dtypes[1:] or subject.dtypes:
-        shape = subject.shape(70)
-        attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
+    """Past rows are equal bit for bit whatever the future contains, with and without gradients, and in every dtype."""
+    for attn, call, start in _prepare_causal(subject):
+        cuts = [c for c in CUTS if c < call["q"].shape[2]]
         with torch.no_grad():
-            want = call.run(attn)
-            for row, kind in ((1, "redrawn"), (33, "a hundred times larger"), (64, "zero")):
-                got = _change_future(call, row, 0, kind).run(attn)
-                label = f"rows before {row} of 70 after the future became {kind}, {dtype}"
-                subject.assert_alike(got[:, :, :row], want[:, :, :row], label)
+            changes = zip(cuts + [65] * len(FUTURES), cycle(FUTURES), strict=False)
+            _check_past(subject, attn, call, changes, start=start)
+        if subject.traits.gradient:
+            _check_past(subject, attn, call, zip(cuts, cycle(FUTURES), strict=False), start=start)
+    for dtype in subject.dtypes[1:] or subject.dtypes:
+        attn, call = subject.prepare(70, mask=Mask(causal=True), dtype=dtype)
+        with torch.no_grad():
+            _check_past(subject, attn, call, ((1, "redrawn"), (33, "a hundred times larger"), (64, "zero")))
 
 
 @check(needs="cross", unless="mixes_queries")
 def alignment(subject: Subject) -> None:
     """The last t queries alone give the last t rows; other queries give their rows with query_start."""
     n = 200
-    shape = subject.shape(n)
-    attn = subject.make(shape)
-    for plain in subject.plain_masks:
-        call = subject.draw(shape, mask=plain)
+    attn, drawn = subject.prepare(n)
+    for call in map(drawn.under, subject.plain_masks):
         want = call.run(attn)
         for t in (1, 33, 129):
             got = call.queries(slice(n - t, n)).run(attn)
             assert_close(got, want[:, :, n - t :], f"the last {t} of {n} queries, {describe(call.mask)}")
         for first, last in ((0, 40), (65, 150)):
-            mask = Mask(causal=plain.causal, query_start=first)
+            mask = Mask(causal=call.mask.causal, query_start=first)
             got = call.queries(slice(first, last)).under(mask).run(attn)
             assert_close(got, want[:, :, first:last], f"queries {first} to {last} of {n}, {describe(mask)}")
 
@@ -101,9 +97,7 @@ def alignment(subject: Subject) -> None:
 @check(needs="causal strictly_causal")
 def prefix_law(subject: Subject) -> None:
     """A prefix of the output is the output of the prefix."""
-    shape = subject.shape(300)
-    call = subject.draw(shape, mask=Mask(causal=True))
-    attn = subject.make(shape)
+    attn, call = subject.prepare(300, mask=Mask(causal=True))
     want = call.run(attn)
     for t in CUTS:
         got = call.both(slice(None, t)).run(attn)
@@ -113,12 +107,9 @@ def prefix_law(subject: Subject) -> None:
 @check(needs="causal strictly_causal gradient")
 def gradient_causality(subject: Subject) -> None:
     """Gradients of past rows by future inputs are exactly 0."""
-    for call, start in _causal_calls(subject):
-        n, m = call["q"].shape[2], call["k"].shape[2]
-        attn = subject.make(subject.shape(n, m))
+    for attn, call, start in _prepare_causal(subject):
         for row, kind in ((1, "redrawn"), (64, "zero"), (100, "a hundred times larger")):
             _, grads = _change_future(call, row, start, kind).gradients(attn, slice(None, row))
-            for name, side in call.sides.items():
-                if name in grads:
-                    future = grads[name][:, :, row if side == "query" else start + row :]
-                    assert_zero(future, f"gradient of the rows before {row} by future {name}, N={n}, M={m}")
+            for name in call.tensors:
+                future = grads[name][:, :, row if call.sides[name] == "query" else start + row :]
+                assert_zero(future, f"gradient of the rows before {row} by future {name}, {list(grads['q'].shape)}")

@@ -12,8 +12,9 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
 from ..check import check
+from ..mechanism_call import Call
 from ..probing import accepts_chunks
-from ..subject import Call, Subject
+from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_same, describe, expect_error
 from .algebra import no_values
 from .reference import compare_with_differences, no_finite_differences
@@ -31,19 +32,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _instances(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]]:
-    """Yield an instance for each available backend, with the backend's name."""
+def _instances(subject: Subject, shape: Shape, *, dropping: bool) -> Iterator[tuple[str, Attention]]:
+    """Yield an instance of each available backend, with its name. dropping: only those with dropout, which is set."""
     for backend in (*subject.backends_for(subject.dtype), "dense"):
         attn = subject.make(shape, backend=backend)
-        yield attn.backend, attn
-
-
-def _instances_with_dropout(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]]:
-    """Yield the instances that declare dropout, with dropout."""
-    for backend, attn in _instances(subject, shape):
-        if attn.traits.dropout:
+        if dropping and attn.traits.dropout:
             attn.dropout = P
-            yield backend, attn
+        if attn.traits.dropout or not dropping:
+            yield attn.backend, attn
 
 
 @check()
@@ -51,7 +47,7 @@ def dropout_is_never_ignored(subject: Subject) -> None:
     """Undeclared dropout raises `UnsupportedError` when it is set and in calls; evaluation mode drops nothing."""
     shape = subject.shape(16)
     call = subject.draw(shape)
-    for backend, attn in _instances(subject, shape):
+    for backend, attn in _instances(subject, shape, dropping=False):
         want = call.run(attn)
         if attn.traits.dropout:
             attn.dropout = P
@@ -83,7 +79,7 @@ def dropout_drops_weights(subject: Subject) -> None:
         for mask in subject.masks(shape):
             call = probe.under(mask)
             want = call.run(subject.oracle(shape))
-            for backend, attn in _instances_with_dropout(subject, shape):
+            for backend, attn in _instances(subject, shape, dropping=True):
                 label = f"{backend}, N={shape.n}, M={shape.m}, {shape.kv_heads} key-value heads, {describe(mask)}"
                 with seeded(1), torch.no_grad():
                     first, second = call.run(attn), call.run(attn)
@@ -115,7 +111,7 @@ def dropout_mean(subject: Subject) -> None:
     shape = subject.shape(9)
     call = subject.draw(shape)
     want = call.run(subject.oracle(shape))
-    for backend, attn in _instances_with_dropout(subject, shape):
+    for backend, attn in _instances(subject, shape, dropping=True):
         with seeded(2), torch.no_grad():
             _check_mean(torch.stack([call.run(attn) for _ in range(DRAWS)]), want, f"{backend}, calls")
             if subject.traits.decode and accepts_chunks(subject):
@@ -137,7 +133,7 @@ def dropout_gradients(subject: Subject) -> None:
     """With the same seed, gradients agree with finite differences."""
     shape = subject.shape(3, batch=1, head_dim=2, value_dim=2)
     call = subject.draw(shape).leaves()
-    for backend, attn in _instances_with_dropout(subject, shape):
+    for backend, attn in _instances(subject, shape, dropping=True):
 
         def run(changed: Call, attn: Attention = attn) -> Tensor:
             with seeded(3):

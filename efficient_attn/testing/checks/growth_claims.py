@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth
 from ..check import CheckFailure, check, explain
 from ..subject import MAX_LEN, Subject
-from ..work_counts import count_call, growth_exponent
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
 SHORTER = (320, 1280)  # for references, which store a tensor of N x M numbers or more
@@ -20,6 +27,61 @@ MAX_MEMORY = 16  # times the inputs: smaller tensors may be buffers of a fixed s
 SLACK = 0.35  # of an exponent: lower-order terms matter for short sequences, and logarithms add a little
 WIDTH = 64  # of the heads for which a growth is written
 POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
+
+
+class _WorkCounter(TorchDispatchMode):
+    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = 0.0
+        self.largest = 0  # bytes of the largest tensor that was created
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch imports its compiler, which takes longer than the calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
+        self.work += sum(x.numel() for x in created)
+        self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
+        count_flops = flop_registry.get(func._overloadpacket)
+        if count_flops is not None:
+            self.work += count_flops(*args, **(kwargs or {}), out_val=out) / 2
+        elif "flash_attention_for_cpu" in str(func) and "backward" not in str(func):
+            q, k, v = args[:3]
+            self.work += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+        return out
+
+
+class CountedCall(NamedTuple):
+    """attn: the called instance. work: in multiply-adds. largest: bytes of the largest tensor. pair_work: multiply-adds
+    of one query-key pair in each head."""
+
+    attn: Attention
+    work: float
+    largest: int
+    input_bytes: int
+    pair_work: int
+
+
+def count_call(subject: Subject, n: int, causal: bool, width: int = 8) -> CountedCall:
+    """A call of the preferred backend over n positions, with heads of a width."""
+    heads = subject.attn.kv_heads or 1
+    sizes = {"heads": heads, "kv_heads": heads, "head_dim": width, "value_dim": width}
+    attn, call = subject.prepare(n, batch=1, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
+    with torch.no_grad(), _WorkCounter() as counter:
+        call.run(attn)
+    q = call["q"]
+    pair_work = q.shape[1] * (q.shape[-1] + call.tensors.get("v", q).shape[-1])
+    input_bytes = sum(x.nbytes for x in call.tensors.values())
+    return CountedCall(attn, counter.work, counter.largest, input_bytes, pair_work)
+
+
+def growth_exponent(short: float, long: float) -> float:
+    """The exponent of the growth of a quantity with these values at one length and at one four times as long."""
+    return math.log(max(long, 1e-9) / max(short, 1e-9)) / math.log(4)
 
 
 def _highest_power(formula: str) -> float | None:
@@ -46,7 +108,7 @@ def write_growth(subject: Subject) -> tuple[str, ...]:
     calls = {causal: [count_call(subject, n, causal, WIDTH) for n in lengths] for causal in subject.causalities}
     time = max(_nearest_power(call.work for call in pair) for pair in calls.values())
     memory = max(_nearest_power(call.largest for call in pair) for pair in calls.values())
-    factors = {c: f"{float(f'{x.work / x.pair_work / x.n**time:.2g}'):g}" for c, (_, x) in calls.items()}
+    factors = {c: f"{float(f'{x.work / x.pair_work / lengths[-1] ** time:.2g}'):g}" for c, (_, x) in calls.items()}
     *_, factor = factors.values()
     if len(set(factors.values())) > 1:
         factor = f"({factors[True]} if causal else {factors[False]})"
@@ -109,21 +171,19 @@ def _compare_growth(subject: Subject) -> str | None:
     time, memory = _highest_power(growth.time), _highest_power(growth.memory)
     for causal in subject.causalities:
         short, long = (count_call(subject, n, causal) for n in (SHORT, LONG))
-        costs = [call.attn.growth.cost(call.n, call.n, causal) for call in (short, long)]
-        declared_work, cost = long.pair_work * costs[-1], growth_exponent(*costs)
+        costs = [x.attn.growth.cost(n, n, causal) for x, n in ((short, SHORT), (long, LONG))]
+        excess, cost = long.work / (long.pair_work * costs[-1]), growth_exponent(*costs)
+        assert excess <= MAX_UNDERSTATED_WORK, (
+            f"at N={LONG}, causal={causal}, a call takes {excess:.0f} times the work of "
+            f"growth.cost, {costs[-1]:.3g} query-key pairs: correct it"
+        )
         far_cost = growth_exponent(*(growth.cost(n, n, causal) for n in FAR))  # beyond every window's length
         # outputs grow with N in any case, even if the largest tensor is a buffer of a fixed size
         largest = max(growth_exponent(short.largest, long.largest), 1.0)
-        assert long.work <= MAX_UNDERSTATED_WORK * declared_work, (
-            f"at N={LONG}, causal={causal}, a call takes {long.work / declared_work:.0f} times the work of "
-            f"growth.cost, {costs[-1]:.3g} query-key pairs: correct it"
-        )
-        # a cost that overestimates the work of short sequences may grow more slowly than the work
-        exceeds_cost = long.work > MAX_WORK * declared_work
         exceeds_buffers = long.largest > MAX_MEMORY * long.input_bytes or memory == 0
-        work = growth_exponent(short.work, long.work)
         for quantity, measured, name, declared, formula, matters in (
-            ("work", work, "growth.cost", cost, f"N^{cost:.2f}", exceeds_cost),
+            # a cost that overestimates the work of short sequences may grow more slowly than the work
+            ("work", growth_exponent(short.work, long.work), "growth.cost", cost, f"N^{cost:.2f}", excess > MAX_WORK),
             ("growth.cost", far_cost, "growth.time", time, repr(growth.time), True),
             ("the largest tensor", largest, "growth.memory", memory, repr(growth.memory), exceeds_buffers),
         ):

@@ -12,7 +12,8 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_finite, assert_same, assert_zero, describe, expect_error
 
 
@@ -22,84 +23,78 @@ def _garbage(subject: Subject) -> tuple[float, ...]:
     return min(1e30, largest / 4), -largest, largest
 
 
-def _fill_padding(call: Call, valid: Tensor, garbage: float, side: str) -> Call:
-    """The call with garbage where ``valid [B, L]`` is False, in q or in k and v; other inputs are unchanged."""
-    names = ("q",) if side == "query" else ("k", "v")
-    hidden = ~valid[:, None, :, None]
+def _hidden(valid: Tensor | None) -> Tensor:
+    """``[B, 1, L, 1]``: whether a position is padding. valid: ``[B, L]``, of a mask that pads."""
+    assert valid is not None
+    return ~valid[:, None, :, None]
+
+
+def _fill_padding(call: Call, garbage: float, side: str) -> Call:
+    """The call with garbage in the padding of its mask, in q or in k and v; other inputs are unchanged."""
+    names, n, m = ("q",) if side == "query" else ("k", "v"), call["q"].shape[2], call["k"].shape[2]
+    hidden = _hidden(call.mask.query_valid(n) if side == "query" else call.mask.key_valid(m))
     return call.with_(**{x: call[x].masked_fill(hidden, garbage) for x in names if x in call.tensors})
 
 
-def _padded_masks(subject: Subject, m: int) -> Iterator[Mask]:
+def _draw_padded(subject: Subject, m: int) -> Iterator[tuple[Call, Tensor]]:
+    """Yield calls with padded keys, and what `_hidden` returns for these."""
     shape = subject.shape(m)
+    call = subject.draw(shape)
     for causal in subject.causalities:
-        lengths = subject.lengths(m - 3, m // 3)
-        yield Mask(causal=causal, key_lengths=lengths)
-        yield Mask(causal=causal, key_mask=subject.holes(shape))
-        yield Mask(causal=causal, key_lengths=lengths, key_mask=subject.holes(shape))
+        lengths, holes = subject.lengths(m - 3, m // 3), subject.holes(shape)
+        for key_lengths, key_mask in ((lengths, None), (None, holes), (lengths, holes)):
+            mask = Mask(causal=causal, key_lengths=key_lengths, key_mask=key_mask)
+            yield call.under(mask), _hidden(mask.key_valid(m))
 
 
 @check(needs="padding")
 def padding_garbage(subject: Subject) -> None:
     """The output is finite and the same for all finite values of padded keys and values."""
     for m in (17, 150):
-        shape = subject.shape(m)
-        attn, call = subject.make(shape), subject.draw(shape)
-        for mask in _padded_masks(subject, m):
-            valid = mask.key_valid(m)
-            assert valid is not None
-            want = call.under(mask).run(attn)
+        attn = subject.make(subject.shape(m))
+        for call, hidden in _draw_padded(subject, m):
+            # padded keys may be queries too, whose rows are not compared
+            ignored = hidden & call.shares_qk
+            want = call.run(attn).masked_fill(ignored, 0)
             for garbage in _garbage(subject):
-                got = _fill_padding(call.under(mask), valid, garbage, "key").run(attn)
-                # padded keys may be queries too, whose rows are not compared
-                rows = (valid if call.shares_qk else torch.ones_like(valid))[:, None, :, None]
-                label = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
-                assert_close(torch.where(rows, got, 0), torch.where(rows, want, 0), label)
+                got = _fill_padding(call, garbage, "key").run(attn).masked_fill(ignored, 0)
+                assert_close(got, want, f"{garbage:.3g} in the padding, M={m}, {describe(call.mask)}")
 
 
 @check()
 def query_lengths(subject: Subject) -> None:
     """Rows from query_lengths on are exactly zero, and the contents of their queries have no effect."""
     n = 130
-    shape = subject.shape(n)
-    attn, call = subject.make(shape), subject.draw(shape)
+    attn, drawn = subject.prepare(n)
     for causal in subject.causalities:
-        mask = Mask(causal=causal, query_lengths=subject.lengths(n - 5, 40))
-        valid = mask.query_valid(n)
-        assert valid is not None
-        want = call.under(mask).run(attn)
-        assert_zero(want.masked_select(~valid[:, None, :, None]), f"rows after the query lengths, {describe(mask)}")
+        call = drawn.under(Mask(causal=causal, query_lengths=subject.lengths(n - 5, 40)))
+        hidden, label = _hidden(call.mask.query_valid(n)), describe(call.mask)
+        want = call.run(attn)
+        assert_zero(want.masked_select(hidden), f"rows after the query lengths, {label}")
         if not subject.traits.mixes_queries:
-            plain = call.under(Mask(causal=causal)).run(attn).masked_fill(~valid[:, None, :, None], 0)
-            assert_close(want, plain, f"rows within the query lengths, {describe(mask)}")
-        if not call.shares_qk:
-            _check_padded_queries(subject, call.under(mask), valid, want)
-
-
-def _check_padded_queries(subject: Subject, call: Call, valid: Tensor, want: Tensor) -> None:
-    attn = subject.make(subject.shape(call["q"].shape[2]))
-    for garbage in _garbage(subject):
-        filled = _fill_padding(call, valid, garbage, "query")
-        assert_close(filled.run(attn), want, f"{garbage:.3g} in padded queries, {describe(call.mask)}")
-    if subject.traits.gradient:
-        _, grads = _fill_padding(call, valid, _garbage(subject)[0], "query").gradients(attn)
-        for name, grad in grads.items():
-            assert_finite(grad, f"gradient by {name}, garbage in padded queries")
-        hidden = grads["q"].masked_select(~valid[:, None, :, None])
-        assert_zero(hidden, f"gradient by padded queries, {describe(call.mask)}")
+            plain = call.under(Mask(causal=causal)).run(attn).masked_fill(hidden, 0)
+            assert_close(want, plain, f"rows within the query lengths, {label}")
+        if call.shares_qk:
+            continue
+        for garbage in _garbage(subject):
+            filled = _fill_padding(call, garbage, "query")
+            assert_close(filled.run(attn), want, f"{garbage:.3g} in padded queries, {label}")
+        if subject.traits.gradient:
+            _, grads = _fill_padding(call, _garbage(subject)[0], "query").gradients(attn)
+            for name, grad in grads.items():
+                assert_finite(grad, f"gradient by {name}, garbage in padded queries, {label}")
+            assert_zero(grads["q"].masked_select(hidden), f"gradient by padded queries, {label}")
 
 
 def _calls_without_keys(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
     """Yield calls with rows that see no key, with a mask ``[B, N]`` of these rows."""
     shape = subject.shape(40)
     call = subject.draw(shape)
-    blind = torch.zeros(2, 40, dtype=torch.bool, device=subject.device)
     if subject.traits.padding:
-        blind[1] = True
-        no_keys = subject.holes(shape)
-        no_keys[1] = False
+        blind = torch.tensor([[False], [True]], device=subject.device).expand(2, 40)
         for causal in subject.causalities:
             yield call.under(Mask(causal=causal, key_lengths=subject.lengths(40, 0))), blind
-        yield call.under(subject.mask(key_mask=no_keys)), blind
+        yield call.under(subject.mask(key_mask=subject.holes(shape) & ~blind)), blind
     if subject.traits.cross and subject.traits.causal:
         early = torch.arange(40, device=subject.device).expand(2, 40) < 23
         yield subject.draw(subject.shape(40, 17)).under(Mask(causal=True)), early
@@ -114,15 +109,11 @@ def blind_rows(subject: Subject) -> None:
         attn = subject.make(subject.shape(n, m))
         label = f"N={n}, M={m}, {describe(call.mask)}"
         with torch.no_grad():
-            out = call.run(attn)
-        assert_finite(out, f"output, {label}")
-        assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
-        if subject.traits.gradient:
-            out, grads = call.gradients(attn)
-            label = f"{label}, with gradients"
-            assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
-            for name, grad in grads.items():
-                assert_finite(grad, f"gradient by {name}, {label}")
+            plain = {"output": call.run(attn)}
+        for results in (plain, subject.evaluate(call, attn)):
+            for name, result in results.items():
+                assert_finite(result, f"{name}, {label}")
+            assert_zero(results["output"].masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
 
 
 def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
@@ -140,9 +131,8 @@ def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
 )
 def padded_equals_trimmed(subject: Subject) -> None:
     """A padded row of a batch equals a separate call of the shorter sequence."""
-    m = 150
-    shape, lengths = subject.shape(m), (m - 3, 70)
-    attn, call = subject.make(shape), subject.draw(shape)
+    m, lengths = 150, (147, 70)
+    attn, call = subject.prepare(m)
     all_queries = subject.traits.rows_alone
     for causal in _trimmed_causalities(subject):
         valid = subject.lengths(*lengths)
@@ -158,10 +148,10 @@ def padded_equals_trimmed(subject: Subject) -> None:
 @check(needs="padding bidirectional cross padded_as_trimmed", unless="positional mixes_queries")
 def holes_equal_removed(subject: Subject) -> None:
     """Hiding keys with key_mask is the same as removing them."""
-    shape = subject.shape(70)
-    attn, call, holes = subject.make(shape), subject.draw(shape), subject.holes(shape)
+    attn, call = subject.prepare(70)
+    holes = subject.holes(subject.shape(70))
     out = call.under(Mask(key_mask=holes)).run(attn)
-    for b in range(shape.batch):
+    for b in range(len(holes)):
         alone = call.change(lambda x, b=b: x[b : b + 1]).keys(holes[b].nonzero()[:, 0])
         assert_close(out[b : b + 1], alone.run(attn), f"row {b} with {int((~holes[b]).sum())} keys hidden")
 
@@ -170,20 +160,17 @@ def holes_equal_removed(subject: Subject) -> None:
 def padding_gradients(subject: Subject) -> None:
     """Garbage in padded keys and values has gradients of exactly 0, and does not affect other gradients."""
     m = 80
-    shape = subject.shape(m)
-    attn, call = subject.make(shape), subject.draw(shape)
-    for mask in _padded_masks(subject, m):
-        valid = mask.key_valid(m)
-        assert valid is not None
-        _, want = call.under(mask).gradients(attn)
-        _, got = _fill_padding(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
-        for name in got:
-            assert_finite(got[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
+    attn = subject.make(subject.shape(m))
+    for call, hidden in _draw_padded(subject, m):
+        _, want = call.gradients(attn)
+        _, got = _fill_padding(call, _garbage(subject)[0], "key").gradients(attn)
+        for name, grad in got.items():
+            label = f"gradient by {name}, garbage in the padding, {describe(call.mask)}"
+            assert_finite(grad, label)
             if not call.shares_qk:
-                assert_close(got[name], want[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
-        for name in set() if call.shares_qk else {"k", "v"} & set(call.tensors):
-            hidden = got[name].masked_select(~valid[:, None, :, None])
-            assert_zero(hidden, f"gradient by padded {name}, {describe(mask)}")
+                assert_close(grad, want[name], label)
+                if name in ("k", "v"):
+                    assert_zero(grad.masked_select(hidden), f"padded part of the {label}")
 
 
 @check(needs="cross")
@@ -227,16 +214,13 @@ def packed_equals_alone(subject: Subject) -> None:
             alone = call.both(at).under(Mask(causal=call.mask.causal))
             label = f"the sequence at {at.start} to {at.stop}, {describe(call.mask)}"
             assert_close(out[:, :, at], alone.run(attn), label)
-        if subject.traits.gradient:
-            weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-            for at in {s.stop - s.start: s for s in sequences}.values():  # one of each length
-                _check_gradients(attn, call, at, weight.to(out))
+        for at in {s.stop - s.start: s for s in sequences}.values() if subject.traits.gradient else ():
+            _check_gradients(attn, call, at)  # of one sequence of each length
 
 
-def _check_gradients(attn: Attention, call: Call, at: slice, weight: Tensor) -> None:
-    _, got = call.gradients(attn, at, weight=weight)
-    alone = call.both(at).under(Mask(causal=call.mask.causal))
-    _, want = alone.gradients(attn, weight=weight[:, :, at])
+def _check_gradients(attn: Attention, call: Call, at: slice) -> None:
+    _, got = call.gradients(attn, run=lambda call, attn: call.run(attn)[:, :, at])
+    _, want = call.both(at).under(Mask(causal=call.mask.causal)).gradients(attn)
     label = f"of the sequence at {at.start} to {at.stop}, {describe(call.mask)}"
     for name, grad in got.items():
         if name in call.sides:

@@ -46,19 +46,18 @@ def _copy(x: T, label: str) -> list[tuple[str, T]]:
 @check()
 def pickles(subject: Subject) -> None:
     """A mechanism that is pickled, saved or copied, before and after calls, gives the same bits and attributes."""
-    shape = subject.shape(70)
-    attn, call = subject.make(shape), subject.draw(shape)
+    attn, drawn = subject.prepare(70)
     for time in ("before calls", "after calls"):
         copies = _copy(attn, f"the mechanism {time}")
-        for mask in subject.plain_masks:
-            want = call.under(mask).run(attn)
+        for call in map(drawn.under, subject.plain_masks):
+            want = call.run(attn)
             for label, copied in copies:
-                subject.assert_alike(call.under(mask).run(copied), want, f"{label}, {describe(mask)}")
+                subject.assert_alike(call.run(copied), want, f"{label}, {describe(call.mask)}")
         for label, copied in copies:
             for name in ("label", "backend", "dims", "seed", "traits", "dropout", "training"):
                 assert getattr(copied, name) == getattr(attn, name), f"{label}: its {name} changed"
         if subject.traits.gradient:
-            call.leaves().run(attn)
+            drawn.leaves().run(attn)
 
 
 @check(needs="decode")
@@ -68,8 +67,7 @@ def states_pickle(subject: Subject) -> None:
 
     Runs without gradients, because torch cannot copy tensors with a graph, such as keys that parameters project.
     """
-    shape = subject.shape(12)
-    attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+    attn, call = subject.prepare(12, mask=Mask(causal=True))
     state = attn.init_state(2, 12, subject.dtype, subject.device)
     *_, (_, _, state) = call.steps(attn, state, (1,) * 9)
     copies = _copy(state, "a state after 9 positions")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
 from .algebra import no_values
 from .reference import no_fast_backend
@@ -48,64 +51,56 @@ def scores_overflow(subject: Subject) -> None:
     shape = subject.shape(70, head_dim=128, value_dim=128, batch=1)
     for dtype in _halves(subject):
         drawn, own_key_wins = draw_overflowing(subject, shape, dtype)
-        for mask in subject.plain_masks:
-            call = drawn.under(mask)
-            want, want_grads = subject.evaluate(call.change(lambda x: x.double()), subject.truth(shape, dtype))
+        for call in map(drawn.under, subject.plain_masks):
+            want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, dtype))
             for backend in subject.backends_for(dtype):
-                out, grads = subject.evaluate(call, subject.make(shape, backend=backend, dtype=dtype))
-                for name, got in {"output": out, **grads}.items():
-                    expected = want if name == "output" else want_grads[name]
-                    if expected.abs().max() > torch.finfo(dtype).max / 4:  # larger values do not fit the dtype
+                results = subject.evaluate(call, subject.make(shape, backend=backend, dtype=dtype))
+                for name, got in results.items():
+                    if want[name].abs().max() > torch.finfo(dtype).max / 4:  # larger values do not fit the dtype
                         continue
-                    label = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, "
-                    label += f"inputs of {LARGE:.0f} or -{LARGE:.0f}, {dtype}, {describe(mask)}"
+                    label = f"{backend}, {name}, inputs of {LARGE:.0f} or -{LARGE:.0f}, {dtype}, {describe(call.mask)}"
                     assert_finite(got, label)
                     # gradients by q and k are differences of rounded numbers
-                    if own_key_wins and name in ("output", "v"):
-                        assert_close(got.double(), expected, label, tolerance=TOLERANCES[dtype])
+                    if own_key_wins and name in ("output", "gradient by v"):
+                        assert_close(got, want[name], label, tolerance=TOLERANCES[dtype])
 
 
-def _check_rounding_error(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, label: str) -> None:
+def _check_rounding_error(subject: Subject, got: Tensor, want: Tensor, label: str) -> None:
     assert_finite(got, label)
     error = ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
     # values computed from k are rounded once more
-    tolerance = RMS_TOLERANCES[dtype] * (1 if subject.traits.values else 2)
-    assert error <= tolerance, (
-        f"{label}: relative error {error:.2g}, at most {tolerance:.2g} with sums in a wider dtype"
-    )
+    tolerance = RMS_TOLERANCES[got.dtype] * (1 if subject.traits.values else 2)
+    message = f"{label}: relative error {error:.2g}, at most {tolerance:.2g} with sums in a wider dtype"
+    assert error <= tolerance, message
 
 
-def _draw_large_values(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
-    """Values around 3: sums of values around 0 would not grow with the number of keys."""
+def _prepare_large_values(subject: Subject, n: int, dtype: torch.dtype, mask: Mask) -> tuple[Call, Shape, Tensor]:
+    """A call, its shape, and the reference's output. Values are around 3: sums of values around 0 would not grow with
+    the number of keys."""
+    shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     call = subject.draw(shape, dtype=dtype, mask=mask)
-    return call.with_(v=call["v"] + 3) if "v" in call.tensors else call
+    call = call.with_(v=call["v"] + 3) if "v" in call.tensors else call
+    return call, shape, call.change(Tensor.double).run(subject.truth(shape, dtype))
 
 
 @check(skip_reason=_no_fast_half)
+@torch.no_grad()
 def wide_sums(subject: Subject) -> None:
     """In half precision, the error over many keys is that of rounding the result: sums use a wider dtype."""
-    shape = subject.shape(600, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
-    for dtype in _halves(subject):
-        for mask in subject.plain_masks:
-            call = _draw_large_values(subject, shape, dtype, mask)
-            with torch.no_grad():
-                want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-                for backend in subject.backends_for(dtype):
-                    got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    label = f"{backend}, {dtype}, N={shape.n}, {describe(mask)}"
-                    _check_rounding_error(subject, got, want, dtype, label)
+    for dtype, mask in product(_halves(subject), subject.plain_masks):
+        call, shape, want = _prepare_large_values(subject, 600, dtype, mask)
+        for backend in subject.backends_for(dtype):
+            got = call.run(subject.make(shape, backend=backend, dtype=dtype))
+            _check_rounding_error(subject, got, want, f"{backend}, {dtype}, N={shape.n}, {describe(mask)}")
 
 
 @check(needs="decode", skip_reason=lambda s: _no_half(s) or no_values(s))
+@torch.no_grad()
 def wide_state(subject: Subject) -> None:
     """In half precision, the error of hundreds of steps is that of rounding them: states use a wider dtype."""
     n = 200
-    shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
-        call = _draw_large_values(subject, shape, dtype, Mask(causal=True))
+        call, shape, want = _prepare_large_values(subject, n, dtype, Mask(causal=True))
         attn = subject.make(shape, dtype=dtype)
-        with torch.no_grad():
-            want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-            state = attn.init_state(1, n, dtype, subject.device)
-            rows = [out for _, out, _ in call.steps(attn, state, (1,) * n)]
-        _check_rounding_error(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
+        rows = [out for _, out, _ in call.steps(attn, attn.init_state(1, n, dtype, subject.device), (1,) * n)]
+        _check_rounding_error(subject, torch.cat(rows, 2), want, f"{dtype}, {n} steps")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import torch
@@ -13,8 +13,11 @@ from ...contract.mask import Mask
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
 from ..check import check
-from ..subject import STARTS, Call, Subject
-from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, describe
+from ..mechanism_call import Call
+from ..subject import Subject
+from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, assert_finite, describe
+
+STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 
 
 def no_fast_backend(subject: Subject) -> str | None:
@@ -22,84 +25,62 @@ def no_fast_backend(subject: Subject) -> str | None:
     return None if subject.fast_backends else "there is no other backend than the reference"
 
 
-def _describe_call(backend: str, shape: Shape, mask: Mask) -> str:
-    return f"{backend} compared with dense, N={shape.n}, M={shape.m}, {describe(mask)}"
+def assert_equals_reference(
+    subject: Subject, shape: Shape, *, masks: Iterable[Mask] | None = None, gradients: bool = False
+) -> None:
+    """Compare the outputs of every backend with those of the reference.
 
-
-def _check_outputs(subject: Subject, shape: Shape, call: Call, *, graph: bool = False) -> None:
-    """Compare every backend's output with that of the reference. graph: also with inputs that require gradients."""
-    with torch.no_grad():
-        want = call.run(subject.oracle(shape))
-    for backend in subject.backends_for(call["q"].dtype):
-        fast, label = subject.make(shape, backend=backend), _describe_call(backend, shape, call.mask)
-        with torch.no_grad():
-            assert_close(call.run(fast), want, label)
-        if graph and subject.traits.gradient:
-            assert_close(call.leaves().run(fast), want, f"{label}, with gradients")
-
-
-def _gradient_sizes(subject: Subject) -> list[tuple[int, int]]:
-    """Lengths (N, M) for which gradients are compared, together with outputs."""
-    return ([(17, 17), (150, 150)] + [(17, 130)] * subject.traits.cross) * subject.traits.gradient
+    masks: by default every kind that the mechanism supports. gradients: compare them too, if it has any.
+    """
+    call = subject.draw(shape)
+    for mask in subject.masks(shape) if masks is None else masks:
+        masked = call.under(mask)
+        with torch.set_grad_enabled(gradients):
+            want = subject.evaluate(masked, subject.oracle(shape), gradients=gradients)
+        for backend in subject.backends_for(subject.dtype):
+            fast = subject.make(shape, backend=backend)
+            label = f"{backend} compared with dense, N={shape.n}, M={shape.m}, E={shape.value_dim}, {describe(mask)}"
+            with torch.no_grad():
+                assert_close(masked.run(fast), want["output"], f"output, {label}")
+            if gradients:
+                assert_all_close(subject.evaluate(masked, fast), want, f"with gradients, {label}")
 
 
 @check(skip_reason=no_fast_backend)
 def equals_oracle(subject: Subject) -> None:
     """Every backend equals the reference for all kinds of masks and lengths."""
-    # other lengths are checked by gradients_equal_oracle
-    for n, m in [size for size in subject.sizes if size not in _gradient_sizes(subject)]:
-        shape = subject.shape(n, m)
-        call = subject.draw(shape)
-        for mask in subject.masks(shape):
-            _check_outputs(subject, shape, call.under(mask))
+    for n, m in subject.sizes:
+        assert_equals_reference(subject, subject.shape(n, m))
 
 
 @check(needs="gradient", skip_reason=no_fast_backend)
 def gradients_equal_oracle(subject: Subject) -> None:
     """Gradients by every input and parameter equal those of the reference."""
-    for n, m in _gradient_sizes(subject):
-        shape = subject.shape(n, m)
-        call = subject.draw(shape)
-        for mask in subject.masks(shape):
-            _check_gradients(subject, shape, call.under(mask))
-
-
-def _check_gradients(subject: Subject, shape: Shape, call: Call) -> None:
-    want_out, want = call.gradients(subject.oracle(shape))
-    for backend in subject.backends_for(call["q"].dtype):
-        out, got = call.gradients(subject.make(shape, backend=backend))
-        label = _describe_call(backend, shape, call.mask)
-        assert_close(out, want_out, f"output with gradients, {label}")
-        for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {label}")
+    for n, m in [(17, 17), (150, 150)] + [(17, 130)] * subject.traits.cross:
+        assert_equals_reference(subject, subject.shape(n, m), gradients=True)
 
 
 @check()
 def dtypes(subject: Subject) -> None:
     """Outputs have the dtype of the inputs, and errors within its tolerance."""
     shape = subject.shape(130)
-    for dtype in subject.dtypes:
-        call = subject.draw(shape, dtype=dtype)
-        for causal in subject.causalities:
-            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
-            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
-            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
-            want = exact.run(subject.truth(shape, dtype))
-            label = f"{dtype} compared with the float64 reference"
-            assert_close(got.double(), want, label, tolerance=TOLERANCES[dtype])
+    for dtype, causal in product(subject.dtypes, subject.causalities):
+        call = subject.draw(shape, dtype=dtype, mask=Mask(causal=causal))
+        got = call.run(subject.make(shape, dtype=dtype))
+        assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
+        want = call.change(Tensor.double).run(subject.truth(shape, dtype))
+        assert_close(got, want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype])
 
 
 @check(needs="cross", skip_reason=no_fast_backend)
 def equals_oracle_anywhere(subject: Subject) -> None:
     """Every backend equals the reference with query_start before, at, and after the keys."""
     shape = subject.shape(17, 130)
-    call = subject.draw(shape)
-    for start in STARTS:
-        for causal in subject.causalities:
-            mask = Mask(causal=causal, query_start=start)
-            padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
-            for m in (mask, padded) if subject.traits.padding else (mask,):
-                _check_outputs(subject, shape, call.under(m), graph=start in (0, 40))
+    for start, causal in product(STARTS, subject.causalities):
+        masks = [Mask(causal=causal, query_start=start)]
+        if subject.traits.padding:
+            masks.append(Mask(causal=causal, query_start=start, key_mask=subject.holes(shape)))
+        assert_equals_reference(subject, shape, masks=masks, gradients=start in (0, 40))
 
 
 @check(needs="cross", unless="mixes_queries")
@@ -121,10 +102,7 @@ def single_reference_rows(subject: Subject) -> None:
 def value_width(subject: Subject) -> None:
     """Every backend equals the reference for values that are narrower or wider than queries and keys."""
     for width in (1, 5, 11):
-        shape = subject.shape(33, value_dim=width)
-        call = subject.draw(shape)
-        for mask in subject.masks(shape):
-            _check_outputs(subject, shape, call.under(mask))
+        assert_equals_reference(subject, subject.shape(33, value_dim=width))
 
 
 def no_finite_differences(subject: Subject) -> str | None:
@@ -136,15 +114,12 @@ def no_finite_differences(subject: Subject) -> str | None:
 def gradcheck(subject: Subject) -> None:
     """Gradients agree with finite differences, also with padded queries and keys."""
     n, m = (3, 4) if subject.traits.cross else (4, 4)
-    shape = subject.shape(n, m, batch=1, head_dim=2, value_dim=2)
-    call = subject.draw(shape)
+    attn, call = subject.prepare(n, m, batch=1, head_dim=2, value_dim=2)
     masks = subject.plain_masks
     if subject.traits.padding:
         masks.append(subject.mask(key_lengths=subject.lengths(m - 1), query_lengths=subject.lengths(n - 1)))
     for mask in masks:
-        attn = subject.make(shape)
-        leaves = call.under(mask).leaves()
-        compare_with_differences(lambda changed, attn=attn: changed.run(attn), leaves, describe(mask))
+        compare_with_differences(lambda changed: changed.run(attn), call.under(mask).leaves(), describe(mask))
 
 
 def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: str) -> None:
@@ -158,9 +133,8 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
     try:
         torch.autograd.gradcheck(function, list(unique.values()), atol=1e-6, rtol=1e-4)
     except GradcheckError as error:
-        raise AssertionError(
-            f"gradients by {', '.join(call.tensors)}, {label}: {' '.join(str(error).split())[:300]}"
-        ) from error
+        message = " ".join(str(error).split())[:300]
+        raise AssertionError(f"gradients by {', '.join(call.tensors)}, {label}: {message}") from error
 
 
 @check()
@@ -169,15 +143,13 @@ def large_inputs(subject: Subject) -> None:
     shape = subject.shape(130)
     dtypes = [d for d in subject.dtypes if d.itemsize >= 4]
     for causal, dtype, scale in product(subject.causalities, dtypes, (10, 0)):
-        base = subject.draw(shape, dtype=dtype)
-        call = base.with_(q=base["q"] * scale, k=base["k"] * scale).under(Mask(causal=causal))
+        base = subject.draw(shape, dtype=dtype, mask=Mask(causal=causal))
+        call = base.with_(q=base["q"] * scale, k=base["k"] * scale)
         label = f"inputs of scale {scale}, {dtype}, {describe(call.mask)}"
         with torch.no_grad():
             got = call.run(subject.make(shape, dtype=dtype))
             assert_finite(got, label)
             if dtype == torch.float64:
                 assert_close(got, call.run(subject.oracle(shape)), label, tolerance=1e-8)
-        if subject.traits.gradient:
-            _, grads = call.gradients(subject.make(shape, dtype=dtype))
-            for name, grad in grads.items():
-                assert_finite(grad, f"gradient by {name}, {label}")
+        for name, result in subject.evaluate(call, subject.make(shape, dtype=dtype)).items():
+            assert_finite(result, f"{name}, {label}")

@@ -12,7 +12,8 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...instruments.memory import COUNTED_DEVICES, measure_footprint
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 
 # Few queries of many heads over many keys, so that copies of the keys for each head dominate the memory. Built-in
 # mechanisms use about a tenth of such copies: a third with a thousand landmarks for each head, two thirds if keys are
@@ -27,10 +28,11 @@ def _sizes(subject: Subject, n: int) -> Shape:
     return subject.shape(n, KEYS, batch=1, heads=heads, kv_heads=kv_heads, head_dim=WIDTH, value_dim=WIDTH)
 
 
-def _measure_peak(subject: Subject, call: Callable[[], None]) -> int:
-    peak = measure_footprint(call, device=torch.device(subject.device).type).peak
+def _check_peak(subject: Subject, run: Callable[[], object], copy: int, label: str) -> None:
+    """Assert that the peak memory of a function is below that of keys repeated for each head."""
+    peak = measure_footprint(run, device=torch.device(subject.device).type).peak
     assert peak is not None
-    return peak
+    assert peak < copy, f"{label} uses {peak} bytes at its peak, keys repeated for each head are {copy}"
 
 
 def _no_memory_limit(subject: Subject) -> str | None:
@@ -44,7 +46,7 @@ def _no_memory_limit(subject: Subject) -> str | None:
 def groups_are_not_expanded(subject: Subject) -> None:
     """A call makes no copy of shared keys for each query head."""
     with torch.no_grad():
-        _check_peak(subject, lambda call, attn: call.run(attn))
+        _check_calls(subject, lambda call, attn: call.run(attn))
 
 
 def computes_own_keys(subject: Subject) -> str | None:
@@ -58,10 +60,10 @@ def computes_own_keys(subject: Subject) -> str | None:
 @check(needs="grouped cross gradient", skip_reason=computes_own_keys)
 def gradients_are_not_expanded(subject: Subject) -> None:
     """A backward pass makes no copy of shared keys or of their gradients for each query head."""
-    _check_peak(subject, lambda call, attn: call.gradients(attn))
+    _check_calls(subject, lambda call, attn: call.gradients(attn))
 
 
-def _check_peak(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
+def _check_calls(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
     """Compare the peak memory of every backend with the size of keys repeated for each head, for all kinds of masks."""
     shape = _sizes(subject, QUERIES)
     call = subject.draw(shape, dtype=torch.float32)
@@ -78,8 +80,7 @@ def _check_peak(subject: Subject, run: Callable[[Call, Attention], object]) -> N
             for mask in masks:
                 run(call.under(mask), attn)
 
-        peak = _measure_peak(subject, run_all)
-        assert peak < copy, f"{backend} uses {peak} bytes at its peak, keys repeated for each head are {copy}"
+        _check_peak(subject, run_all, copy, backend)
 
 
 def no_long_cache(subject: Subject) -> str | None:
@@ -97,17 +98,13 @@ def cache_is_not_expanded(subject: Subject) -> None:
     shape = _sizes(subject, 1)
     attn = subject.make(shape, dtype=torch.float32)
     call = subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
-    newest = call.keys(slice(-1, None))
-    key_tensors = {name: x for name, x in call.tensors.items() if call.sides[name] == "key"}
-    keys, values = key_tensors.pop("k"), key_tensors.pop("v", None)
-    state = attn.absorb(keys, values, attn.init_state(1, KEYS + 2, device=subject.device), **key_tensors)
-    cache_bytes = [x.nbytes for x in (keys, values) if x is not None]
+    state = call.absorb(attn, attn.init_state(1, KEYS + 2, device=subject.device))
+    cache_bytes = [call[name].nbytes for name in ("k", "v") if name in call.tensors]
     copy = GROUP * state_bytes(state) * cache_bytes[0] // sum(cache_bytes)
 
     def step() -> None:
         nonlocal state
-        state = newest.step(attn, state)[1]
+        state = call.keys(slice(-1, None)).step(attn, state)[1]
 
     with torch.no_grad():
-        peak = _measure_peak(subject, step)
-    assert peak < copy, f"a step uses {peak} bytes at its peak, the cached keys repeated for each head are {copy}"
+        _check_peak(subject, step, copy, "a step")

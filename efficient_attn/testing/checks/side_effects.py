@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
+from ...instruments.global_state import GlobalStateChanged, watch_global_state
 from ...registry import create
 from ..check import check
-from ..subject import Call, Subject
+from ..mechanism_call import Call
+from ..subject import Subject
 from ..tensor_comparison import TOLERANCES, assert_close, assert_finite, assert_same, describe, expect_error
 from .algebra import no_values, weights
 
@@ -31,63 +35,77 @@ def output(subject: Subject) -> None:
     """The output is a new finite tensor ``[B, H, N, E]`` of the input's dtype and device, with a graph if inputs need
     one."""
     for n, m in subject.sizes:
-        shape = subject.shape(n, m, value_dim=5)
-        call = subject.draw(shape)
+        attn, call = subject.prepare(n, m, value_dim=5)
         if subject.traits.gradient:
             call = call.leaves()
-        out = call.run(subject.make(shape))
+        out = call.run(attn)
         label = f"output for N={n}, M={m}"
         assert type(out) is Tensor, f"{label}: a {type(out).__name__}, expected a torch.Tensor"
-        want = (2, shape.heads, n, 5)
-        assert tuple(out.shape) == want, f"{label}: shape {list(out.shape)}, expected {list(want)}"
-        assert out.dtype == subject.dtype, f"{label}: dtype {out.dtype}, expected {subject.dtype}"
-        assert out.device == call["q"].device, f"{label}: on {out.device}, expected {call['q'].device}"
+        for name, got, want in (
+            ("shape", list(out.shape), [*call["q"].shape[:3], 5]),
+            ("dtype", out.dtype, subject.dtype),
+            ("device", out.device, call["q"].device),
+            ("requires_grad", out.requires_grad, subject.traits.gradient),
+        ):
+            assert got == want, f"{label}: {name} {got}, expected {want}"
         assert_finite(out.detach(), label)
-        assert out.requires_grad == subject.traits.gradient, f"{label}: requires_grad is {out.requires_grad}"
         for name, x in call.tensors.items():
             shared = out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
             assert not shared, f"{label}: shares its memory with {name}"
 
 
-def _modes() -> tuple[object, ...]:
-    grad_modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    return *grad_modes, torch.get_num_threads(), torch.get_default_dtype()
-
-
 @contextmanager
-def keep_global_state(action: str) -> Iterator[None]:
-    """Raise `AssertionError` if the block changes torch's random state or modes. action: the subject of the message."""
-    random_state, modes = torch.get_rng_state(), _modes()
-    yield
-    assert torch.equal(torch.get_rng_state(), random_state), f"{action} changed torch's random state"
-    assert _modes() == modes, f"{action} changed torch's gradient mode, threads or default dtype"
+def _keep_global_state(action: str) -> Iterator[None]:
+    """Raise `AssertionError` if the block changes torch's random state or settings. action: of the block."""
+    try:
+        with watch_global_state(replacements=False):
+            yield
+    except GlobalStateChanged as error:
+        raise AssertionError(f"{action}: {error}") from error
 
 
 @check()
 def no_side_effects(subject: Subject) -> None:
-    """Creating and calling do not change torch's random state, gradient mode, threads and default dtype."""
+    """Creating, calls, backward passes and decode steps change neither torch's random state nor its settings."""
     shape = subject.shape(70)
-    call = subject.draw(shape)
-    with keep_global_state("creating it"):
+    drawn = subject.draw(shape)
+    with _keep_global_state("creating it"):
         attn = subject.make(shape)
-    with keep_global_state("a call"):
-        for mask in subject.plain_masks:
-            call.under(mask).run(attn)
+    for call in subject.under_masks(drawn):
+        with _keep_global_state(f"a call, {describe(call.mask)}"):
+            call.run(attn)
+        if subject.traits.gradient:
+            with _keep_global_state(f"a backward pass, {describe(call.mask)}"):
+                call.gradients(attn)
+    if subject.traits.decode:
+        state = attn.init_state(2, 70, subject.dtype, subject.device)
+        with _keep_global_state("a decode step"):
+            drawn.both(slice(0, 1)).step(attn, state)
+
+
+def evaluate_all(subject: Subject, attn: Attention, call: Call) -> dict[str, Tensor]:
+    """The outputs of a call and of two decode steps, and the gradients, as far as the traits declare them."""
+    results = subject.evaluate(call, attn)
+    if subject.traits.decode:
+        state = attn.init_state(2, 2, subject.dtype, subject.device)
+        results |= {f"step {at.start}": out for at, out, _ in call.steps(attn, state, (1, 1))}
+    return results
 
 
 @check(needs="deterministic")
 def determinism(subject: Subject) -> None:
-    """Equal calls give equal bits, and equal seeds give equal instances, independently of torch's global seed."""
-    shape = subject.shape(130)
-    call, attn = subject.draw(shape), subject.make(shape)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(12345)
-        twin = subject.make(shape)
-    for mask in subject.plain_masks:
-        masked = call.under(mask)
-        want = masked.run(attn)
-        assert_same(masked.run(attn), want, "the same call again")
-        assert_same(masked.run(twin), want, "another instance of the same seed")
+    """Equal calls, backward passes and decode steps give equal bits, and equal seeds give equal instances,
+    independently of torch's global seed."""
+    for n in (72, 300):
+        attn, drawn = subject.prepare(n)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(12345)
+            twin = subject.make(subject.shape(n))
+        for call in map(drawn.under, subject.plain_masks):
+            want = evaluate_all(subject, attn, call)
+            for other, label in ((attn, "the same call again"), (attn, "a third call"), (twin, "an equal instance")):
+                for name, got in evaluate_all(subject, other, call).items():
+                    assert_same(got, want[name], f"{name} of {label}, N={n}, {describe(call.mask)}")
 
 
 def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
@@ -99,7 +117,7 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
     if not traits.bidirectional:
         yield "a mask that is not causal", call.under(Mask())
     if not traits.padding:
-        yield "key_lengths", call.under(Mask(causal=plain.causal, key_lengths=subject.lengths(6, 3)))
+        yield "key_lengths", call.under(subject.mask(key_lengths=subject.lengths(6, 3)))
         yield "key_mask", call.under(subject.mask(key_mask=subject.holes(subject.shape(6))))
     if not traits.cross:
         yield "N < M", replace(call, tensors={**call.tensors, "q": call["q"][:, :, :2]})
@@ -124,16 +142,17 @@ def refusals(subject: Subject) -> None:
     for label, call in _unclaimed(subject):
         with expect_error(UnsupportedError, label):
             call.run(attn)
-    with expect_error(UnsupportedError, "a backend that does not exist"):
-        subject.attn.backend = "no_such_backend"
-    for backend in subject.attn.backends:
-        if subject.attn.why_not(backend):
-            with expect_error(UnsupportedError, f"backend {backend}, which is not available"):
-                subject.attn.backend = backend
+    if not subject.traits.decode:
+        with expect_error(UnsupportedError, "init_state without the decode trait"):
+            attn.init_state(2, 8)
+    for backend in ("no_such_backend", *filter(attn.why_not, attn.backends)):
+        with expect_error(UnsupportedError, f"backend {backend}, which is not available"):
+            attn.backend = backend
 
 
-def _misfits(subject: Subject, call: Call) -> Iterator[tuple[str, Call]]:
-    """Calls with invalid arguments, and what is wrong with them."""
+def _misfits(subject: Subject) -> Iterator[tuple[str, Call]]:
+    """Calls over 6 positions with invalid arguments, and what is wrong with them."""
+    call = subject.draw(subject.shape(6))
     q, k = call["q"], call["k"]
     yield "q without a batch dimension", call.with_(q=q[0])
     yield "k of another width", call.with_(k=k[..., :-1])
@@ -153,17 +172,16 @@ def _misfits(subject: Subject, call: Call) -> Iterator[tuple[str, Call]]:
         yield "negative key_lengths", call.under(subject.mask(key_lengths=subject.lengths(-1, 6)))
         yield "a key_mask of another length", call.under(subject.mask(key_mask=subject.holes(subject.shape(5))))
     for name in subject.traits.inputs:
-        yield f"without {name}", Call({n: x for n, x in call.tensors.items() if n != name}, call.sides, call.mask)
+        yield f"without {name}", replace(call, tensors={n: x for n, x in call.tensors.items() if n != name})
 
 
 @check()
 def misfits(subject: Subject) -> None:
     """Invalid shapes, dtypes and lengths raise `UsageError`."""
-    call = subject.draw(subject.shape(6))
     attn = subject.make(subject.shape(6))
-    for label, bad in _misfits(subject, call):
+    for label, call in _misfits(subject):
         with expect_error(UsageError, label):
-            bad.run(attn)
+            call.run(attn)
 
 
 @check()
@@ -175,11 +193,11 @@ def no_mutation(subject: Subject) -> None:
         fields |= {"key_lengths": subject.lengths(120, 60), "key_mask": subject.holes(shape)}
     for mask in [subject.mask(), subject.mask(**fields), *subject.plain_masks]:
         for graph in (False, True) if subject.traits.gradient else (False,):
-            call = subject.draw(shape, mask=mask)
+            attn, call = subject.prepare(130, mask=mask)
             tensors = {**call.tensors, **{f: getattr(mask, f) for f in mask.used if f in fields}}
             before = {name: x.clone() for name, x in tensors.items()}
             with torch.set_grad_enabled(graph):
-                out = call.change(lambda x, g=graph: x.requires_grad_(g)).run(subject.make(shape))
+                out = call.change(lambda x, g=graph: x.requires_grad_(g)).run(attn)
             if graph:
                 out.sum().backward()
             for name, x in before.items():
@@ -189,48 +207,45 @@ def no_mutation(subject: Subject) -> None:
 @check()
 def memory_layout(subject: Subject) -> None:
     """Transposed, sliced and expanded inputs give the same result as contiguous ones."""
-    shape = subject.shape(70)
-    attn, call = subject.make(shape), subject.draw(shape)
-    for mask in subject.masks(shape):
-        want = call.under(mask).run(attn)
+    attn, drawn = subject.prepare(70)
+    for call in subject.under_masks(drawn):
+        want = call.run(attn)
         for label, layout in (
             ("[B, N, H, D] in memory", lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)),
             ("every other column of a wider tensor", lambda x: torch.stack([x, x + 1], -1)[..., 0]),
             ("a slice of a longer tensor", lambda x: torch.cat([x + 1, x], 2)[:, :, x.shape[2] :]),
         ):
-            assert_close(call.under(mask).change(layout).run(attn), want, f"{label}, {describe(mask)}")
-    alone = call.change(lambda x: x[:1].expand(2, *x.shape[1:])).run(attn)
+            assert_close(call.change(layout).run(attn), want, f"{label}, {describe(call.mask)}")
+    alone = drawn.change(lambda x: x[:1].expand(2, *x.shape[1:])).run(attn)
     assert_close(alone[1], alone[0], "one row expanded to a batch of two")
 
 
 @check()
 def aliased_inputs(subject: Subject) -> None:
     """Passing one tensor as q, k and v gives the result of three equal tensors, and the sum of their gradients."""
-    shape = subject.shape(70)
-    if shape.kv_heads != shape.heads or "v" not in subject.draw(shape).tensors:
+    attn, drawn = subject.prepare(70)
+    x = drawn["q"]
+    if "v" not in drawn.tensors or x.shape != drawn["v"].shape:
         return
-    attn, call = subject.make(shape), subject.draw(shape)
-    x = call["q"]
-    for mask in subject.masks(shape):
-        aliased, separate = call.with_(k=x, v=x).under(mask), call.with_(k=x.clone(), v=x.clone()).under(mask)
+    for call in subject.under_masks(drawn):
+        aliased, separate = call.with_(k=x, v=x), call.with_(k=x.clone(), v=x.clone())
         if call.shares_qk:
             separate = separate.with_(k=x, v=x.clone())
-        assert_close(aliased.run(attn), separate.run(attn), f"q is k is v, {describe(mask)}")
+        assert_close(aliased.run(attn), separate.run(attn), f"q is k is v, {describe(call.mask)}")
         if subject.traits.gradient:
             (_, got), (_, want) = aliased.gradients(attn), separate.gradients(attn)
             total = want["v"] + want["q"] + (0 if call.shares_qk else want["k"])
-            assert_close(got["q"], total, f"gradient by q is k is v, {describe(mask)}")
+            assert_close(got["q"], total, f"gradient by q is k is v, {describe(call.mask)}")
 
 
 @check()
 def state_dict(subject: Subject) -> None:
     """A state dict contains everything random: loading it makes an instance with another seed equal."""
-    shape = subject.shape(130)
-    call, attn, other = subject.draw(shape), subject.make(shape), subject.make(shape, seed=1)
+    attn, drawn = subject.prepare(130)
+    other = subject.make(subject.shape(130), seed=1)
     other.load_state_dict(attn.state_dict())
-    for mask in subject.plain_masks:
-        masked = call.under(mask)
-        subject.assert_alike(masked.run(other), masked.run(attn), f"after load_state_dict, {describe(mask)}")
+    for call in map(drawn.under, subject.plain_masks):
+        subject.assert_alike(call.run(other), call.run(attn), f"after load_state_dict, {describe(call.mask)}")
 
 
 def _no_pairs(subject: Subject) -> str | None:
@@ -258,8 +273,6 @@ def spec_round_trip(subject: Subject) -> None:
     """An instance's spec creates an equal instance, with all options."""
     attn = subject.attn
     again = create(attn.spec, dims=attn.dims)
-    assert again.spec == attn.spec, f"{attn.spec!r} became {again.spec!r}"
-    options, options_again = attn.origin.options, again.origin.options
-    assert options == options_again, f"{attn.spec!r}: options {options} became {options_again}"
-    assert again.backend == attn.backend, f"{attn.spec!r}: backend {attn.backend} became {again.backend}"
-    assert attn.traits == again.traits, f"{attn.spec!r}: the traits changed"
+    for name in ("spec", "origin.options", "backend", "traits"):
+        before, after = attrgetter(name)(attn), attrgetter(name)(again)
+        assert before == after, f"{attn.spec!r}: {name} {before} became {after}"

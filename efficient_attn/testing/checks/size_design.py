@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ..check import CheckFailure, check
 from ..covering_design import Case, cover, shrink
+from ..mechanism_call import Call
 from ..probing import refuses_shape, too_slow
-from ..subject import Call, Subject
-from ..tensor_comparison import GRADIENT_TOLERANCES, TOLERANCES, assert_close
+from ..subject import Subject
+from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close
 from .reference import no_fast_backend
 
 LENGTHS = ((64, 64), (33, 400), (70, 41), (1, 65), (512, 512), (513, 513))
@@ -24,6 +26,7 @@ BATCHES = (1, 2, 4)
 PADDING = ("none", "key_lengths", "key_mask", "query_lengths")
 LARGE = 500  # cases with this many queries and more have few heads
 LONG = 4133  # more than 4,096, and a prime number
+LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that are compared
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 
 
@@ -91,19 +94,16 @@ def _check_case(subject: Subject, case: Case) -> None:
     call = subject.draw(shape, dtype=dtype, mask=_mask(subject, case))
     if case["layout"] == "[B, N, H, D]":
         call = call.change(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
-    want, want_grads = subject.evaluate(call.change(lambda x: x.double()), subject.truth(shape, dtype))
+    want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, dtype))
+    # larger gradients cannot be represented
+    want = {name: x for name, x in want.items() if name == "output" or x.abs().max() < torch.finfo(dtype).max / 4}
     for backend in subject.backends_for(dtype):
         attn = subject.make(shape, backend=backend, dtype=dtype)
-        out, grads = subject.evaluate(call, attn)
-        assert_close(out.double(), want, f"{backend}: output", tolerance=TOLERANCES[dtype])
-        representable = {name: x for name, x in want_grads.items() if x.abs().max() < torch.finfo(dtype).max / 4}
-        for name, expected in representable.items():
-            label, tolerance = f"{backend}: gradient by {name}", GRADIENT_TOLERANCES[dtype]
-            assert_close(grads[name].double(), expected, label, tolerance=tolerance)
+        assert_all_close(subject.evaluate(call, attn), want, backend, dtype=dtype)
         if subject.traits.gradient and shape.n < LARGE:
             with torch.no_grad():
-                out = call.run(attn).double()
-            assert_close(out, want, f"{backend}: output under no_grad", tolerance=TOLERANCES[dtype])
+                out = call.run(attn)
+            assert_close(out, want["output"], f"{backend}: output under no_grad", tolerance=TOLERANCES[dtype])
 
 
 def _find_error(subject: Subject, case: Case) -> Exception | None:
@@ -116,12 +116,14 @@ def _find_error(subject: Subject, case: Case) -> Exception | None:
 
 def _describe(subject: Subject, case: Case) -> str:
     s, dtype = _shape(subject, case), str(case["dtype"]).removeprefix("torch.")
-    words = [f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim} {dtype}"]
-    words += ["causal" if case["causal"] else "not causal"]
-    words += [f"padded by {case['padding']}"] if case["padding"] != "none" else []
-    words += [f"query_start={case['start']}"] if case["start"] is not None else []
-    words += ["in [B, N, H, D] memory order"] if case["layout"] != "as drawn" else []
-    return ", ".join(words)
+    words = (
+        f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim} {dtype}",
+        "causal" if case["causal"] else "not causal",
+        f"padded by {case['padding']}" if case["padding"] != "none" else "",
+        f"query_start={case['start']}" if case["start"] is not None else "",
+        f"in {case['layout']} memory order" if case["layout"] != "as drawn" else "",
+    )
+    return ", ".join(filter(None, words))
 
 
 def _opt_outs(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]:
@@ -162,47 +164,31 @@ def sizes_and_pairs(subject: Subject) -> str | None:
 def long_sequence(subject: Subject) -> str | None:
     """Of a sequence beyond 4,096 positions, rows at the start, in the middle and at the end, and their gradients, equal
     the reference."""
-    kv_heads = subject.attn.kv_heads or 1
+    kv_heads, single_rows = subject.attn.kv_heads or 1, subject.traits.rows_alone
     shape = subject.shape(LONG, batch=1, heads=kv_heads, kv_heads=kv_heads, head_dim=16, value_dim=16)
-    single_rows = subject.traits.rows_alone
-    spans = [slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)] if single_rows else [slice(None)]
     if reason := too_slow(subject, replace(shape, n=10) if single_rows else shape):
         return reason
-    dtype = subject.dtype
+    run, run_reference = (_run_whole, _run_spans) if single_rows else (Call.run, Call.run)
     for causal in subject.causalities if single_rows else subject.causalities[-1:]:
-        call = subject.draw(shape, mask=Mask(causal=causal), dtype=dtype)
-        weight = torch.zeros(1, shape.heads, LONG, 16)
-        for span in spans:
-            generator = torch.Generator().manual_seed(1)
-            weight[:, :, span] = torch.randn(weight[:, :, span].shape, generator=generator)
+        call = subject.draw(shape, mask=Mask(causal=causal))
         # without single rows gradients are not compared: the reference's backward pass would take too long
         graph = subject.traits.gradient and single_rows and causal == subject.causalities[-1]
-        want = [_run_reference(subject, shape, call, span, weight[:, :, span] if graph else None) for span in spans]
-        for backend in subject.backends_for(dtype):
-            attn, label = subject.make(shape, backend=backend, dtype=dtype), f"{backend}, N={LONG}, causal={causal}"
-            if graph:
-                out, grads = call.gradients(attn, weight=weight.to(call["q"]))
-            else:
-                with torch.no_grad():
-                    out, grads = call.run(attn), {}
-            for span, (rows, _) in zip(spans, want, strict=True):
-                rows_label = f"rows {span.start} to {span.stop}, {label}"
-                assert_close(out[:, :, span].double(), rows, rows_label, tolerance=TOLERANCES[dtype])
-            for name, grad in grads.items():
-                total = torch.zeros_like(grad, dtype=torch.float64)
-                for span, (_, row_grads) in zip(spans, want, strict=True):
-                    (total[:, :, span] if call.sides.get(name) == "query" else total).add_(row_grads[name])
-                assert_close(grad.double(), total, f"gradient by {name}, {label}", tolerance=GRADIENT_TOLERANCES[dtype])
+        with torch.set_grad_enabled(graph):
+            exact, truth = call.change(Tensor.double), subject.truth(shape, subject.dtype)
+            want = subject.evaluate(exact, truth, gradients=graph, run=run_reference)
+            for backend in subject.backends_for(subject.dtype):
+                got = subject.evaluate(call, subject.make(shape, backend=backend), gradients=graph, run=run)
+                assert_all_close(got, want, f"{backend}, N={LONG}, causal={causal}", dtype=subject.dtype)
     return None if single_rows else "single rows cannot be computed: values only, with one value of causal"
 
 
-def _run_reference(
-    subject: Subject, shape: Shape, call: Call, span: slice, weight: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The reference rows of some queries, and with a weight their gradients."""
-    truth = subject.truth(shape, call["q"].dtype)
-    rows = call.under(replace(call.mask, query_start=span.start)).change(lambda x: x.double()).queries(span)
-    if weight is None:
-        with torch.no_grad():
-            return rows.run(truth), {}
-    return rows.gradients(truth, weight=weight.to(rows["q"]))
+def _run_whole(call: Call, attn: Attention) -> Tensor:
+    """Rows of the output of a whole call."""
+    out = call.run(attn)
+    return torch.cat([out[:, :, span] for span in LONG_SPANS], 2)
+
+
+def _run_spans(call: Call, attn: Attention) -> Tensor:
+    """The same rows, computed alone."""
+    spans = [call.under(replace(call.mask, query_start=span.start)).queries(span) for span in LONG_SPANS]
+    return torch.cat([rows.run(attn) for rows in spans], 2)

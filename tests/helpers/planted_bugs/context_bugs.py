@@ -164,11 +164,11 @@ def _doubles_under_autocast(cls: type[Attention]) -> dict[str, Any]:
 
 BUGS = (
     plant("backward_draws", "a backward pass draws random numbers", compute(_draws_backward), ("gradient",),
-          suspects=("randomness_untouched",)),
+          suspects=("no_side_effects",)),
     plant("padded_draws", "a padded call draws random numbers", compute(after=_draws_when_padded), ("padding",),
-          suspects=("randomness_untouched",)),
+          suspects=("no_side_effects",)),
     plant("step_draws", "a step draws random numbers", _draws_in_steps, ("decode",),
-          suspects=("randomness_untouched",)),
+          suspects=("no_side_effects",)),
     plant("class_wide_cache", "a cache of the class is not keyed by options", _class_wide, (), _instances_alike,
           ("instances_apart",)),
     plant("other_thread", "another thread gets another result", _wrong_when(lambda attn: not _in_main()),
@@ -188,9 +188,9 @@ BUGS = (
     plant("hundredth_call", "an instance is wrong from its hundredth call on", _from_call(100),
           suspects=("every_call_is_alike",)),
     plant("second_backward", "gradients are wrong from the second backward pass on", _late_gradient, ("gradient",),
-          queries_do_nothing, ("repeats",)),
+          queries_do_nothing, ("determinism",)),
     plant("hundredth_step", "steps are wrong from an instance's hundredth on", _late_steps, ("decode",),
           suspects=("every_step_is_alike",)),
     plant("last_bit", "every second backward pass differs in its last bits", _last_bit, ("gradient", "deterministic"),
-          queries_do_nothing, ("repeats",)),
+          queries_do_nothing, ("determinism",)),
 )  # fmt: skip

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from efficient_attn.contract.mechanism import Attention
-from efficient_attn.testing.checks.growth_claims import FAR, SLACK
+from efficient_attn.testing.checks.growth_claims import FAR, SLACK, growth_exponent
 from efficient_attn.testing.subject import Subject
-from efficient_attn.testing.work_counts import growth_exponent
 
 from .methods import Methods
 from .planting import planter

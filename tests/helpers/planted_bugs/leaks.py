@@ -11,7 +11,7 @@ from efficient_attn.contract.shapes import Values
 from .methods import compute
 from .planting import planter
 
-plant = planter("leaks", "causality", "causality_in_dtypes")
+plant = planter("leaks", "causality")
 CAUSAL = ("causal", "strictly_causal")
 
 

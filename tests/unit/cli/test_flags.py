@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from efficient_attn import cli
-from efficient_attn.cli.flags import SYNONYMS, count_edits
+from efficient_attn.cli.flags import SYNONYMS, check_flags, count_edits
 from efficient_attn.cli.parser import Parser, make_parser
 
 # for each verb: wrong options, with the hint; without "=": none
@@ -77,13 +77,10 @@ def test_the_hint_of_an_unknown_option(
 
 
 def test_every_option_of_every_verb_is_accepted(parser: Parser) -> None:
-    from efficient_attn.cli.flags import check_flags
-
-    by_verb = {name: verb.options for name, verb in parser.verbs.items()}
-    for verb, options in by_verb.items():
+    for name, verb in parser.verbs.items():
         for value in ("-64", "-.5", "a -b", "-"):
-            check_flags([verb, *options, value], verbs=by_verb, options=parser.options)
-        check_flags([verb, "--", "--nonsense"], verbs=by_verb, options=parser.options)
+            check_flags(parser, [name, *verb.options, value])
+        check_flags(parser, [name, "--", "--nonsense"])
 
 
 def test_every_synonym_belongs_to_one_option_of_a_verb(parser: Parser) -> None:

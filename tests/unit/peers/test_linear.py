@@ -142,7 +142,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
             "dtypes": "compared with the float64 reference",  # of each dtype torch draws other rotations
             "gradients_equal_oracle": "multiple of 2, not 17",
             "packed_equals_alone": "multiple of 2",
-            "one_key": "multiple of 2, not 1",
+            "weights_sum_to_one": "multiple of 2, not 1",
             "one_instance_serves_all": "multiple of 2",
             "every_call_is_alike": "multiple of 2",
             "every_backward_is_alike": "multiple of 2",

@@ -119,7 +119,7 @@ FALSE_CLAIMS = {
     "grouped_equals_expanded": make(Tied, grouped=True),
     "groups_are_not_expanded": make(Toy, grouped=True),
     "growth_is_measured": Shrinking,
-    "repeats": make(Noisy, deterministic=True),
+    "determinism": make(Noisy, deterministic=True),
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap
 from efficient_attn.testing import Subject, run_check
-from efficient_attn.testing.checks.long_decoding import gradients_through_steps
+from efficient_attn.testing.checks.decoding import gradients_through_steps
 from efficient_attn.variants.linear.random_features import (
     RELU_FLOOR,
     FeatureKind,

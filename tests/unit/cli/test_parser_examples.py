@@ -6,9 +6,8 @@ import shlex
 
 import pytest
 
-from efficient_attn.cli.examples import EXAMPLES
 from efficient_attn.cli.flags import check_flags
-from efficient_attn.cli.parser import make_parser
+from efficient_attn.cli.parser import EXAMPLES, make_parser
 
 PARSER = make_parser()
 
@@ -22,7 +21,7 @@ def test_every_verb_has_two_or_three_examples() -> None:
 def test_examples_parse_and_end_the_help(verb: str) -> None:
     for line in EXAMPLES[verb]:
         words = shlex.split(line)
-        check_flags(words, verbs={name: it.options for name, it in PARSER.verbs.items()}, options=PARSER.options)
+        check_flags(PARSER, words)
         assert PARSER.parse_args(words).verb == verb
     lines = PARSER.verbs[verb].format_help().strip().splitlines()
     assert lines[-len(EXAMPLES[verb]) :] == [f"  efficient-attn {line}" for line in EXAMPLES[verb]]
