@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engines.job import WorkerDied
-from ...instruments.kernel_trace import select_attention
 from ...instruments.roofline import compute_roofline_share
 from ...instruments.timing import SAMPLES_PER_ROUND, RoundPlan
 from ...results.rows import Record, Row
@@ -20,8 +19,9 @@ from ...results.stats import Estimate, estimate_geometric_mean, estimate_paired_
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
-from .failures import make_failure, make_worker_failure
+from .kernel_counts import select_attention
 from .plausibility import explain_implausible
+from .prepared_case import make_failure, make_worker_failure
 from .round_job import MeasureRounds, ProcessRunEnd, ProcessRunSpoiled, RoundResult
 
 SALT_BYTES = 8
@@ -125,7 +125,7 @@ class ProcessRuns:
                 messages = list(self._submit(rounds_by_key, number))
             except WorkerDied as death:
                 key = self._find_crashing_case(rounds_by_key, death, number)
-                self.records[key] = make_worker_failure(self.timed_cases.pop(key).case, death, self.conditions)
+                self.records[key] = make_worker_failure(self.timed_cases.pop(key).case, death, self.conditions.timeout_s)
                 del rounds_by_key[key]
                 continue
             spoiled = next((message for message in messages if isinstance(message, ProcessRunSpoiled)), None)
