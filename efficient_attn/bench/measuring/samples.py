@@ -30,7 +30,6 @@ BACKGROUND_WORK_S = 0.002  # wait before verification, in which work in other th
 GRAPH_INPUT_SETS = 3  # a captured graph always reads the same tensors: one graph for each set of inputs
 
 
-
 def make_timed(workload: Workload, *, seed: int, whole: bool = True) -> TimedCall:
     """The timed calls of a workload's mode, with warm or cold caches. seed: of everything random. whole: whether the
     first verified output is compared as a whole with that of a new instance, or a drawn part."""

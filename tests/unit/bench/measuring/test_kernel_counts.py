@@ -12,7 +12,6 @@ from inline_measurement import measure_variants
 
 from efficient_attn.bench.measuring import kernel_counts, round_job
 from efficient_attn.bench.measuring.kernel_counts import KernelCounts
-
 from efficient_attn.instruments.timing import RoundPlan, SampleCost
 from efficient_attn.results.rows import Record
 

@@ -15,7 +15,7 @@ from inline_measurement import measure_cases, measure_variants, watch_timing
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring.turn_guard import TurnGuard, is_built_in, guard_creation
+from efficient_attn.bench.measuring.turn_guard import TurnGuard, guard_creation, is_built_in
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged
@@ -67,9 +67,12 @@ def test_creation_may_draw_random_numbers_but_not_change_settings() -> None:
 
 
 def test_changes_are_undone_after_another_error() -> None:
-    with pytest.raises(KeyError, match="first"), guard_creation(tiny_suites.case()):
+    def fail() -> None:
         _disable_flash()
         raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"), guard_creation(tiny_suites.case()):
+        fail()
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
