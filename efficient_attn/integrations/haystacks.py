@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Literal
 
@@ -26,9 +27,9 @@ QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
 LETTERS_PER_TOKEN = 16  # more characters than any document has for each token
 
 PEOPLE = (
-    *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
-    *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
+    "baker doctor painter farmer lawyer sailor teacher soldier singer tailor hunter dancer driver pilot nurse".split()
 )
+PEOPLE += "judge writer priest merchant gardener".split()
 # the beginnings of sentences, with their possible endings
 SUBJECTS = {
     "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
@@ -46,11 +47,12 @@ SUBJECTS = {
     "the twelfth guest came by": "train bicycle taxi tractor helicopter sled balloon truck bus plane canoe carriage",
 }
 WORDS = (
-    *("apple", "river", "window", "candle", "mountain", "garden", "bridge", "horse", "silver", "bottle", "letter"),
-    *("forest", "mirror", "castle", "pencil", "island", "bread", "summer", "engine", "button", "carpet", "whale"),
-    *("guitar", "rocket", "lemon", "pepper", "blanket", "hammer", "spider", "tunnel", "tiger", "piano", "banana"),
-    *("kitchen", "ladder", "needle", "orange", "potato", "rabbit", "shirt", "turtle", "violin", "zebra", "basket"),
+    "apple river window candle mountain garden bridge horse silver bottle letter forest mirror castle pencil".split()
 )
+WORDS += (
+    "island bread summer engine button carpet whale guitar rocket lemon pepper blanket hammer spider tunnel".split()
+)
+WORDS += "tiger piano banana kitchen ladder needle orange potato rabbit shirt turtle violin zebra basket".split()
 FREQUENT_WORD_COUNT = 5  # occurrences of a list's most frequent word; the others occur once
 
 
@@ -111,21 +113,15 @@ def _fill_document(
     if n_sentences == len(hay):
         return None
     if n_sentences < len(inserted) / 2:
-        needed = reserved + count(" ".join(inserted))
-        raise UsageError(
-            f"needles {family}: seq_len {length} is too short: needles and a question take {needed} tokens, and need "
-            "text between them"
+        needed = (
+            f"needles and a question take {reserved + count(' '.join(inserted))} tokens, and need text between them"
         )
-    questions = tuple(
-        Question(
-            text=QUESTION_PREFIX + n.question,
-            answers=tuple(f" {answer}" for answer in n.answers),
-            right=n.right,
-            depth=(needle_slots[0] + 0.5) / len(inserted),
-        )
-        for n, needle_slots in zip(needles, slots, strict=True)
-    )
-    return Haystack(text=_insert(hay[:n_sentences], inserted), questions=questions)
+        raise UsageError(f"needles {family}: seq_len {length} is too short: {needed}")
+    questions = []
+    for n, needle_slots in zip(needles, slots, strict=True):
+        answers, depth = tuple(f" {answer}" for answer in n.answers), (needle_slots[0] + 0.5) / len(inserted)
+        questions.append(Question(text=QUESTION_PREFIX + n.question, answers=answers, right=n.right, depth=depth))
+    return Haystack(text=_insert(hay[:n_sentences], inserted), questions=tuple(questions))
 
 
 def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int]], list[str]]:
@@ -133,10 +129,9 @@ def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int
     free = list(range(sum(len(needle.sentences) for needle in needles)))
     rng.shuffle(free)
     slots = [sorted(free.pop() for _ in needle.sentences) for needle in needles]
-    by_slot: dict[int, str] = {}
-    for needle, needle_slots in zip(needles, slots, strict=True):
-        by_slot |= zip(needle_slots, needle.sentences, strict=True)
-    return slots, [by_slot[slot] for slot in sorted(by_slot)]
+    sentences = [sentence for needle in needles for sentence in needle.sentences]
+    by_slot = sorted(zip(chain.from_iterable(slots), sentences, strict=True))
+    return slots, [sentence for _, sentence in by_slot]
 
 
 def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
