@@ -27,9 +27,9 @@ QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
 LETTERS_PER_TOKEN = 16  # more characters than any document has for each token
 
 PEOPLE = (
-    "baker doctor painter farmer lawyer sailor teacher soldier singer tailor hunter dancer driver pilot nurse".split()
+    *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
+    *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
 )
-PEOPLE += "judge writer priest merchant gardener".split()
 # the beginnings of sentences, with their possible endings
 SUBJECTS = {
     "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
@@ -47,12 +47,11 @@ SUBJECTS = {
     "the twelfth guest came by": "train bicycle taxi tractor helicopter sled balloon truck bus plane canoe carriage",
 }
 WORDS = (
-    "apple river window candle mountain garden bridge horse silver bottle letter forest mirror castle pencil".split()
+    *("apple", "river", "window", "candle", "mountain", "garden", "bridge", "horse", "silver", "bottle", "letter"),
+    *("forest", "mirror", "castle", "pencil", "island", "bread", "summer", "engine", "button", "carpet", "whale"),
+    *("guitar", "rocket", "lemon", "pepper", "blanket", "hammer", "spider", "tunnel", "tiger", "piano", "banana"),
+    *("kitchen", "ladder", "needle", "orange", "potato", "rabbit", "shirt", "turtle", "violin", "zebra", "basket"),
 )
-WORDS += (
-    "island bread summer engine button carpet whale guitar rocket lemon pepper blanket hammer spider tunnel".split()
-)
-WORDS += "tiger piano banana kitchen ladder needle orange potato rabbit shirt turtle violin zebra basket".split()
 FREQUENT_WORD_COUNT = 5  # occurrences of a list's most frequent word; the others occur once
 
 

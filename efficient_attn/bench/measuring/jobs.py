@@ -31,6 +31,8 @@ from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase
 from .row_errors import InvalidResult
 from .turn_guard import guard_creation
 
+INSPECTION_LIMIT_S = 300.0  # for measuring the machine
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCases:
@@ -101,12 +103,11 @@ class InspectMachine:
 
     device: str
     settings: tuple[tuple[str, int | None], ...]  # dtype and threads
-    limit_s: float
-    canary: bool = True
+    canary: bool
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         """Measure the rates for each dtype and number of threads."""
-        board.set_stage(0, MAKING_INPUTS, self.limit_s)
+        board.set_stage(0, MAKING_INPUTS, INSPECTION_LIMIT_S)
         if self.canary:
             send(verify_memory_counter(self.device))
         default, watch = _default_threads(), DisturbanceWatch()
