@@ -52,19 +52,3 @@ class Conditions:
         from ...instruments.roofline import merge_rooflines
 
         return {setting: merge_rooflines([roofline for _, roofline in x]) for setting, x in self.inspections.items()}
-
-
-# -- in a worker: the folder of the run that it works for, with the rows so far, where a case may store checkpoints ----
-
-_folder: Path | None = None
-
-
-def set_folder(folder: Path | None) -> None:
-    """The run's folder from now on."""
-    global _folder
-    _folder = folder
-
-
-def get_folder() -> Path | None:
-    """The run's folder; None if nothing is stored, as in a plan."""
-    return _folder

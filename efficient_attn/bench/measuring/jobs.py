@@ -26,8 +26,7 @@ from ..case import Case
 from ..case_config import Group
 from ..task import Task
 from ..task_registry import find_task
-from . import kernel_choices
-from .conditions import set_folder
+from . import kernel_choices, scratch
 from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase
 from .row_errors import InvalidResult
 from .turn_guard import guard_creation
@@ -53,7 +52,7 @@ class PrepareCases:
         """Prepare the cases one after another."""
         set_threads(self.group)
         kernel_choices.apply_choices(self.choices)
-        set_folder(self.folder)
+        scratch.set_folder(self.folder)
         task, threads = find_task(self.group.target), ThreadWatch(single_thread=torch.get_num_threads() == 1)
         for index, case in enumerate(self.cases):
             start = time.perf_counter()

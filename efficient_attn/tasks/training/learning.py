@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...bench.case_config import CaseConfig, Group
-from ...bench.measuring import conditions
+from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Task
 from ...errors import UsageError
@@ -132,7 +132,7 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     setup = TrainingSetup(
         problem=problem, keys=keys, length=config.seq_len, index=row.seed, rate=rate, steps=steps, device=config.device
     )
-    path = checkpoints.path_of(folder, case.digest) if (folder := conditions.get_folder()) else None
+    path = checkpoints.path_of(folder, case.digest) if (folder := scratch.get_folder()) else None
     training = Trainer(learner, setup, path)
     result = training.run(lambda: report_stage(EVALUATING))
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(config.seq_len)
@@ -205,7 +205,7 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     from ...results.shards import list_shards
     from ...results.store import read
 
-    folder = conditions.get_folder()
+    folder = scratch.get_folder()
     if folder is None or not list_shards(folder):
         return []
     attempts = list_attempts(problem, case.keys, quick=False)

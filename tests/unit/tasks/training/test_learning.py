@@ -18,7 +18,7 @@ from inline_measurement import measure_cases
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case, group_cases
-from efficient_attn.bench.measuring import conditions
+from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import RunOutcome, run
 from efficient_attn.bench.task_registry import register_task
@@ -56,7 +56,7 @@ def _registered_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tiny_suites.isolated_registry():
         register_task(make_task(NAMED))
         yield
-    conditions.set_folder(None)
+    scratch.set_folder(None)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
@@ -83,7 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         register_task(make_task(NAMED))
         assert _run(folder).failed == 0
     assert not (folder / CHECKPOINT_FOLDER).exists()
-    conditions.set_folder(None)
+    scratch.set_folder(None)
     return read(folder)
 
 
@@ -212,14 +212,14 @@ def _case(label: str, text: str = TEXT, **changed: Any) -> Case:
 
 def test_earlier_rows_have_the_same_mechanism_and_keys(tmp_path: Path) -> None:
     _run(tmp_path)
-    conditions.set_folder(tmp_path)
+    scratch.set_folder(tmp_path)
     rows = list_earlier_rows(NAMED, _case("seed 1, best"))
     assert {row.variant for row in rows} == {"full"}
     assert {row.inputs for row in rows} == {a.label for a in ATTEMPTS} - {"seed 1, best"}
     for changed in ({"steps": 4}, {"pairs": 1}, {"test_len": [8]}):
         assert list_earlier_rows(NAMED, _case("seed 1, best", keys=changed)) == []
     assert list_earlier_rows(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
-    conditions.set_folder(None)
+    scratch.set_folder(None)
     assert list_earlier_rows(NAMED, _case("seed 1, best")) == []
 
 
@@ -227,7 +227,7 @@ def test_resumed_runs_have_the_same_records(tmp_path: Path, whole: list[Record])
     for stop in (3, 8):
         with pytest.raises(KeyboardInterrupt):
             _run(tmp_path, resume=True, progress=_interrupt_after(stop))
-        conditions.set_folder(None)  # as in a new process
+        scratch.set_folder(None)  # as in a new process
     _run(tmp_path, resume=True)
     assert _comparable(read(tmp_path)) == _comparable(whole)
 

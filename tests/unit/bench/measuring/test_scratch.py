@@ -11,7 +11,7 @@ import tiny_suites
 
 from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.case_config import CaseConfig
-from efficient_attn.bench.measuring import conditions
+from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.bench.planning.request import TaskRequest
@@ -25,14 +25,14 @@ from efficient_attn.results.rows import Record, Row
 def _isolated_registry() -> Iterator[None]:
     with tiny_suites.isolated_registry():
         yield
-    conditions.set_folder(None)
+    scratch.set_folder(None)
 
 
 def test_workers_have_the_folder_of_the_current_run(tmp_path: Path) -> None:
     seen: list[Path | None] = []
 
     def judge(case: Any, row: Row, at: Any) -> Record:
-        seen.append(conditions.get_folder())
+        seen.append(scratch.get_folder())
         return Record(row)
 
     def plan(request: TaskRequest) -> Any:
