@@ -119,10 +119,10 @@ class Case:
     def row(self) -> Row:
         """The row with all values that are known before measuring."""
         group, columns = self.group, {f.name for f in fields(Row)}
-        known = asdict(group.config) | {name: getattr(group, name) for name in ("suite", "part", "task", "baseline")}
-        known |= {name: getattr(self, name) for name in ("backend", "family", "options", "budget", "kv_heads")}
+        values = asdict(group.config) | {name: getattr(group, name) for name in ("suite", "part", "task", "baseline")}
+        values |= {name: getattr(self, name) for name in ("backend", "family", "options", "budget", "kv_heads")}
         return Row(
-            **{name: value for name, value in known.items() if name in columns},
+            **{name: value for name, value in values.items() if name in columns},
             seed=group.sampling.seed,
             case_key=self.key,
             variant=str(self.variant),

@@ -190,8 +190,8 @@ def _read_mask(
     if isinstance(attention_mask, ModelMask):
         return attention_mask
     if attention_mask is not None:
-        given = f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
-        raise UnsupportedError(f"{given}; give the model a padding mask, [B, positions], or use its own attention")
+        problem = f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
+        raise UnsupportedError(f"{problem}; give the model a padding mask, [B, positions], or use its own attention")
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
 
