@@ -61,7 +61,7 @@ def check_call(
         return check_same(w, out, attn(q, k, v, w.mask, **inputs))
 
 
-def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random, *, whole: bool) -> None:
+def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random, *, whole: bool = True) -> None:
     """Compare a whole output with that of a new instance on copies of the inputs, in two parts, cut at a drawn row.
 
     The instance has no memory of earlier calls, and the cut shifts its tiles. Packed batches, and mechanisms that are

@@ -229,7 +229,7 @@ def test_records_of_untimed_tasks_are_yielded_immediately() -> None:
     class Slow(LocalEngine):
         def run(self, job: Any) -> Iterator[Any]:
             for result in super().run(job):
-                evaluated.append(job.cases[result.case].key)
+                evaluated.append(job.cases[index].key)
                 yield result
 
     records = measure_group(layer[0].group, layer, Conditions(engine=Slow("inline")))
