@@ -112,31 +112,20 @@ class Case:
         implementation."""
         import torch
 
-        attn = create(
-            self.variant.without_backend(),
-            dims=self.dims,
-            seed=self.group.sampling.seed,
-            backend=backend or self.backend,
-        )
-        return attn.to(device=self.group.config.device, dtype=getattr(torch, self.group.config.dtype))
+        config, seed = self.group.config, self.group.sampling.seed
+        attn = create(self.variant.without_backend(), dims=self.dims, seed=seed, backend=backend or self.backend)
+        return attn.to(device=config.device, dtype=getattr(torch, config.dtype))
 
     def row(self) -> Row:
         """The row with all values that are known before measuring."""
-        group, row_columns = self.group, {f.name for f in fields(Row)}
+        group, columns = self.group, {f.name for f in fields(Row)}
+        values = asdict(group.config) | {name: getattr(group, name) for name in ("suite", "part", "task", "baseline")}
+        values |= {name: getattr(self, name) for name in ("backend", "family", "options", "budget", "kv_heads")}
         return Row(
-            **{name: value for name, value in asdict(group.config).items() if name in row_columns},
-            suite=group.suite,
-            part=group.part,
-            task=group.task,
-            baseline=group.baseline,
+            **{name: value for name, value in values.items() if name in columns},
             seed=group.sampling.seed,
             case_key=self.key,
             variant=str(self.variant),
-            backend=self.backend,
-            family=self.family,
-            options=self.options,
-            budget=self.budget,
-            kv_heads=self.kv_heads,
             kv_len=group.config.seq_len,
         )
 

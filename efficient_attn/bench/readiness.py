@@ -71,8 +71,7 @@ class Diagnosis:
         findings = [{"topic": f.topic, "said": f.message, **asdict(f)} for f in self.findings]
         for finding in findings:
             del finding["message"]
-        data = {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice)}
-        return data | {"findings": findings}
+        return {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice), "findings": findings}
 
 
 def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagnosis:
@@ -94,12 +93,8 @@ def check_threads(count: int) -> Finding:
     message = f"{count} of {usable} usable cores (of {os.cpu_count()})"
     message += f", quota {quota:g}" if quota else ""
     message += f", OMP_NUM_THREADS={bound}" if bound else ""
-    numbers = {
-        "threads": count,
-        "usable_cores": usable,
-        "quota": quota,
-        "affinity": value_or_none(machine.read_affinity()),
-    }
+    affinity = value_or_none(machine.read_affinity())
+    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": affinity}
     advice = f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
     return Finding.make("threads", message, numbers, advice if count > limit else None)
 

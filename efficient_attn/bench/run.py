@@ -26,7 +26,6 @@ from ..instruments.environment.software import describe_repository
 from ..results import checkpoints
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
-from ..results.section import Section
 from ..results.shards import strip_digest
 from ..results.store import RunWriter, read_sessions
 from .case import PROTOCOL, Case, group_cases
@@ -99,7 +98,8 @@ def run(
     integrity.restore()  # functions that a plug-in has replaced here
     check_growth(cases, make_engine(start_method))
     with RunWriter(folder, resume=resume) as writer:
-        missing = {c.key for c in cases if _is_missing(writer.statuses.get(c.key), retry_failed)}
+        before = {case.key: writer.statuses.get(case.key, "interrupted") for case in cases}
+        missing = {k for k, s in before.items() if s == "interrupted" or (retry_failed and s not in NO_FAILURE)}
         by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]
         planned = [(group, members) for group, members in by_group if members]
         if planned:
@@ -137,17 +137,6 @@ def _warn_of_stale(writer: RunWriter, missing: set[str]) -> None:
         warnings.warn(message, StaleCases, stacklevel=3)
 
 
-def _list_sections(loaded: LoadedSuite) -> list[Section]:
-    """The sections of the suite's tasks and designs. They are stored, because a report may not have the plug-ins."""
-    targets = dict.fromkeys(task_keys.target for part in loaded.task_keys for task_keys in part)
-    of_tasks = [section for target in targets for section in find_task(target).sections]
-    return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
-
-
-def _is_missing(status: str | None, retry_failed: bool) -> bool:
-    return status in (None, "interrupted") or (retry_failed and status not in NO_FAILURE)
-
-
 class _Session:
     """A session of a run: its entry in ``run.json``, from beginning to end."""
 
@@ -155,6 +144,9 @@ class _Session:
         self.writer, self.turns = writer, turns
         self.engine = make_engine(method)
         self.started = time.perf_counter()
+        targets = dict.fromkeys(task_keys.target for part in loaded.task_keys for task_keys in part)
+        of_tasks = [section for target in targets for section in find_task(target).sections]
+        sections = [*of_tasks, *list_sections(loaded.name, loaded.suite)]
         self.entry: dict[str, Any] = {
             "run_id": f"{loaded.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
             "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
@@ -168,7 +160,7 @@ class _Session:
             "allocator": describe_settings() if self.engine.method != "inline" else {"left alone": "no workers"},
             "environment": collect_environment(),
             "repository": describe_repository(Path.cwd()),
-            "sections": [section.as_json() for section in _list_sections(loaded)],
+            "sections": [section.as_json() for section in sections],  # a report may not have the plug-ins
         }
         self._timeout_s = loaded.suite.timeout_s
 

@@ -129,8 +129,7 @@ def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
     """The axes as in a suite, with full names of dtypes. Raises `UsageError` for invalid ones."""
     from pydantic import ValidationError
 
-    from ..bench.planning.suite_schema import AxesTable
-    from ..bench.planning.validation import format_problem
+    from ..bench.planning.suite_schema import AxesTable, format_problem
 
     if "dtype" in axes:
         axes["dtype"] = [DTYPE_ALIASES.get(dtype, dtype) for dtype in axes["dtype"]]

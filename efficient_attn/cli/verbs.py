@@ -68,8 +68,7 @@ def doctor(args: Namespace) -> int:
 def plan(args: Namespace) -> int:
     """``efficient-attn plan``: list a suite's cases without running them."""
     cases = plan_cases(args)
-    from ..bench.planning.cost_estimate import estimate_cost
-    from ..bench.planning.memory_check import warn_of_memory
+    from ..bench.planning.cost_estimate import estimate_cost, warn_of_memory
 
     estimate = estimate_cost(cases)
     warn_of_memory(cases, estimate)
@@ -116,7 +115,7 @@ def run(args: Namespace) -> int:
     overrides = _read_overrides(args)
     cases = make_plan(loaded, overrides)
     from ..bench import run as running
-    from ..bench.planning.memory_check import check_memory
+    from ..bench.planning.cost_estimate import check_memory
     from . import console, summary
 
     if args.memory_limit is None:

@@ -15,24 +15,19 @@ class StageBoard:
     def __init__(self, fields: MutableSequence[float]) -> None:
         self._fields = fields
 
-    def set_stage(self, case: int, stage: int, seconds: float | None = None) -> None:
+    def set_stage(self, case: int, stage: int, seconds: float) -> None:
         """Record the case, its stage and the time limit of the stage."""
-        self._fields[:] = [case, stage, 0 if seconds is None else time.monotonic() + seconds]
+        self._fields[:] = [case, stage, time.monotonic() + seconds]
 
     @property
-    def case(self) -> int:
-        """The index of the current case."""
-        return int(self._fields[0])
+    def position(self) -> tuple[int, int]:
+        """The index of the current case, and its stage."""
+        return int(self._fields[0]), int(self._fields[1])
 
     @property
-    def stage(self) -> int:
-        """The stage of the current case."""
-        return int(self._fields[1])
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until the worker is overdue; None without a limit."""
-        return self._fields[2] - time.monotonic() if self._fields[2] else None
+    def left(self) -> float:
+        """Seconds until the worker is overdue."""
+        return self._fields[2] - time.monotonic()
 
 
 class Job(Protocol):

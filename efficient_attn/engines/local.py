@@ -18,7 +18,7 @@ from ..instruments.environment.readings import read_table, value_or_none
 from ..registry import plugins
 from ..results.rows import Status
 from .job import Job, StageBoard, WorkerDied
-from .worker import WorkerFinished, WorkerImports, WorkerReady, run_worker
+from .worker import WorkerFinished, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
@@ -56,18 +56,15 @@ class LocalEngine:
     def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
         if self.method == "inline":
-            yield from self._run_inline(job)
+            messages: list[Any] = []
+            start = time.perf_counter()
+            job.run(StageBoard([0.0, 0.0, 0.0]), messages.append)
+            self.working_s += time.perf_counter() - start
+            yield from messages
             return
         self.start()
         with tempfile.TemporaryDirectory(prefix="efficient-attn-") as folder:
             yield from self._run_in_process(job, mp.get_context(self.method), Path(folder) / "trace")
-
-    def _run_inline(self, job: Job) -> Iterator[Any]:
-        messages: list[Any] = []
-        start = time.perf_counter()
-        job.run(StageBoard([0.0, 0.0, 0.0]), messages.append)
-        self.working_s += time.perf_counter() - start
-        yield from messages
 
     def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
         from ..instruments import integrity  # imports torch, as the fork server does at the same time
@@ -75,8 +72,8 @@ class LocalEngine:
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        imports = WorkerImports(self.preload, plugins(), integrity.blamed)
-        process = context.Process(target=run_worker, args=(job, sender, fields, imports, str(trace)), daemon=True)
+        arguments = job, sender, fields, str(trace), self.preload, plugins(), integrity.blamed
+        process = context.Process(target=run_worker, args=arguments, daemon=True)
         process.start()
         sender.close()
         self.starts += 1
@@ -87,18 +84,18 @@ class LocalEngine:
                 except EOFError:
                     process.join(10)
                     status, reason = _explain_exit(process.exitcode, killed_before)
-                    raise WorkerDied(board.case, board.stage, status, reason + _read_location(trace)) from None
+                    raise WorkerDied(*board.position, status, reason + _read_location(trace)) from None
                 if isinstance(message, WorkerReady):
                     self.starting_s += time.perf_counter() - start
                 elif isinstance(message, WorkerFinished):
                     self.working_s += message.seconds
                     if message.error:
-                        raise WorkerDied(board.case, board.stage, "error", message.error)
+                        raise WorkerDied(*board.position, "error", message.error)
                     return
                 elif message is None:
-                    case, stage = board.case, board.stage  # read before the signal, which may wake the worker up
+                    position = board.position  # read before the signal, which may wake the worker up
                     _request_trace(process)
-                    raise WorkerDied(case, stage, "timeout", "stopped" + _read_location(trace))
+                    raise WorkerDied(*position, "timeout", "stopped" + _read_location(trace))
                 else:
                     yield message
         finally:
@@ -110,8 +107,8 @@ class LocalEngine:
 
 def _receive(connection: Connection, board: StageBoard) -> Any:
     """The next message; None if the worker exceeds its deadline."""
-    while not connection.poll(0.5 if (left := board.left) is None else min(max(left, 0.0), 0.5)):
-        if (left := board.left) is not None and left <= 0:
+    while not connection.poll(min(max(board.left, 0.0), 0.5)):
+        if board.left <= 0:
             return None
     return connection.recv()
 

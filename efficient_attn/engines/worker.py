@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..instruments.allocator import retain_freed_pages
-from ..instruments.resident_memory import read_status
+from ..instruments.allocator import read_status, retain_freed_pages
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -43,37 +43,32 @@ class WorkerFinished:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class WorkerImports:
-    """What a worker imports. modules: those whose functions are recorded. plugins: imported after them. blamed:
-    `integrity.blamed` of the parent process, which has imported the plug-ins too."""
-
-    modules: tuple[str, ...]
-    plugins: tuple[str, ...]
-    blamed: dict[str, str]
-
-    def load(self) -> None:
-        """Import all. Raises `UsageError` if functions were replaced before plug-ins are imported."""
-        from ..instruments import integrity
-
-        for module in self.modules:
-            importlib.import_module(module)
-        integrity.record_integrity()
-        if reason := integrity.describe_replacement():
-            raise UsageError(f"the program's main module cannot be measured: {reason}")
-        integrity.blamed.update(self.blamed)
-        for plugin in self.plugins:
-            load_watched_plugin(plugin)
-
-
-def run_worker(job: Job, connection: Connection, fields: Any, imports: WorkerImports, trace: str) -> None:
-    """The main function of a worker process: import what is needed, and run the job."""
+def run_worker(
+    job: Job,
+    connection: Connection,
+    fields: Any,
+    trace: str,
+    modules: Sequence[str],
+    plugins: Sequence[str],
+    blamed: Mapping[str, str],
+) -> None:
+    """The main function of a worker process: import the modules, whose functions are recorded, then the plug-ins, and
+    run the job. blamed: `integrity.blamed` of the parent process, which has imported the plug-ins too."""
     _prepare_process(trace)
     connection.send(WorkerReady())
     start = time.perf_counter()
     error = None
     try:
-        imports.load()
+        from ..instruments import integrity
+
+        for module in modules:
+            importlib.import_module(module)
+        integrity.record_integrity()
+        if reason := integrity.describe_replacement():
+            raise UsageError(f"the program's main module cannot be measured: {reason}")
+        integrity.blamed.update(blamed)
+        for plugin in plugins:
+            load_watched_plugin(plugin)
         job.run(StageBoard(fields), connection.send)
     except Exception as exception:  # of the job itself; exceptions of a case are sent as its result
         error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]

@@ -1,11 +1,21 @@
-"""The C library's allocator in workers: freed memory is kept, so that calls do not pay for new pages each time."""
+"""The memory of this process: the C library's allocator in workers, and resident memory as Linux counts it.
+
+Workers keep freed memory, so that calls do not pay for new pages each time.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import random
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .environment.readings import read_table, value_or_none
 
 # glibc's numbers for mallopt, and their values: no mmap, and nothing returned to the system
 MALLOPT_OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
@@ -13,6 +23,10 @@ DEFAULT_OPTIONS = {"M_MMAP_MAX": (-4, 65536), "M_TRIM_THRESHOLD": (-1, 2**17), "
 MALLOC_VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 MAX_SHIFT_BYTES, CACHE_LINE_BYTES = 2**22, 64
 ALLOCATOR_VARIABLES = ("LD_PRELOAD", "GLIBC_TUNABLES", *MALLOC_VARIABLES)
+
+_CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+_RESET_TOLERANCE = 2**20  # bytes by which the size may change while it is read
+_RESET_PEAK = "5"  # written to clear_refs, it sets VmHWM to the present size
 
 
 def describe_settings() -> dict[str, int | str]:
@@ -30,10 +44,13 @@ def retain_freed_pages() -> None:
     Otherwise tensors over 32 MiB, and often smaller ones, get new pages in every call. In linear attention at a length
     of 32768, that causes 16,000 page faults, a third of the time, and most of the noise.
     """
+    _set_options(MALLOPT_OPTIONS)
+
+
+def _set_options(options: Mapping[str, tuple[int, int]]) -> None:
     if "left alone" not in describe_settings():
-        library = ctypes.CDLL(None)
-        for option, value in MALLOPT_OPTIONS.values():
-            library.mallopt(option, value)
+        for option, value in options.values():
+            ctypes.CDLL(None).mallopt(option, value)
 
 
 def shift_heap(seed: int) -> None:
@@ -48,11 +65,47 @@ def shift_heap(seed: int) -> None:
         move_end(CACHE_LINE_BYTES * random.Random(seed).randrange(MAX_SHIFT_BYTES // CACHE_LINE_BYTES))
 
 
-def return_freed_pages() -> None:
-    """Undo `retain_freed_pages`, and have glibc return what is free: from now on, large blocks are new pages, which
-    are returned when they are freed."""
+# -- resident memory, whatever allocated it ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ResidentGrowth:
+    """Bytes by which resident memory grew during a call: at its peak, and when it had returned, with its result."""
+
+    peak: int
+    held: int
+
+
+def measure_resident_growth(call: Callable[[], Any]) -> ResidentGrowth:
+    """The growth of resident memory during a call. Raises `OSError` where the system cannot measure it.
+
+    Only a process that has not made a larger call before shows all of it, because freed memory is reused.
+    """
+    _return_freed_pages()
+    _CLEAR_REFS.write_text(_RESET_PEAK)
+    before = read_status("VmRSS")
+    if read_status("VmHWM") > before + _RESET_TOLERANCE:
+        raise OSError(f"{_CLEAR_REFS} does not reset VmHWM here")
+    result = call()
+    peak = read_status("VmHWM")
+    _return_freed_pages()
+    held = read_status("VmRSS")
+    del result
+    return ResidentGrowth(max(0, peak - before), max(0, held - before))
+
+
+def _return_freed_pages() -> None:
+    """Collect garbage, undo `retain_freed_pages`, and have glibc return what is free: from now on, large blocks are new
+    pages, which are returned when they are freed."""
+    gc.collect()
+    _set_options(DEFAULT_OPTIONS)
     if "left alone" not in describe_settings():
-        library = ctypes.CDLL(None)
-        for option, value in DEFAULT_OPTIONS.values():
-            library.mallopt(option, value)
-        library.malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def read_status(name: str) -> int:
+    """A size in bytes from the process's status. Raises `OSError` if the system does not report it."""
+    rows = value_or_none(read_table(_STATUS, ":")) or {}
+    if name not in rows:
+        raise OSError(f"{_STATUS} has no {name} here")
+    return int(rows[name].removesuffix("kB")) * 1024

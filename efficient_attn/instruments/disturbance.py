@@ -50,30 +50,19 @@ class Disturbance:
         return "; ".join(reasons) or None
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """Counters at one moment: seconds, and ticks summed over all processors."""
-
-    wall_s: float
-    own_cpu_s: float
-    busy: int | None
-    stolen: int | None
-    throttled: int | None
-
-
 class DisturbanceWatch:
     """Reads the counters when it is created, and at every `read_interval`: about 0.1 ms each on a small machine."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
-        self._last = _read_counters(root)
+        self._last = self._read_counters()
 
     def read_interval(self) -> Disturbance:
         """The disturbance since the last call, or since the watch was created."""
-        before, now = self._last, _read_counters(self._root)
-        self._last = now
-        wall, own_cpu = now.wall_s - before.wall_s, now.own_cpu_s - before.own_cpu_s
-        busy, stolen = _increase(before.busy, now.busy), _increase(before.stolen, now.stolen)
+        (wall, own_cpu, before), self._last = self._last, self._read_counters()
+        wall, own_cpu = self._last[0] - wall, self._last[1] - own_cpu
+        pairs = zip(before, self._last[2], strict=True)
+        busy, stolen, throttled = (None if a is None or b is None else max(0, b - a) for a, b in pairs)
         averages, others_cores, steal_share = read_load_average(), None, None
         if wall >= MIN_COUNTED_S and busy is not None:
             others_cores = max(0.0, busy / os.sysconf("SC_CLK_TCK") - own_cpu) / wall
@@ -83,27 +72,18 @@ class DisturbanceWatch:
             own_cpu_s=own_cpu,
             others_cores=others_cores,
             steal_share=steal_share,
-            throttled=_increase(before.throttled, now.throttled),
+            throttled=throttled,
             load=averages[0] if averages else None,
         )
 
-
-def _increase(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
-
-
-def _read_counters(root: Path) -> _Counters:
-    busy, stolen = _read_processor_ticks(root)
-    return _Counters(time.perf_counter(), time.process_time(), busy, stolen, _count_throttled(root))
-
-
-def _read_processor_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks of all programs, and those that the hypervisor took away."""
-    counts = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
-    if counts is None:
-        return None, None
-    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in counts.split())
-    return user + nice + system + irq + softirq, rest[0] if rest else None
+    def _read_counters(self) -> tuple[float, float, tuple[int | None, int | None, int | None]]:
+        """The wall and the processor time in seconds; and counts: ticks of all programs, ticks that the hypervisor took
+        away, and how often processors were throttled."""
+        busy = stolen = None
+        if (counts := (value_or_none(read_table(self._root / "proc/stat")) or {}).get("cpu")) is not None:
+            user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in counts.split())
+            busy, stolen = user + nice + system + irq + softirq, rest[0] if rest else None
+        return time.perf_counter(), time.process_time(), (busy, stolen, _count_throttled(self._root))
 
 
 def _count_throttled(root: Path) -> int | None:

@@ -21,22 +21,12 @@ class GlobalStateChanged(Exception):
     """A mechanism changed global state."""
 
 
-@dataclass(frozen=True)
-class GlobalSetting:
-    """A setting of the whole process, or a switch, whose values are booleans."""
-
-    label: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-
-    def describe_change(self, before: Any, after: Any) -> str:
-        """What a mechanism did that changed the value."""
-        if isinstance(before, bool):
-            return f"it turned {self.label} {'on' if after else 'off'} and did not restore it"
-        return f"it changed {self.label} from {before} to {after}"
-
-
 _TINY = torch.tensor(1e-40)
+SDP_KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled_dot_product_attention
+_HOOKS = (
+    *(hooks._global_forward_hooks, hooks._global_forward_pre_hooks),
+    *(hooks._global_backward_hooks, hooks._global_backward_pre_hooks),
+)
 
 
 def _flushes_denormals() -> bool:
@@ -47,13 +37,6 @@ def _flushes_denormals() -> bool:
 def _set_niceness(value: int) -> None:
     with suppress(PermissionError):  # only root may lower the niceness again
         os.setpriority(os.PRIO_PROCESS, 0, value)
-
-
-SDP_KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled_dot_product_attention
-_HOOKS = (
-    *(hooks._global_forward_hooks, hooks._global_forward_pre_hooks),
-    *(hooks._global_backward_hooks, hooks._global_backward_pre_hooks),
-)
 
 
 def _remove_hooks(count: int) -> None:
@@ -68,43 +51,39 @@ def _leave_function_modes(depth: int) -> None:
         torch._C._pop_torch_function_stack()
 
 
-def _list_torch_switches() -> Iterator[GlobalSetting]:
-    """Switches that make torch's own functions faster or slower, for all mechanisms."""
-    for kernel in SDP_KERNELS:
-        read, write = getattr(torch._C, f"_get_{kernel}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{kernel}")
-        yield GlobalSetting(f"the {kernel} kernel of scaled_dot_product_attention", read, write)
-    if hasattr(torch._C, "_set_sdp_priority_order"):  # not in older versions
-        read, write = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
-        yield GlobalSetting("the order of scaled_dot_product_attention's kernels", read, write)
-    read, write = torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
-    yield GlobalSetting("the fast path of torch's encoder layers", read, write)
-    yield GlobalSetting("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled)
-    yield GlobalSetting(
-        "autocast", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")
-    )
-    depth = torch._C._len_torch_function_stack
-    yield GlobalSetting("the number of active torch function modes", depth, _leave_function_modes)
-    yield GlobalSetting("the number of hooks of all modules", lambda: sum(map(len, _HOOKS)), _remove_hooks)
+def _list_settings() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
+    """Settings of the process with functions that read and write them; those of switches are booleans.
 
-
-def _list_settings() -> Iterator[GlobalSetting]:
-    yield GlobalSetting("the number of threads", torch.get_num_threads, torch.set_num_threads)
-    yield GlobalSetting("the default dtype", torch.get_default_dtype, torch.set_default_dtype)
-    yield GlobalSetting("gradients", torch.is_grad_enabled, torch.set_grad_enabled)
+    Some make torch's own functions faster or slower, for all mechanisms.
+    """
+    native = torch._C
+    yield "the number of threads", torch.get_num_threads, torch.set_num_threads
+    yield "the default dtype", torch.get_default_dtype, torch.set_default_dtype
+    yield "gradients", torch.is_grad_enabled, torch.set_grad_enabled
     read, write = torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
-    yield GlobalSetting("deterministic algorithms", read, write)
+    yield "deterministic algorithms", read, write
     read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield GlobalSetting("the precision of matrix products", read, write)
-    yield GlobalSetting("the flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal)
-    yield GlobalSetting("oneDNN's kernels", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
+    yield "the precision of matrix products", read, write
+    yield "the flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal
+    yield "oneDNN's kernels", native._get_mkldnn_enabled, native._set_mkldnn_enabled
     if hasattr(os, "sched_getaffinity"):
-        read, write = partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
-        yield GlobalSetting("the processors that it may use", read, write)
+        yield "the processors that it may use", partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
     if hasattr(os, "getpriority"):
-        yield GlobalSetting("the process's niceness", partial(os.getpriority, os.PRIO_PROCESS, 0), _set_niceness)
-    yield GlobalSetting("the profiling function", sys.getprofile, sys.setprofile)
-    yield GlobalSetting("the tracing function", sys.gettrace, sys.settrace)
-    yield from _list_torch_switches()
+        yield "the process's niceness", partial(os.getpriority, os.PRIO_PROCESS, 0), _set_niceness
+    yield "the profiling function", sys.getprofile, sys.setprofile
+    yield "the tracing function", sys.gettrace, sys.settrace
+    for kernel in SDP_KERNELS:
+        read, write = getattr(native, f"_get_{kernel}_sdp_enabled"), getattr(native, f"_set_sdp_use_{kernel}")
+        yield f"the {kernel} kernel of scaled_dot_product_attention", read, write
+    if hasattr(native, "_set_sdp_priority_order"):  # not in older versions
+        read, write = native._get_sdp_priority_order, native._set_sdp_priority_order
+        yield "the order of scaled_dot_product_attention's kernels", read, write
+    read, write = torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
+    yield "the fast path of torch's encoder layers", read, write
+    yield "anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled
+    yield "autocast", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")
+    yield "the number of active torch function modes", native._len_torch_function_stack, _leave_function_modes
+    yield "the number of hooks of all modules", lambda: sum(map(len, _HOOKS)), _remove_hooks
 
 
 SETTINGS = tuple(_list_settings())
@@ -120,13 +99,13 @@ class GlobalState:
     @classmethod
     def capture(cls) -> GlobalState:
         """The current settings and random state."""
-        return cls(tuple(setting.read() for setting in SETTINGS), torch.get_rng_state())
+        return cls(tuple(read() for _, read, _ in SETTINGS), torch.get_rng_state())
 
     def restore(self) -> None:
         """Restore them, and measuring functions that were replaced."""
-        for setting, value in zip(SETTINGS, self.values, strict=True):
-            if setting.read() != value:
-                setting.write(value)
+        for (_, read, write), value in zip(SETTINGS, self.values, strict=True):
+            if read() != value:
+                write(value)
         torch.set_rng_state(self.random)
         integrity.restore()
 
@@ -139,9 +118,11 @@ class GlobalState:
         if replacements and (reason := integrity.describe_replacement()):
             return reason
         current = GlobalState.capture()
-        for setting, a, b in zip(SETTINGS, self.values, current.values, strict=True):
+        for (label, _, _), a, b in zip(SETTINGS, self.values, current.values, strict=True):
+            if a != b and isinstance(a, bool):
+                return f"it turned {label} {'on' if b else 'off'} and did not restore it"
             if a != b:
-                return setting.describe_change(a, b)
+                return f"it changed {label} from {a} to {b}"
         if random and not torch.equal(current.random, self.random):
             return "it used torch's global random number generator, so that results depend on earlier calls"
         return None

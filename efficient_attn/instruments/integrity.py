@@ -107,7 +107,10 @@ _snapshot = Snapshot(())
 def record_integrity() -> None:
     """Record the modules and classes that exist now and were not recorded before."""
     global _snapshot
-    modules = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and _is_complete(m)]
+    modules = [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]
+    modules = [
+        m for m in modules if not getattr(m.__spec__, "_initializing", False)
+    ]  # one may be calling this function
     new_modules = [module for module in modules if id(module) not in _recorded and _list_members(module)]
     if not new_modules:
         return
@@ -125,7 +128,9 @@ def describe_replacement() -> str | None:
         return None
     for namespace in _recorded.values():
         for name, current in namespace.list_replaced():
-            return f"it replaced {_describe(namespace.owner)}.{name} by its own ({_describe_origin(current)})"
+            owner = namespace.owner
+            path = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+            return f"it replaced {path}.{name} by its own ({_describe_origin(current)})"
     return None
 
 
@@ -133,11 +138,6 @@ def restore() -> None:
     """Restore what was replaced."""
     for namespace in _recorded.values():
         namespace.restore()
-
-
-def _is_complete(module: Any) -> bool:
-    """Whether a module's own code has run, which may import the module that records."""
-    return isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False)
 
 
 def _list_members(owner: Any) -> dict[str, Any]:
@@ -187,10 +187,6 @@ def _record(owner: Any, members: Mapping[str, Any], inherited: frozenset[str] = 
     codes = {x: x.__code__ for x in members.values() if isinstance(x, FunctionType)}
     codes |= earlier.codes if earlier else {}
     _recorded[id(owner)] = RecordedNamespace(owner, vars(owner), dict(members), inherited, codes)
-
-
-def _describe(owner: Any) -> str:
-    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
 
 
 def _describe_origin(value: Any) -> str:

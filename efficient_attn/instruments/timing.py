@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter, process_time  # bound here, before any plug-in could replace them
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -30,6 +30,8 @@ MAX_RETRIES = 2  # largest number of repeated samples of a mechanism in a round
 MAX_PARALLEL_REPEATS = 3  # of a sample in which more than the one requested thread seems to have worked
 PARALLEL_RATIO = 1.25  # processor time over wall time above which more than one thread has worked, provided that
 MIN_PARALLEL_S = 0.001  # the difference over a sample exceeds so many seconds
+
+Name = TypeVar("Name", bound=Hashable)  # of a subject
 
 
 @dataclass
@@ -81,12 +83,12 @@ class RoundPlan:
 
 
 @dataclass
-class RoundSamples:
+class RoundSamples(Generic[Name]):
     """Milliseconds a call by subject, one number for each sample; the number of disturbed samples; exceptions."""
 
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    disturbed: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, Exception] = field(default_factory=dict)
+    samples: dict[Name, list[float]] = field(default_factory=dict)
+    disturbed: dict[Name, int] = field(default_factory=dict)
+    errors: dict[Name, Exception] = field(default_factory=dict)
 
 
 class TooSlow(Exception):
@@ -128,17 +130,17 @@ def plan_samples(
 
 
 def run_rounds(
-    subjects: Mapping[str, TimedCall],
-    plans: Mapping[str, RoundPlan],
-    rounds: Mapping[str, int],
+    subjects: Mapping[Name, TimedCall],
+    plans: Mapping[Name, RoundPlan],
+    rounds: Mapping[Name, int],
     *,
     seed: int,
     device: str,
     single_thread: bool = False,
-    before_sample: Callable[[str], None] = lambda name: None,
-    after_clock: Callable[[str], None] = lambda name: None,
-    after_sample: Callable[[str], None] = lambda name: None,
-) -> Iterator[RoundSamples]:
+    before_sample: Callable[[Name], None] = lambda name: None,
+    after_clock: Callable[[Name], None] = lambda name: None,
+    after_sample: Callable[[Name], None] = lambda name: None,
+) -> Iterator[RoundSamples[Name]]:
     """Warm up every subject and measure the rounds, each in a new random order from the seed.
 
     rounds: the number in which each subject takes part. single_thread: whether one CPU thread is measured; wall time
@@ -147,45 +149,44 @@ def run_rounds(
     its clock has stopped, and after its verification. A subject that raises an exception, or for which ``after_sample``
     does, is dropped and the others continue.
     """
-    order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
-    sampler = _Sampler(device, single_thread, after_clock, after_sample)
+    order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set[Name]()
+    sampler = _Sampler(subjects, plans, device, single_thread, before_sample, after_clock, after_sample)
     with garbage_collection_disabled():
-        errors = sampler.warm_up(subjects, plans, before_sample)
+        result = RoundSamples(errors=sampler.warm_up())
         for round_index in range(max(rounds.values(), default=0)):
-            result = RoundSamples(errors=errors)
-            dropped |= errors.keys()
-            names = [n for n, count in rounds.items() if round_index < count for _ in range(plans[n].samples)]
+            dropped |= result.errors.keys()
+            samples = {name: plans[name].samples for name, count in rounds.items() if round_index < count}
+            until_verify = {name: verify_rng.randrange(count) for name, count in samples.items()}
+            names = [name for name, count in samples.items() for _ in range(count)]
             order_rng.shuffle(names)
-            until_verify = {name: verify_rng.randrange(plans[name].samples) for name in sorted(set(names))}
             for name in names:
                 if name not in dropped:
-                    before_sample(name)
                     until_verify[name] -= 1
-                    verify = until_verify[name] == -1
-                    sampler.add_sample(result, name, subjects[name], plans[name], verify=verify)
+                    sampler.add_sample(result, name, verify=until_verify[name] == -1)
                     dropped |= result.errors.keys()
-            errors = {}
             yield result
+            result = RoundSamples()
 
 
-class _Sampler(NamedTuple):
+class _Sampler(NamedTuple, Generic[Name]):
     """How samples are taken: see `run_rounds`."""
 
+    subjects: Mapping[Name, TimedCall]
+    plans: Mapping[Name, RoundPlan]
     device: str
     single_thread: bool
-    after_clock: Callable[[str], None]
-    after_sample: Callable[[str], None]
+    before_sample: Callable[[Name], None]
+    after_clock: Callable[[Name], None]
+    after_sample: Callable[[Name], None]
 
-    def warm_up(
-        self, subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], before_sample: Callable[[str], None]
-    ) -> dict[str, Exception]:
+    def warm_up(self) -> dict[Name, Exception]:
         """Take a sample of each subject that needs it, without a result. Returns exceptions by subject."""
-        errors: dict[str, Exception] = {}
-        for name, subject in subjects.items():
-            if plans[name].cost.warm_up_s:
-                before_sample(name)
+        errors: dict[Name, Exception] = {}
+        for name, subject in self.subjects.items():
+            if self.plans[name].cost.warm_up_s:
+                self.before_sample(name)
                 try:
-                    _time_sample(subject, plans[name].cost.calls, self.device)
+                    _time_sample(subject, self.plans[name].cost.calls, self.device)
                     self.after_clock(name)
                     self.after_sample(name)
                 except Exception as error:
@@ -193,18 +194,19 @@ class _Sampler(NamedTuple):
                     self._end_failed_turn(name)
         return errors
 
-    def add_sample(self, result: RoundSamples, name: str, subject: TimedCall, plan: RoundPlan, *, verify: bool) -> None:
+    def add_sample(self, result: RoundSamples[Name], name: Name, *, verify: bool) -> None:
         """Take one sample, and repeat it up to `MAX_RETRIES` times in a round if it was disturbed.
 
         A sample in which several threads seem to have worked is discarded and repeated, because the operating system
         may account processor time late, and another mechanism's thread may still be running. If that also holds for
         `MAX_PARALLEL_REPEATS` repeats, it is an error.
         """
-        samples = result.samples.setdefault(name, [])
+        self.before_sample(name)
+        subject, calls, samples = self.subjects[name], self.plans[name].cost.calls, result.samples.setdefault(name, [])
         n_parallel = 0
         while True:
             try:
-                elapsed = _time_sample(subject, plan.cost.calls, self.device)
+                elapsed = _time_sample(subject, calls, self.device)
                 self.after_clock(name)
                 if verify:
                     subject.settle()
@@ -215,7 +217,7 @@ class _Sampler(NamedTuple):
                 else:
                     subject.release()
                 self.after_sample(name)
-                if self.single_thread and _is_parallel(elapsed, plan.cost.calls):
+                if self.single_thread and _is_parallel(elapsed, calls):
                     if n_parallel == MAX_PARALLEL_REPEATS:
                         processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
                         raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is requested")
@@ -232,7 +234,7 @@ class _Sampler(NamedTuple):
             if result.disturbed[name] > MAX_RETRIES:
                 return
 
-    def _end_failed_turn(self, name: str) -> None:
+    def _end_failed_turn(self, name: Name) -> None:
         """Undo what a subject changed before it failed, so that it is not attributed to the next one."""
         with suppress(GlobalStateChanged):  # it has failed already
             self.after_sample(name)

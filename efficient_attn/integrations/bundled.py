@@ -38,8 +38,12 @@ def load(name: str) -> LoadedModel:
 
     Raises `UsageError` for a model that is not installed, a folder without weights or tokenizer, and a missing library.
     """
-    _check_libraries()
+    if find_spec("transformers") is None:
+        raise UsageError("models need transformers; run: pip install 'efficient-attn[transformers]'")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
+
+    from . import transformers as _  # noqa: F401  (registers the mechanisms)
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -87,10 +91,8 @@ def convert_gguf(source: Path) -> Path:
             if not is_complete(folder):  # another process may have been first
                 raise
     except OSError as error:
-        raise UsageError(
-            f"{source.name} cannot be converted into {folder.parent}: {_format_error(error)}; "
-            "free some space (0.6 GB) or set XDG_CACHE_HOME"
-        ) from error
+        problem = f"{source.name} cannot be converted into {folder.parent}: {_format_error(error)}"
+        raise UsageError(f"{problem}; free some space (0.6 GB) or set XDG_CACHE_HOME") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
@@ -121,13 +123,6 @@ def _write_converted(source: Path, folder: Path) -> None:
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source.parent, **options).save_pretrained(folder)
-
-
-def _check_libraries() -> None:
-    if find_spec("transformers") is None:
-        raise UsageError("models need transformers; run: pip install 'efficient-attn[transformers]'")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
-    from . import transformers as _  # noqa: F401  (registers the mechanisms)
 
 
 @cache

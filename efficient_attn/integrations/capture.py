@@ -73,18 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"capture: {error}", file=sys.stderr)
         return 2
     source = f"{loaded_model.sizes.label}, segment {options.segment} of {text.label}, {options.seq_len} tokens"
-    _write(options.out, arrays, source)
+    if options.out.suffix == ".npz":
+        np.savez_compressed(options.out, source=np.array(source), **arrays)  # pyright: ignore[reportArgumentType]
+    else:
+        from safetensors.numpy import save_file
+
+        save_file(arrays, options.out, metadata={"source": source})
     print(f"{options.out}: {', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items())}")
     return 0
-
-
-def _write(path: Path, arrays: dict[str, np.ndarray], source: str) -> None:
-    if path.suffix == ".npz":
-        np.savez_compressed(path, source=np.array(source), **arrays)  # pyright: ignore[reportArgumentType]
-        return
-    from safetensors.numpy import save_file
-
-    save_file(arrays, path, metadata={"source": source})
 
 
 if __name__ == "__main__":

@@ -86,11 +86,11 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
         scores: dict[int, list[float]] = {}
         for block in _group_by_length([len(entry.prefix) for entry in encoded], batch_size):
             scores |= zip(block, _score_answers(model, cache, [encoded[i] for i in block], batch_size), strict=True)
-    answers = tuple(
-        NeedleAnswer(depth=q.depth, margin=_compute_margin(scores[i], q.right))
-        for i, q in enumerate(haystack.questions)
-    )
-    return HaystackResult(answers=answers, bytes=size)
+    answers = []
+    for i, question in enumerate(haystack.questions):
+        right = scores[i].pop(question.right)
+        answers.append(NeedleAnswer(depth=question.depth, margin=right - max(scores[i])))
+    return HaystackResult(answers=tuple(answers), bytes=size)
 
 
 def _group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
@@ -127,7 +127,3 @@ def _score_suffixes(model: Any, cache: StateCache, suffixes: Sequence[Sequence[i
     scores = log_probs.gather(-1, tokens[:, 1:, None])[..., 0]
     within = torch.arange(1, width) < torch.tensor([len(suffix) for suffix in suffixes])[:, None]
     return (scores * within).sum(-1)
-
-
-def _compute_margin(scores: Sequence[float], right: int) -> float:
-    return scores[right] - max(score for i, score in enumerate(scores) if i != right)

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Literal
 
@@ -111,21 +112,15 @@ def _fill_document(
     if n_sentences == len(hay):
         return None
     if n_sentences < len(inserted) / 2:
-        needed = reserved + count(" ".join(inserted))
-        raise UsageError(
-            f"needles {family}: seq_len {length} is too short: needles and a question take {needed} tokens, and need "
-            "text between them"
+        needed = (
+            f"needles and a question take {reserved + count(' '.join(inserted))} tokens, and need text between them"
         )
-    questions = tuple(
-        Question(
-            text=QUESTION_PREFIX + n.question,
-            answers=tuple(f" {answer}" for answer in n.answers),
-            right=n.right,
-            depth=(needle_slots[0] + 0.5) / len(inserted),
-        )
-        for n, needle_slots in zip(needles, slots, strict=True)
-    )
-    return Haystack(text=_insert(hay[:n_sentences], inserted), questions=questions)
+        raise UsageError(f"needles {family}: seq_len {length} is too short: {needed}")
+    questions = []
+    for n, needle_slots in zip(needles, slots, strict=True):
+        answers, depth = tuple(f" {answer}" for answer in n.answers), (needle_slots[0] + 0.5) / len(inserted)
+        questions.append(Question(text=QUESTION_PREFIX + n.question, answers=answers, right=n.right, depth=depth))
+    return Haystack(text=_insert(hay[:n_sentences], inserted), questions=tuple(questions))
 
 
 def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int]], list[str]]:
@@ -133,10 +128,9 @@ def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int
     free = list(range(sum(len(needle.sentences) for needle in needles)))
     rng.shuffle(free)
     slots = [sorted(free.pop() for _ in needle.sentences) for needle in needles]
-    by_slot: dict[int, str] = {}
-    for needle, needle_slots in zip(needles, slots, strict=True):
-        by_slot |= zip(needle_slots, needle.sentences, strict=True)
-    return slots, [by_slot[slot] for slot in sorted(by_slot)]
+    sentences = [sentence for needle in needles for sentence in needle.sentences]
+    by_slot = sorted(zip(chain.from_iterable(slots), sentences, strict=True))
+    return slots, [sentence for _, sentence in by_slot]
 
 
 def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:

@@ -54,10 +54,9 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     start = int(q_offset) - kv_offset
     padding_fields: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
     aligned = None if start == kv_length - q_length else start
-    if mask_function is masking_utils.causal_mask_function:
-        return ModelMask(Mask(causal=True, query_start=aligned, **padding_fields), None, kv_offset)
-    if mask_function is masking_utils.bidirectional_mask_function:
-        return ModelMask(Mask(query_start=aligned, **padding_fields), None, kv_offset)
+    is_causal = mask_function is masking_utils.causal_mask_function
+    if is_causal or mask_function is masking_utils.bidirectional_mask_function:
+        return ModelMask(Mask(causal=is_causal, query_start=aligned, **padding_fields), None, kv_offset)
     probe = _MaskProbe(mask_function, batch_size, q_length, kv_length, start, kv_offset, torch.device(device))
     for window in (None, local_size) if local_size else (None,):
         for causal in (True, False):
@@ -107,13 +106,11 @@ class _MaskProbe:
     def equals(self, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
         """Whether it equals another function of positions for every batch row. Evaluated in blocks of queries."""
         step = max(1, MAX_PAIRS // (self.batch * self.keys))
-        return all(self._equals_block(a, min(a + step, self.queries), expected) for a in range(0, self.queries, step))
-
-    def _equals_block(self, first: int, last: int, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        rows = torch.arange(first, last, device=self.device) + self.start + self.shift
-        i, j = rows[None, :, None], (torch.arange(self.keys, device=self.device) + self.shift)[None, None]
-        visible = self._evaluate(torch.arange(self.batch, device=self.device)[:, None, None], i, j)
-        return bool((visible == expected(i, j)).all())
+        b = torch.arange(self.batch, device=self.device)[:, None, None]
+        j = (torch.arange(self.keys, device=self.device) + self.shift)[None, None]
+        rows = torch.arange(self.queries, device=self.device) + self.start + self.shift
+        blocks = (block[None, :, None] for block in rows.split(step))
+        return all(bool((self._evaluate(b, i, j) == expected(i, j)).all()) for i in blocks)
 
     def _evaluate(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.as_tensor(self.allows(b, torch.zeros_like(b), i, j))

@@ -122,9 +122,8 @@ def list_layers(model: Any) -> list[nn.Module]:
     count = model.config.get_text_config().num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(lists) != 1:
-        raise UsageError(
-            f"{type(model).__name__}: its {count} layers are not in one list, so single layers cannot be swapped"
-        )
+        problem = f"its {count} layers are not in one list, so single layers cannot be swapped"
+        raise UsageError(f"{type(model).__name__}: {problem}")
     return list(lists[0])
 
 

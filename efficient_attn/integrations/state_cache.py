@@ -89,14 +89,11 @@ class StateCache(Cache):
         config = model.config.get_text_config(decoder=True)
         longest = max_len or getattr(config, "max_position_embeddings", None)
         if not longest:
-            raise UsageError(
-                f"StateCache: {type(model).__name__} does not define its number of positions; give max_len"
-            )
-        if not str(config._attn_implementation).startswith("efficient_attn:"):
-            raise UsageError(
-                f"StateCache: the model runs {config._attn_implementation!r}; "
-                "call model.set_attn_implementation('efficient_attn:...') first"
-            )
+            name = type(model).__name__
+            raise UsageError(f"StateCache: {name} does not define its number of positions; give max_len")
+        if not str(attention := config._attn_implementation).startswith("efficient_attn:"):
+            remedy = "call model.set_attn_implementation('efficient_attn:...') first"
+            raise UsageError(f"StateCache: the model runs {attention!r}; {remedy}")
         super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
 
     def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:

@@ -57,10 +57,8 @@ class Meter:
         """Raise `UsageError` for a model if not all of its layers called the mechanism."""
         layers = model.config.get_text_config().num_hidden_layers
         if len(self.calls) < layers:
-            raise UsageError(
-                f"the model {type(model).__name__} called {spec} in {len(self.calls)} of its {layers} layers: its "
-                "attention does not go through transformers' AttentionInterface"
-            )
+            counted = f"the model {type(model).__name__} called {spec} in {len(self.calls)} of its {layers} layers"
+            raise UsageError(f"{counted}: its attention does not go through transformers' AttentionInterface")
 
 
 # called with a layer's number, and the inputs of its attention
@@ -192,10 +190,8 @@ def _read_mask(
     if isinstance(attention_mask, ModelMask):
         return attention_mask
     if attention_mask is not None:
-        raise UnsupportedError(
-            f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}; give the model "
-            "a padding mask, [B, positions], or use its own attention"
-        )
+        problem = f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
+        raise UnsupportedError(f"{problem}; give the model a padding mask, [B, positions], or use its own attention")
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
 
@@ -204,15 +200,10 @@ def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, valu
     """The layer's own instance, created at its first call."""
     instances = _instances.setdefault(module, {})
     if spec not in instances:
-        config = getattr(module, "config", None)
-        longest = getattr(config, "max_position_embeddings", None) or key.shape[2]
-        dims = Dims(
-            heads=query.shape[1],
-            head_dim=query.shape[3],
-            kv_heads=key.shape[1],
-            value_dim=value.shape[3],
-            max_len=longest,
-        )
+        (_, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
+        longest = getattr(getattr(module, "config", None), "max_position_embeddings", None) or keys
+        sizes = {"head_dim": head_dim, "value_dim": value.shape[3], "max_len": longest}
+        dims = Dims(heads=heads, kv_heads=kv_heads, **sizes)
         instances[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
     return instances[spec].to(query.device)
 
@@ -220,12 +211,10 @@ def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, valu
 def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Tensor) -> Attention:
     """The mechanism restricted to the model's window, if that hides any visible key."""
     n, m = query.shape[2], key.shape[2]
-    pattern = attn.pattern if isinstance(attn, SparseAttention) else None
-    reach = None if pattern is None else pattern.reach
+    reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
     if model_mask.shift and attn.traits.positional and (reach is None or reach.prefix):
-        raise UnsupportedError(
-            f"{attn.label} depends on absolute positions, and the cache of this layer dropped its first keys"
-        )
+        problem = "depends on absolute positions, and the cache of this layer dropped its first keys"
+        raise UnsupportedError(f"{attn.label} {problem}")
     window = model_mask.window
     if window is None or max(m, model_mask.mask.start(n, m) + n) <= (window if model_mask.mask.causal else window // 2):
         return attn
@@ -248,10 +237,6 @@ def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
     return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
 
 
-def _register_defaults() -> None:
-    for spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
-        with suppress(UnsupportedError):  # mechanisms whose inputs models do not provide
-            register(spec)
-
-
-_register_defaults()
+for _spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
+    with suppress(UnsupportedError):  # mechanisms whose inputs models do not provide
+        register(_spec)

@@ -3,9 +3,8 @@
 Reading names needs no torch; a mechanism's module is imported when it is created or described.
 """
 
-from .description import Info, info
 from .entries import catalogue, class_of, entry_of, load_plugin, names, plugins, register
-from .factory import RESERVED, create, rename_backend
+from .factory import RESERVED, Info, create, info, rename_backend
 
 __all__ = [
     "RESERVED",

@@ -24,7 +24,7 @@ from efficient_attn.bench.measuring.inputs import list_tensors, make_inputs
 from efficient_attn.bench.measuring.process_runs import ProcessRuns
 from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
-from efficient_attn.bench.measuring.turn_guard import make_guarded
+from efficient_attn.bench.measuring.turn_guard import guard_creation
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import global_state, integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged, watch_global_state
@@ -169,7 +169,8 @@ def _detect(name: str, seed: int = 0) -> str | None:
     case = tiny_suites.case(name, seq_len=length)
     torch.backends.cuda.enable_flash_sdp(True)  # planning, which happens in another process, has created an instance
     try:
-        workload = make_guarded(case, lambda: Workload(case))
+        with guard_creation(case):
+            workload = Workload(case)
         subject = make_timed(workload, seed=seed)
         with watch_global_state():
             verify_workload(workload)

@@ -74,7 +74,7 @@ class Ends:
     """Sets its stage, sends one message, then ends in one of the ways in ENDS."""
 
     how: str
-    seconds: float | None = None
+    seconds: float = 60.0
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         board.set_stage(2, 1, self.seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...engines.job import WorkerDied
 from ...instruments.environment import describe_absence
@@ -11,9 +11,8 @@ from ...results.rows import Record
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
-from .failures import make_failure, make_worker_failure
 from .jobs import PrepareCases
-from .prepared_case import PreparedCase
+from .prepared_case import PreparedCase, make_failure, make_worker_failure
 from .process_memory import measure_process_memory
 from .process_runs import ProcessRuns, TimedCase
 
@@ -27,44 +26,35 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
         yield from (make_failure(case, "skipped", reason) for case in cases)
         return
     records: dict[str, Record] = {}
-    prepared: dict[str, tuple[PreparedCase, float]] = {}
+    prepared: dict[str, PreparedCase] = {}
     n_yielded = 0
-    for key, outcome, seconds in _prepare_all(group, cases, conditions):
+    for key, outcome in _prepare_all(group, cases, conditions):
         if isinstance(outcome, Record):
             records[key] = outcome
         else:
-            prepared[key] = outcome, seconds
+            prepared[key] = outcome
         while n_yielded < len(cases) and (record := records.get(cases[n_yielded].key)):
             n_yielded += 1
             yield record
-    for case in cases:
-        if case.key in prepared and prepared[case.key][0].measures_process:
-            measure_process_memory(case, prepared[case.key][0].row, conditions)
     if prepared:
-        records |= _time_cases([case for case in cases if case.key in prepared], prepared, conditions)
+        sampling, costs = group.sampling, {key: ready.cost for key, ready in prepared.items()}
+        plans = plan_samples(costs, rounds=sampling.rounds, processes=sampling.processes, budget_s=sampling.budget_s)
+        timed_cases: dict[str, TimedCase] = {}
+        for case in cases:
+            if ready := prepared.get(case.key):
+                if ready.measures_process:
+                    measure_process_memory(case, ready.row, conditions)
+                left = conditions.timeout_s - ready.seconds
+                budget = min(sampling.budget_s, left)
+                timed_cases[case.key] = TimedCase(case, ready.row, ready.samples, plans[case.key], budget, left)
+        records |= ProcessRuns(group, timed_cases, conditions).run()
     yield from (records[case.key] for case in cases[n_yielded:])
-
-
-def _time_cases(
-    cases: Sequence[Case], prepared: Mapping[str, tuple[PreparedCase, float]], conditions: Conditions
-) -> dict[str, Record]:
-    """The records of a group's calibrated cases, which are timed interleaved."""
-    group, sampling = cases[0].group, cases[0].group.sampling
-    costs = {key: prepared_case.cost for key, (prepared_case, _) in prepared.items()}
-    plans = plan_samples(costs, rounds=sampling.rounds, processes=sampling.processes, budget_s=sampling.budget_s)
-    timed_cases: dict[str, TimedCase] = {}
-    for case in cases:
-        prepared_case, seconds = prepared[case.key]
-        left = conditions.timeout_s - seconds
-        budget = min(sampling.budget_s, left)
-        timed_cases[case.key] = TimedCase(case, prepared_case.row, prepared_case.samples, plans[case.key], budget, left)
-    return ProcessRuns(group, timed_cases, conditions).run()
 
 
 def _prepare_all(
     group: Group, cases: Sequence[Case], conditions: Conditions
-) -> Iterator[tuple[str, PreparedCase | Record, float]]:
-    """Every case by its key, prepared or failed, with the seconds that it took.
+) -> Iterator[tuple[str, PreparedCase | Record]]:
+    """Every case by its key, prepared or failed.
 
     If a worker dies, its current case fails if it was the worker's first one, or if it timed out. Otherwise an earlier
     case may have caused the crash, and the current one is repeated in a worker of its own.
@@ -83,13 +73,13 @@ def _prepare_all(
         )
         done: set[str] = set()
         try:
-            for result in conditions.engine.run(job):
-                done.add(batch[result.case].key)
-                yield batch[result.case].key, result.outcome, result.seconds
+            for index, outcome in conditions.engine.run(job):
+                done.add(batch[index].key)
+                yield batch[index].key, outcome
         except WorkerDied as death:
             fails = death.case == 0 or (death.case > 0 and death.status == "timeout")
             for case in batch if death.case < 0 else [batch[death.case]] if fails else []:
                 done.add(case.key)
-                yield case.key, make_worker_failure(case, death, conditions), 0.0
+                yield case.key, make_worker_failure(case, death, conditions.timeout_s)
             isolate = death.case > 0
         pending = [case for case in pending if case.key not in done]

@@ -29,21 +29,14 @@ from ..task_registry import find_task
 from . import kernel_choices, scratch
 from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase
 from .row_errors import InvalidResult
-from .turn_guard import make_guarded
+from .turn_guard import guard_creation
 
-
-@dataclass(frozen=True)
-class CaseResult:
-    """A worker's message about one case, by its index in the job, with the seconds that it took."""
-
-    case: int
-    outcome: PreparedCase | Record
-    seconds: float
+INSPECTION_LIMIT_S = 300.0  # for measuring the machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCases:
-    """Prepare each case for timing, or make its record if it fails or is not timed. Sends a `CaseResult` for each.
+    """Prepare each case for timing, or make its record if it fails or is not timed. Sends it with the case's index.
 
     It ends after a case that leaves a thread at work, which would disturb the others.
     """
@@ -71,7 +64,9 @@ class PrepareCases:
             disturbing = threads.observe_remaining(index)
             if disturbing and (isinstance(outcome, PreparedCase) or outcome.row.status == "ok"):
                 outcome = _make_failed_record(case.row(), GlobalStateChanged(disturbing))
-            send(CaseResult(index, outcome, time.perf_counter() - start))
+            if isinstance(outcome, PreparedCase):
+                outcome.seconds = time.perf_counter() - start
+            send((index, outcome))
             if disturbing:
                 return
 
@@ -86,7 +81,8 @@ class PrepareCases:
         row.threads = torch.get_num_threads()
         try:
             report_stage(EVALUATING)
-            outcome = make_guarded(case, lambda: task.judge(case, row, report_stage))
+            with guard_creation(case):
+                outcome = task.judge(case, row, report_stage)
             if undeclared := sorted(name for name in outcome.row.extra if not task.declares(name)):
                 raise ValueError(f"the task {task.name} declares no column {undeclared[0]!r}")
         except Exception as error:
@@ -107,12 +103,11 @@ class InspectMachine:
 
     device: str
     settings: tuple[tuple[str, int | None], ...]  # dtype and threads
-    limit_s: float
-    canary: bool = True
+    canary: bool
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         """Measure the rates for each dtype and number of threads."""
-        board.set_stage(0, MAKING_INPUTS, self.limit_s)
+        board.set_stage(0, MAKING_INPUTS, INSPECTION_LIMIT_S)
         if self.canary:
             send(verify_memory_counter(self.device))
         default, watch = _default_threads(), DisturbanceWatch()

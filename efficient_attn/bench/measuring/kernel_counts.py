@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ...instruments.kernel_trace import TRACE_S, KernelTrace
+from torch.profiler import ProfilerActivity, profile
+
+from ...instruments.memory import list_fused_kernels
 from ...instruments.timing import RoundPlan, SampleCost, TimedCall
+from ...results.rows import Status
 from ..case import Case
+from .jobs import classify_error
 from .turn_guard import TurnGuard
 from .workload import Workload
 
 MAX_SHARE = 0.01  # of the planned time of all rounds that additional calls may take
+TRACE_S = 0.001  # seconds that a trace takes beyond the call
+ATTENTION = "attention"  # in the names of kernels that do not depend on timings of matrix products
+
+
+class KernelTrace:
+    """A trace of the kernels that this process runs, from its creation until it is stopped."""
+
+    def __init__(self) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._profile.start()
+
+    def stop(self) -> list[str]:
+        """End the trace. Returns the kernels of attention, sorted."""
+        self._profile.stop()
+        events = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        return select_attention(list_fused_kernels(events))
+
+
+def select_attention(kernels: Iterable[str]) -> list[str]:
+    """The kernels of attention among these, sorted."""
+    return sorted(name for name in kernels if ATTENTION in name)
 
 
 class KernelCounts:
@@ -27,11 +52,10 @@ class KernelCounts:
         self._after_rounds: list[int] = []
         self._in_warm_up: set[int] = set()
         self._trace: KernelTrace | None = None
-        order = sorted(range(len(cases)), key=lambda i: (not cases[i].is_baseline, _estimate_seconds(plans[i].cost)))
-        for index in order:
-            cost = _estimate_seconds(plans[index].cost)
-            if cost <= left_s:
-                left_s -= cost
+        costs = [_estimate_seconds(plan.cost) for plan in plans]
+        for index in sorted(range(len(cases)), key=lambda i: (not cases[i].is_baseline, costs[i])):
+            if costs[index] <= left_s:
+                left_s -= costs[index]
                 self._after_rounds.append(index)
             elif plans[index].cost.warm_up_s and cases[index].group.config.mode != "decode":
                 self._in_warm_up.add(index)
@@ -54,17 +78,17 @@ class KernelCounts:
 
     def count_calls(
         self, workloads: Mapping[int, Workload], subjects: Mapping[int, TimedCall], guard: TurnGuard
-    ) -> dict[int, Exception]:
-        """Trace one more call of those workloads that are planned for it. Returns exceptions by index."""
-        errors: dict[int, Exception] = {}
+    ) -> dict[int, tuple[Status, str]]:
+        """Trace one more call of those workloads that are planned for it. Returns failures by index."""
+        failed: dict[int, tuple[Status, str]] = {}
         for index in (i for i in self._after_rounds if i in workloads):
             try:
                 self.counted[index] = _count_call(workloads[index], subjects[index])
-                guard.after_clock(index)
+                guard.threads.stop_clock()
                 guard.after_sample(index)
             except Exception as error:
-                errors[index] = error
-        return errors
+                failed[index] = classify_error(error)
+        return failed
 
 
 def _estimate_seconds(cost: SampleCost) -> float:

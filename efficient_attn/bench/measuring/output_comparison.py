@@ -48,7 +48,10 @@ def check_call(
     The gradients of queries are compared on the same rows. If single rows cannot be computed, all rows are compared:
     with the reference if it computes at most ``max_pairs`` pairs, else with a new instance on copies of the inputs.
     """
-    out = _check_shape(w, results[0].detach())
+    s, out, dtype = w.shape, results[0].detach(), w.sample.q.dtype
+    expected = [s.batch, s.heads, s.n, s.value_dim]
+    if list(out.shape) != expected or out.dtype != dtype:
+        raise InvalidResult(f"the output is {out.dtype} {list(out.shape)}, not {dtype} {expected}")
     if supports_rows(w):
         return _check_rows(w, sample, out, results, draw_rows(w.shape.n, rng).to(out.device))
     affordable = dense_pairs(w) <= max_pairs
@@ -155,18 +158,16 @@ def check_gradients(
 
 def _check_all(w: Workload, sample: Sample, results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     terms = estimate_gradient_terms(w, sample, results[0])
-    named = zip(results, expected, ("the output", *["the gradient"] * (len(expected) - 1)), strict=True)
-    return max(check_same(w, a.detach(), b.detach(), n, terms=terms if n != "the output" else 0.0) for a, b, n in named)
+    error = check_same(w, results[0].detach(), expected[0].detach())
+    pairs = zip(results[1:], expected[1:], strict=True)
+    return max(error, *(check_same(w, a.detach(), b.detach(), "the gradient", terms=terms) for a, b in pairs))
 
 
 def estimate_gradient_terms(w: Workload, sample: Sample, out: Tensor) -> float:
     """The norm of the terms whose sum a row of a gradient is: sums of products of all inputs, which may cancel."""
-    q, k, v, upstream = (_mean_norm(x) for x in (sample.q, sample.k, sample.v, w.upstream(out)))
+    tensors = (sample.q, sample.k, sample.v, w.upstream(out))
+    q, k, v, upstream = (1.0 if x is None else float(x[:, :, :N_ROWS].float().norm(dim=-1).mean()) for x in tensors)
     return upstream * v * max(q, k) * sample.q.shape[-1] ** -0.5
-
-
-def _mean_norm(x: Tensor | None) -> float:
-    return 1.0 if x is None else float(x[:, :, :N_ROWS].float().norm(dim=-1).mean())
 
 
 def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], rows: Tensor) -> float:
@@ -183,28 +184,14 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], ro
         for total, gradient in zip(expected, gradients, strict=True):
             total += gradient
     other = w.forward_backward(sample, upstream + added)
+    label, dtype = "the contribution of some rows to a gradient", w.case.group.config.dtype
+    # of all rows together, because single ones may be smaller than the rounding errors of both results
     return max(
-        _check_total(w, new - old, total, "the contribution of some rows to a gradient")
+        compare((new - old).flatten(), total.flatten(), dtype, label)
         for old, new, total in zip(results[1:], other[1:], expected, strict=True)
     )
-
-
-# -- one comparison ------------------------------------------------------------------------------------------------
-
-
-def _check_shape(w: Workload, out: Tensor) -> Tensor:
-    s, dtype = w.shape, w.sample.q.dtype
-    expected = [s.batch, s.heads, s.n, s.value_dim]
-    if list(out.shape) != expected or out.dtype != dtype:
-        raise InvalidResult(f"the output is {out.dtype} {list(out.shape)}, not {dtype} {expected}")
-    return out
 
 
 def check_same(w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, terms: float = 0.0) -> float:
     """The error of a result: see `compare`."""
     return compare(out, expected, w.case.group.config.dtype, label, terms=terms)
-
-
-def _check_total(w: Workload, out: Tensor, expected: Tensor, label: str) -> float:
-    """The error of a difference of results, whose rows may be smaller than the rounding errors of both."""
-    return compare(out.flatten(), expected.flatten(), w.case.group.config.dtype, label)

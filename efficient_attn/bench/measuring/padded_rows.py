@@ -44,10 +44,12 @@ def select_rows(sample: Sample, mask: Mask, rows: Tensor, sides: Mapping[str, In
         return [CheckedRows(rows, _slice_sample(sample, rows, slice(None), sides), mask.rows(rows, n, m))]
     parts = []
     for first, end in pairwise(mask.cu_seqlens.tolist()):
-        own = rows[(rows >= first) & (rows < end)]
-        if len(own):
-            own_mask = Mask(causal=mask.causal).rows(own - first, end - first, end - first)
-            parts.append(CheckedRows(own, _slice_sample(sample, own, slice(first, end), sides), own_mask))
+        in_sequence = rows[(rows >= first) & (rows < end)]
+        if len(in_sequence):
+            own_mask = Mask(causal=mask.causal).rows(in_sequence - first, end - first, end - first)
+            parts.append(
+                CheckedRows(in_sequence, _slice_sample(sample, in_sequence, slice(first, end), sides), own_mask)
+            )
     return parts
 
 

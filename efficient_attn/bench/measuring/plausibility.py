@@ -15,7 +15,6 @@ from .jobs import InspectMachine
 
 MAX_ROOFLINE_SHARE = 1.25  # higher shares of the roofline are rejected; its own error is smaller
 MAX_RECHECKS = 3  # repeated measurements of the machine, for all cases of a setting together
-LIMIT_S = 300.0
 
 
 def measure_roofline(
@@ -27,7 +26,7 @@ def measure_roofline(
     the memory check (``canary``); if the worker dies, only the reason (``failed``).
     """
     facts: dict[str, Any] = {}
-    job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
+    job = InspectMachine(device=device, settings=tuple(settings), canary=when == "before")
     try:
         for message in conditions.engine.run(job):
             if isinstance(message, dict):

@@ -11,22 +11,12 @@ from ... import units
 from ...contract.capacity import longest_context
 from ...errors import UsageError
 from ...instruments.global_state import watch_global_state
-from ...instruments.memory import Footprint
 from ...instruments.timing import calibrate, time_first_call
 from ...kernels.autotuning import autotuner
 from ...results.rows import Row, finite_or_none
 from ..case import Case
-from .prepared_case import (
-    CALIBRATING,
-    COMPILING,
-    COUNTING_MEMORY,
-    FIRST_CALL,
-    MAKING_INPUTS,
-    VERIFYING,
-    PreparedCase,
-    add_reason,
-    is_much_more,
-)
+from . import prepared_case
+from .prepared_case import PreparedCase, add_reason, is_much_more
 from .row_errors import InvalidResult
 from .samples import TimedSteps, make_timed, verify_workload
 from .workload import BACKWARD, Workload
@@ -50,10 +40,18 @@ def prepare_case(
     new process.
     """
     config, sampling = case.group.config, case.group.sampling
-    report_stage(MAKING_INPUTS)
+    report_stage(prepared_case.MAKING_INPUTS)
     workload = Workload(case)
     with watch_global_state(workload.sampled_inputs):
-        _make_slow_calls(workload, row, report_stage)
+        compiles = config.compiled or workload.attn.compiles
+        first_stage = (prepared_case.COMPILING, None) if compiles else (prepared_case.FIRST_CALL, sampling.budget_s)
+        report_stage(*first_stage)
+        workload.warm()
+        report_stage(prepared_case.FIRST_CALL, sampling.budget_s)
+        if config.mode == "decode":
+            row.state_bytes = workload.held_state.total
+            add_reason(row, workload.held_state.reason)
+            report_stage(prepared_case.FIRST_CALL, sampling.budget_s)
         steps = TimedSteps(workload, sampling.seed) if config.mode == "decode" else None
         subject = make_timed(workload, seed=sampling.seed)
 
@@ -62,35 +60,20 @@ def prepare_case(
             subject.release()
             if steps is not None:
                 steps.reset(1)
-            report_stage(COUNTING_MEMORY)
+            report_stage(prepared_case.COUNTING_MEMORY)
             autotuner.clear_choices()  # those of a context
 
         samples = _count_memory(workload, row, steps, make_first_call, peak_memory=peak_memory)
         row.choices = autotuner.list_choices() or None
-        report_stage(VERIFYING)
+        report_stage(prepared_case.VERIFYING)
         error, row.gate_len = verify_workload(workload, steps)
         row.oracle_error = finite_or_none(error)
         _count_work(workload, row)
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
-        report_stage(CALIBRATING)
+        report_stage(prepared_case.CALIBRATING)
         cost = calibrate(subject, budget_s=sampling.budget_s, device=config.device)
     return PreparedCase(row, cost, samples | {"bytes_moved": row.bytes_moved}, process_memory)
-
-
-def _make_slow_calls(workload: Workload, row: Row, report_stage: Callable[..., None]) -> None:
-    """Compile the mechanism where that is requested, and absorb a context when decoding, whose state is counted."""
-    config, budget_s = workload.case.group.config, workload.case.group.sampling.budget_s
-    if config.compiled or workload.attn.compiles:
-        report_stage(COMPILING, None)
-    else:
-        report_stage(FIRST_CALL, budget_s)
-    workload.warm()
-    report_stage(FIRST_CALL, budget_s)
-    if config.mode == "decode":
-        row.state_bytes = workload.held_state.total
-        add_reason(row, workload.held_state.reason)
-        report_stage(FIRST_CALL, budget_s)
 
 
 def _count_memory(
@@ -106,17 +89,14 @@ def _count_memory(
         add_reason(row, footprint.reason)
         if is_much_more(footprint.peak, (footprint.peak or 0) - (footprint.lasting or 0)):
             add_reason(row, f"it keeps {units.size(footprint.lasting)} between calls, which its peak includes")
-        _check_growth(workload, footprint)
+        least = max(1, MIN_GROWTH_SHARE * (footprint.output or 0))
+        if (footprint.growth or 0) >= least and (growth := workload.measure_growth(CALLS_TO_GROW)) >= least:
+            size = units.size(growth)
+            raise InvalidResult(
+                f"its memory grows: each of {CALLS_TO_GROW} calls with other inputs kept {size} or more"
+            )
     row.kernels = " ".join(footprint.kernels) or None
     return {"kernels": list(footprint.kernels)}
-
-
-def _check_growth(workload: Workload, footprint: Footprint) -> None:
-    """Raise `InvalidResult` if calls with other inputs keep allocating memory that they do not release."""
-    least = max(1, MIN_GROWTH_SHARE * (footprint.output or 0))
-    if (footprint.growth or 0) >= least and (growth := workload.measure_growth(CALLS_TO_GROW)) >= least:
-        size = units.size(growth)
-        raise InvalidResult(f"its memory grows: each of {CALLS_TO_GROW} calls with other inputs kept {size} or more")
 
 
 def _count_work(workload: Workload, row: Row) -> None:
@@ -136,9 +116,8 @@ def _count_work(workload: Workload, row: Row) -> None:
         pairs = sum(rows * attn.growth.cost(length, length, causal) for length, rows in lengths.items())
     work = pairs * 2 * (s.head_dim + s.value_dim) * s.heads
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
-    if decoding:
-        row.steps = 1
-    elif row.mode == "forward" and row.output_bytes is None:
+    row.steps = 1 if decoding else None
+    if row.mode == "forward" and row.output_bytes is None:
         row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
 
 

@@ -13,7 +13,7 @@ from ... import units
 from ...engines.job import StageBoard, WorkerDied
 from ...engines.worker import limit_memory
 from ...errors import UnsupportedError
-from ...instruments.resident_memory import ResidentGrowth, measure_resident_growth
+from ...instruments.allocator import ResidentGrowth, measure_resident_growth
 from ...results.rows import Row
 from ..case import Case
 from .conditions import Conditions

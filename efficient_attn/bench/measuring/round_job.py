@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ...engines.job import StageBoard
@@ -25,7 +24,7 @@ from .jobs import classify_error, set_threads
 from .kernel_counts import KernelCounts
 from .prepared_case import MAKING_INPUTS, TIMING
 from .samples import make_timed
-from .turn_guard import TurnGuard, make_guarded
+from .turn_guard import TurnGuard, guard_creation
 from .workload import Workload
 
 
@@ -92,12 +91,12 @@ class MeasureRounds:
             if culprit := guard.threads.find_culprit():
                 send(ProcessRunSpoiled(*culprit))
                 return
-            failed = _classify(samples.errors)
+            failed = {index: classify_error(error) for index, error in samples.errors.items()}
             for index in failed:
                 del workloads[index]
-            send(RoundResult(_by_index(samples.samples), _by_index(samples.disturbed), failed))
+            send(RoundResult(samples.samples, samples.disturbed, failed))
         disturbance = watch.read_interval()
-        send(RoundResult({}, {}, _classify(kernels.count_calls(workloads, subjects, guard))))
+        send(RoundResult({}, {}, kernels.count_calls(workloads, subjects, guard)))
         observations = asdict(disturbance)
         if device == "cuda":
             observations["gpu"] = {n: str(v) for n, v in read_sensors().items()}
@@ -117,9 +116,10 @@ class MeasureRounds:
         for index, case in enumerate(self.cases):
             board.set_stage(index, MAKING_INPUTS, self.timeout_s[index])
             try:
-                workloads[index] = make_guarded(
-                    case, partial(_make_warm, task.work, replace(case, keys_model=task.keys))
-                )
+                with guard_creation(case):
+                    workload = task.work(replace(case, keys_model=task.keys))
+                    workload.warm()
+                workloads[index] = workload
             except GlobalStateChanged as error:
                 failed[index] = classify_error(error)
             guard.threads.end_turn(index)  # new threads are its own
@@ -127,26 +127,26 @@ class MeasureRounds:
 
     def _run_rounds(
         self, subjects: Mapping[int, TimedCall], board: StageBoard, guard: TurnGuard, kernels: KernelCounts
-    ) -> Iterator[RoundSamples]:
-        def before_sample(name: str) -> None:
-            board.set_stage(int(name), TIMING, self.timeout_s[int(name)])
-            kernels.before_sample(int(name))
+    ) -> Iterator[RoundSamples[int]]:
+        def before_sample(index: int) -> None:
+            board.set_stage(index, TIMING, self.timeout_s[index])
+            kernels.before_sample(index)
 
-        def after_clock(name: str) -> None:
-            guard.after_clock(int(name))
-            kernels.after_clock(int(name))
+        def after_clock(index: int) -> None:
+            guard.threads.stop_clock()
+            kernels.after_clock(index)
 
         guard.start()
         return run_rounds(
-            {str(i): subject for i, subject in subjects.items()},
-            {str(i): plan for i, plan in enumerate(self.sampling_plans)},
-            {str(i): count for i, count in enumerate(self.rounds) if i in subjects},
+            subjects,
+            dict(enumerate(self.sampling_plans)),
+            {i: count for i, count in enumerate(self.rounds) if i in subjects},
             seed=self.seed,
             device=self.group.config.device,
             single_thread=guard.threads.single_thread,
             before_sample=before_sample,
             after_clock=after_clock,
-            after_sample=lambda name: guard.after_sample(int(name)),
+            after_sample=guard.after_sample,
         )
 
     def _measure_energy(self, subjects: Mapping[int, TimedCall]) -> dict[int, float | None]:
@@ -156,17 +156,3 @@ class MeasureRounds:
             return {}
         calls = {i: self.sampling_plans[i].cost.calls for i in subjects}
         return {i: measure_joules_per_call(timed, calls[i], read, device=device) for i, timed in subjects.items()}
-
-
-def _make_warm(make: Callable[[Case], Workload], case: Case) -> Workload:
-    workload = make(case)
-    workload.warm()
-    return workload
-
-
-def _classify(errors: Mapping[Any, Exception]) -> dict[int, tuple[Status, str]]:
-    return {int(name): classify_error(error) for name, error in errors.items()}
-
-
-def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
-    return {int(name): value for name, value in by_name.items()}

@@ -9,9 +9,8 @@ from torch import Tensor
 
 # of a row's relative error; read only, so that no plug-in changes it unseen
 TOLERANCE = MappingProxyType({"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3})
-CANCELLED_SHARE = (
-    0.005  # of terms, which softmax's gradients have at 8,192 keys: the rest is below it only if they cancel
-)
+# of terms, which softmax's gradients have at 8,192 keys: the rest is below it only if they cancel
+CANCELLED_SHARE = 0.005
 
 
 class InvalidResult(Exception):
@@ -35,10 +34,13 @@ def compare(out: Tensor, expected: Tensor, dtype: str, label: str = "the output"
             if not torch.isfinite(x).all():
                 raise InvalidResult(f"{name} has values that are not finite")
     limit, noise = TOLERANCE[dtype], torch.finfo(out.dtype).eps * terms
-    errors, total = _divide(difference, size, noise, per_head=terms > 0), _divide_total(difference, size)
+    errors = _divide(difference, size, noise, per_head=terms > 0)
+    error, norm = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (difference, size))
+    total = error / norm if norm else error  # absolute for a result of zeros
     worst = float(errors.max()) if errors.numel() else 0.0
-    if terms and not _is_cancelled(size, terms):
-        worst = max(worst, total)  # rounding errors of the terms must not add up
+    # rounding errors of the terms must not add up, unless nearly nothing is left of them, as of a single key's
+    if terms and size.numel() and not float(size.square().mean().sqrt()) < CANCELLED_SHARE * terms:
+        worst = max(worst, total)
     if not worst <= limit:  # also true for NaN
         rows = f" in {int((errors > limit).sum())} of {errors.numel()} rows" if errors.ndim == 3 else ""
         error_text = f"relative error {worst:.2e}, allowed {limit:.0e}"
@@ -60,14 +62,3 @@ def _divide(difference: Tensor, size: Tensor, noise: float, *, per_head: bool) -
         size = torch.maximum(size, size.square().mean(-1, keepdim=True).sqrt())
     difference = (difference - noise).clamp_(min=0)
     return torch.where(difference == 0, 0.0, difference / size)
-
-
-def _divide_total(difference: Tensor, size: Tensor) -> float:
-    """The error of all rows together; that of a result of zeros, where there is nothing to divide by, is absolute."""
-    error, total = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (difference, size))
-    return error / total if total else error
-
-
-def _is_cancelled(size: Tensor, terms: float) -> bool:
-    """Whether nearly nothing is left of the terms, as in the gradients of queries that see a single key."""
-    return not size.numel() or float(size.square().mean().sqrt()) < CANCELLED_SHARE * terms

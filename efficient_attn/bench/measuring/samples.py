@@ -41,7 +41,16 @@ def make_timed(workload: Workload, *, seed: int, whole: bool = True) -> TimedCal
     else:
         calls = TimedCalls(workload, seed, whole=whole)
     subject = TimedCall(calls.run, calls.reset, calls.settle, calls.verify, calls.release, **limits)
-    return subject if config.cache == "warm" else flush_caches(subject, config.device)
+    if config.cache == "warm":
+        return subject
+    # several times the size of last-level caches; those of large GPUs have 50 MiB
+    buffer = torch.zeros(FLUSH_BYTES // 4, device=config.device)
+
+    def reset(count: int) -> None:
+        calls.reset(count)
+        buffer.add_(1)
+
+    return replace(subject, reset=reset, max_calls=1, min_calls=1)
 
 
 def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tuple[float, int]:
@@ -55,34 +64,15 @@ def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tupl
     return steps.verify(), workload.shape.m
 
 
-class TimedCalls:
-    """Consecutive calls, each on its own inputs; the result of a randomly chosen one is stored and verified."""
+class _Sampled:
+    """Consecutive calls, of which the results of a randomly chosen one and of the last one are stored."""
 
-    def __init__(self, workload: Workload, seed: int, *, whole: bool = True) -> None:
-        self.workload, self.random, self.whole = workload, random.Random(seed), whole
-        graphed = workload.case.group.config.cuda_graph
-        sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
-        self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
-        self.graphs = self._capture() if graphed else {}
-        self.warm_up_calls = workload.case.group.sampling.warm_up_calls
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self.workload, self.random = workload, random.Random(seed)
+        self.calls: list[Callable[[], Any]] = []
+        self.chosen_call = 0
         self.chosen: Any = None
         self.last: Any = None
-        self.chosen_call, self.wholly_verified = 0, False
-
-    def reset(self, calls: int) -> None:
-        """Warm up, change the inputs, and choose one of the calls, which `verify` verifies."""
-        self.release()
-        for sample in self.inputs.change(self.warm_up_calls) if self.warm_up_calls else ():
-            self.workload.make_call(sample)
-        self.samples = self.inputs.change(calls)
-        self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
-        # of graphs one of the last launches, because a later launch overwrites the result
-        self.chosen_call = calls - 1 - self.random.randrange(len(self.calls) if self.graphs else calls)
-
-    def _capture(self) -> dict[int, Callable[[], Any]]:
-        """A captured graph for each set of inputs, by the address of its queries."""
-        samples = self.inputs.change(GRAPH_INPUT_SETS)
-        return {s.q.data_ptr(): capture_graph(partial(self.workload.make_call, s)) for s in samples}
 
     def run(self, calls: int) -> None:
         """Make so many calls, and store the results of the chosen and the last one."""
@@ -96,7 +86,35 @@ class TimedCalls:
 
     def settle(self) -> None:
         """Wait for work in the background. Raises `InvalidResult` if the last result still changes."""
-        check_finished(as_results(self.last)[0].detach(), self.random)
+        check_finished(as_results(self.last)[0], self.random)
+
+    def release(self) -> None:
+        """Release the results of the last sample, but not a decode state."""
+        self.chosen = self.last = None
+
+
+class TimedCalls(_Sampled):
+    """Calls, each on its own inputs; the result of the chosen one is verified."""
+
+    def __init__(self, workload: Workload, seed: int, *, whole: bool = True) -> None:
+        super().__init__(workload, seed)
+        graphed, self.whole, self.wholly_verified = workload.case.group.config.cuda_graph, whole, False
+        sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
+        self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
+        samples = self.inputs.change(GRAPH_INPUT_SETS) if graphed else []
+        # a graph for each set of inputs, by the address of its queries
+        self.graphs = {s.q.data_ptr(): capture_graph(partial(workload.make_call, s)) for s in samples}
+
+    def reset(self, calls: int) -> None:
+        """Warm up, change the inputs, and choose one of the calls, which `verify` verifies."""
+        self.release()
+        warm_up_calls = self.workload.case.group.sampling.warm_up_calls
+        for sample in self.inputs.change(warm_up_calls) if warm_up_calls else ():
+            self.workload.make_call(sample)
+        self.samples = self.inputs.change(calls)
+        self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
+        # of graphs one of the last launches, because a later launch overwrites the result
+        self.chosen_call = calls - 1 - self.random.randrange(len(self.calls) if self.graphs else calls)
 
     def verify(self) -> None:
         """Verify the result of the chosen call on drawn rows, the first time also its whole output and gradients."""
@@ -114,22 +132,15 @@ class TimedCalls:
         self.wholly_verified = True
         self.release()
 
-    def release(self) -> None:
-        """Release the results of the last sample."""
-        self.chosen = self.last = None
 
-
-class TimedSteps:
-    """Consecutive single steps after a context, as in generation."""
+class TimedSteps(_Sampled):
+    """Single steps after a context, as in generation; the output of the chosen one is verified."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
-        self.workload, self.random = workload, random.Random(seed)
+        super().__init__(workload, seed)
         case, attn, s = workload.case, workload.attn, workload.shape
         self.context = make_inputs(case, attn, s, workload.sample, seed=seed, sets=1)
         self.tokens = make_inputs(case, attn, replace(s, n=1, m=1), None, seed=seed)
-        self.chosen: Tensor | None = None
-        self.last: Tensor | None = None
-        self.chosen_step = 0
 
     def reset(self, calls: int) -> None:
         """Change the context and the tokens, make a new state, and decode the first tokens after it."""
@@ -140,7 +151,8 @@ class TimedSteps:
         self.state = self.workload.after_context(self.workload.shape.m + MAX_DECODE_STEPS, self.context_sample)
         for token in self.token_samples[:WARMUP_STEPS]:
             self.step(token)
-        self.chosen_step = self.random.randrange(calls)
+        self.calls = [partial(self.step, token) for token in self.token_samples[WARMUP_STEPS:]]
+        self.chosen_call = self.random.randrange(calls)
 
     def step(self, token: Sample) -> Tensor:
         """Decode one token."""
@@ -153,43 +165,23 @@ class TimedSteps:
         """One more step."""
         return self.step(self.token_samples[-1])
 
-    def run(self, calls: int) -> None:
-        """Make so many steps, and store the results of the chosen and the last one."""
-        tokens, chosen_step = self.token_samples[WARMUP_STEPS:], self.chosen_step
-        for number in range(calls - 1):
-            if number == chosen_step:
-                self.chosen = self.step(tokens[number % len(tokens)])
-            else:
-                self.step(tokens[number % len(tokens)])
-        self.last = self.step(tokens[(calls - 1) % len(tokens)])
-
-    def settle(self) -> None:
-        """Wait for work in the background. Raises `InvalidResult` if the last result still changes."""
-        assert self.last is not None
-        check_finished(self.last, self.random)
-
     def verify(self) -> float:
         """Compare the chosen step with the reference row, and return the error if it is within tolerance."""
-        assert self.last is not None
         check_inputs(self.context)
         check_inputs(self.tokens)
         out, other = (self.last, None) if self.chosen is None else (self.chosen, self.last)
         check_plain(self.workload, (out,), lambda x: self.context.find_owner(x) or self.tokens.find_owner(x), other)
-        tokens = self.token_samples[: WARMUP_STEPS + self.chosen_step + 1]
+        tokens = self.token_samples[: WARMUP_STEPS + self.chosen_call + 1]
         error = check_step(self.workload, self.context_sample, tokens, out)
         self.release()
         return error
-
-    def release(self) -> None:
-        """Release the results of the last sample, but not the state."""
-        self.chosen = self.last = None
 
 
 def check_finished(last: Tensor, rng: random.Random) -> None:
     """Raise `InvalidResult` if drawn rows of the last output change after its call has returned."""
     if type(last) is not Tensor or not last.numel():
         return  # `check_plain` rejects other types
-    rows = draw_rows(last.shape[2], rng).to(last.device)
+    rows, last = draw_rows(last.shape[2], rng).to(last.device), last.detach()
     returned = last[:, :, rows]
     sleep(BACKGROUND_WORK_S)
     if not torch.equal(returned.nan_to_num(), last[:, :, rows].nan_to_num()):
@@ -200,18 +192,6 @@ def check_inputs(inputs: ChangingInputs) -> None:
     """Raise `GlobalStateChanged` if the contents of an input were modified, with or without its version counter."""
     if name := inputs.find_modified():
         raise GlobalStateChanged(f"it wrote into its input {name}")
-
-
-def flush_caches(timed: TimedCall, device: str) -> TimedCall:
-    """The same with cold caches: its data is evicted before every sample, which has a single call."""
-    # several times the size of last-level caches; those of large GPUs have 50 MiB
-    buffer = torch.zeros(FLUSH_BYTES // 4, device=device)
-
-    def reset(calls: int) -> None:
-        timed.reset(calls)
-        buffer.add_(1)
-
-    return TimedCall(timed.run, reset, timed.settle, timed.verify, timed.release, max_calls=1)
 
 
 def capture_graph(call: Callable[[], Any]) -> Callable[[], Any]:

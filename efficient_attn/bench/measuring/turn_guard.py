@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from ...instruments import integrity
 from ...instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
@@ -12,7 +12,6 @@ from ...variants import CATALOGUE
 from ..case import Case
 
 BUILT_IN = frozenset(entry.name for entry in CATALOGUE)
-Made = TypeVar("Made")
 
 
 def is_built_in(case: Case) -> bool:
@@ -20,8 +19,8 @@ def is_built_in(case: Case) -> bool:
     return BUILT_IN.issuperset(case.variant.names)
 
 
-def make_guarded(case: Case, make: Callable[[], Made]) -> Made:
-    """Call a function that creates the case's mechanism, which may draw random numbers, but change nothing else.
+def guard_creation(case: Case) -> AbstractContextManager[None]:
+    """A context that creates the case's mechanism, which may draw random numbers, but change nothing else.
 
     Raises `GlobalStateChanged` for other changes, and undoes them, also after another error, and if the import of the
     case's plug-in replaced functions or changed settings.
@@ -29,8 +28,7 @@ def make_guarded(case: Case, make: Callable[[], Made]) -> Made:
     for name in case.variant.names:
         if reason := integrity.blamed.get(name):
             raise GlobalStateChanged(reason)
-    with watch_global_state(random=False, replacements=not is_built_in(case)):
-        return make()
+    return watch_global_state(random=False, replacements=not is_built_in(case))
 
 
 class TurnGuard:
@@ -44,10 +42,6 @@ class TurnGuard:
     def start(self) -> None:
         """All cases have been created; from now on global state may not change."""
         self._before = GlobalState.capture()
-
-    def after_clock(self, index: int) -> None:
-        """The timed calls of the case have returned."""
-        self.threads.stop_clock()
 
     def after_sample(self, index: int) -> None:
         """Raise `GlobalStateChanged` if the case changed global state, or still works in the background."""

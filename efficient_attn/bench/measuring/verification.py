@@ -10,7 +10,6 @@ from typing import cast
 
 from torch import Tensor
 
-from ...contract.shapes import Sample
 from ...errors import UnsupportedError
 from .inputs import find_sharing
 from .output_comparison import (
@@ -36,28 +35,22 @@ def verify_case(w: Workload) -> tuple[float, int]:
     Raises `InvalidResult` for a wrong shape or dtype, values that are not finite, or an error above `TOLERANCE`.
     """
     rng = Random(w.case.group.sampling.seed)
-    earlier = make_results(w, w.sample)[0]
-    results = make_results(w, w.sample)
+    earlier = as_results(w.make_call(w.sample))[0]
+    results = as_results(w.make_call(w.sample))
     inputs = {"q": w.sample.q, "k": w.sample.k, "v": w.sample.v, **w.sample.inputs}
     check_plain(w, results, lambda x: find_sharing(x, inputs), earlier)
     del earlier
-    if supports_rows(w) or dense_pairs(w) <= MAX_WHOLE_PAIRS:
-        error, length = check_call(w, w.sample, results, rng, max_pairs=MAX_WHOLE_PAIRS), w.shape.n
-    else:
+    small, small_results = w, results
+    if not supports_rows(w) and dense_pairs(w) > MAX_WHOLE_PAIRS:
         small = _shrink(w, find_affordable_length(w.shape.n, w.shape.batch * w.shape.heads, MAX_WHOLE_PAIRS))
-        small_results = make_results(small, small.sample)
-        error, length = check_call(small, small.sample, small_results, rng, max_pairs=MAX_WHOLE_PAIRS), small.shape.n
+        small_results = as_results(small.make_call(small.sample))
+    error = check_call(small, small.sample, small_results, rng, max_pairs=MAX_WHOLE_PAIRS)
     if len(results) > 1:
         whole = supports_rows(w) or dense_pairs(w) <= MAX_PAIRS_PER_ROUND
         error = max(error, check_gradients(w, w.sample, results, rng) if whole else _check_small_gradients(w, rng))
     if w.case.group.config.mode == "prefill":
         error = max(error, check_same(w, results[0], w.forward(w.sample)))
-    return error, length
-
-
-def make_results(w: Workload, sample: Sample) -> Sequence[Tensor]:
-    """A call's output, and the gradients if the case's mode has any."""
-    return as_results(w.make_call(sample))
+    return error, small.shape.n
 
 
 def as_results(returned: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:

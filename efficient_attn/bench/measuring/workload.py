@@ -70,23 +70,16 @@ class Workload:
     @property
     def bytes_moved(self) -> int:
         """The least number of bytes that any implementation has to read and write: inputs and results once, without
-        padding; for a decode step, the visible keys and values, or the state if it is smaller."""
-        if self.case.group.config.mode == "decode":
-            return min(self.held_state.total, self._visible_bytes)
-        s, size = self.shape, self.sample.q.element_size()
+        padding; for a decode step, the keys and values that the newest position sees, or the state if it is smaller."""
+        s, size, attn = self.shape, self.sample.q.element_size(), self.attn
+        if self.case.group.config.mode == "decode":  # a strided pattern, for one, sees few
+            pairs = attn.pairs(1, s.m, True)
+            visible_keys = min(attn.growth.step_cost(s.m), math.inf if pairs is None else pairs)
+            position = size * sum(x.numel() // s.m for x in (self.sample.k, self.sample.v) if x is not None)
+            return min(self.held_state.total, math.ceil(visible_keys * position))
         once = sum(x.numel() for x in self.sampled_inputs) + s.batch * s.heads * s.n * s.value_dim
         needed = once * sum(self.case.row_lengths) // (self.case.shape.batch * self.case.shape.n)
         return needed * size * (2 if self.case.group.config.mode == "forward_backward" else 1)
-
-    @property
-    def _visible_bytes(self) -> int:
-        """The bytes of the keys and values that the newest position sees: a strided pattern, for one, reads few."""
-        m, attn = self.shape.m, self.attn
-        pairs = attn.pairs(1, m, True)
-        visible_keys = min(attn.growth.step_cost(m), math.inf if pairs is None else pairs)
-        keys = (self.sample.k, self.sample.v)
-        position = sum(x.numel() // m for x in keys if x is not None) * self.sample.q.element_size()
-        return math.ceil(visible_keys * position)
 
     def footprint(
         self, step: Callable[[], object] | None = None, *, first_call: Callable[[], object] | None = None

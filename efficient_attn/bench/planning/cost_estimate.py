@@ -1,24 +1,29 @@
-"""Estimate the time and memory of a plan, from the mechanisms' growth and a short measurement of the machine."""
+"""Estimate the time and memory of a plan, from the mechanisms' growth and a short measurement of the machine, and
+compare the memory with what the machine has."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from ... import units
 from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
-from ...errors import UnsupportedError
-from ...instruments.environment import describe_absence
+from ...errors import UnsupportedError, UsageError
+from ...instruments.environment import describe_absence, find_available_memory, find_total_memory
 from ...instruments.roofline import Roofline, measure_roofline_rates, merge_rooflines
 from ...instruments.timing import MIN_SAMPLE_S, SampleCost, plan_samples
+from ...layers.named import find_baseline
 from ..case import Case, group_cases
 from ..case_config import Group
 from ..measuring.inputs import draw_inputs
 from ..measuring.samples import FLUSH_BYTES, MIN_STEPS
+from ..measuring.turn_guard import is_built_in
 from ..measuring.workload import BACKWARD, list_key_inputs
 from ..task import Guess
 from ..task_registry import find_task
@@ -41,6 +46,10 @@ START_S = 0.2  # for a worker and torch's first products in it
 PROFILER_S = 0.7  # for the first profile in a worker
 SESSION_S = 4.0  # for imports, the fork server, measuring the machine, and the report
 COMPILE_S = 15.0  # for torch.compile, in every worker
+
+LARGE_SHARE = 0.5  # of the available memory, above which a plan gets a warning
+MAX_NAMED = 3  # groups in a message
+ANY_RATES = Roofline(1.0, 1.0)  # the estimate of memory does not depend on them
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,8 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
             continue
         setting = group.config.device, group.config.dtype, group.config.threads
         if setting not in rates:
-            rates[setting] = best or merge_rooflines(
-                [measure_roofline_rates(*setting, rough=True) for _ in range(ROUGH_MEASUREMENTS)]
-            )
+            measured = (measure_roofline_rates(*setting, rough=True) for _ in range(ROUGH_MEASUREMENTS))
+            rates[setting] = best or merge_rooflines(list(measured))
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _estimate_seconds(group, guesses, rates[setting])
         costs |= {key: (seconds[key], INPUT_COPIES * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
@@ -178,3 +186,45 @@ def _estimate_sample(group: Group, g: Guess) -> SampleCost:
         return SampleCost(1, g.call_s)
     calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if group.config.mode == "decode" else 1)
     return SampleCost(calls, calls * g.call_s)
+
+
+# -- the expected memory, compared with what the machine has -----------------------------------------------------------
+
+
+def check_memory(cases: Sequence[Case]) -> None:
+    """Raise `UsageError` if cases are expected to need more than the machine's memory. Mechanisms of plug-ins are
+    ignored, as their code only runs in workers."""
+    built_in = [
+        case
+        for case in cases
+        if not find_task(case.group.target).mechanisms
+        or (case.group.of_blocks and find_baseline(case.variant))
+        or is_built_in(case)
+    ]
+    estimate, total = estimate_cost(built_in, best=ANY_RATES), find_total_memory()
+    if total is not None and (large := _describe_large(built_in, estimate, total)):
+        remedy = "select other lengths or mechanisms, or give --memory-limit SIZE, at which a case is stopped"
+        raise UsageError(f"run: {large}, and this machine has {units.rough_size(total)}; {remedy}")
+    warn_of_memory(built_in, estimate)
+
+
+def warn_of_memory(cases: Sequence[Case], estimate: CostEstimate) -> None:
+    """Warn of cases that are expected to need more than half of the available memory."""
+    available = find_available_memory()
+    if available is not None and (large := _describe_large(cases, estimate, LARGE_SHARE * available)):
+        warnings.warn(f"{large}; {units.rough_size(available)} are available", stacklevel=2)
+
+
+def _describe_large(cases: Sequence[Case], estimate: CostEstimate, limit: float) -> str:
+    """The groups above a limit, the largest first, each with its largest mechanism; empty if there are none."""
+    sizes: dict[str, int] = {}
+    for group, members in group_cases(cases):
+        peak, config = estimate.peaks.get(group, 0), group.config
+        if peak > limit and config.device == "cpu":
+            largest = max(members, key=lambda case: estimate.cases[case.key][1])
+            batch = f", batch {config.batch}" if config.batch > 1 else ""
+            name = f"part {group.part!r}, {config.mode or group.task} at {config.seq_len:,}{batch} ({largest.variant})"
+            sizes[name] = max(peak, sizes.get(name, 0))
+    names = [f"{name} about {units.rough_size(sizes[name])}" for name in sorted(sizes, key=lambda name: -sizes[name])]
+    more = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+    return f"expected memory: {', '.join([*names[:MAX_NAMED], *more])}" if names else ""

@@ -28,7 +28,8 @@ def choose_points(candidates: Sequence[Point], levels: Levels, count: int, seed:
     """
     if len(candidates) <= count:
         return list(candidates)
-    varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _list_contrasts(levels)
+    varied = {factor: values for factor, values in levels.items() if len(values) > 1}
+    steps = list_contrasts(levels)
     if count <= len(steps):
         raise UsageError(f"design: {count} points cannot separate {len(steps)} effects; give at least {len(steps) + 1}")
     table = np.array([[values.index(p[f]) for f, values in varied.items()] for p in candidates])
@@ -68,12 +69,7 @@ def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[
     return int(total[chosen].sum()), chosen
 
 
-def count_effects(levels: Levels) -> int:
-    """The number of effects to separate."""
-    return len(_list_contrasts(levels))
-
-
-def _list_contrasts(levels: Levels) -> list[EffectStep]:
+def list_contrasts(levels: Levels) -> list[EffectStep]:
     """The effects of all varied factors: numbers in ascending order, categories as in the suite."""
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}
@@ -87,7 +83,11 @@ def list_sections(name: str, suite: Suite) -> list[Section]:
             name=re.sub(r"[^a-z0-9]+", "_", f"effects_{name}_{number}".lower()),
             task="speed",
             title=f"Effects: {part.name}",
-            columns=tuple(Column(name=axis, heading=axis.replace("_", " ")) for axis in part.axes.varied),
+            columns=tuple(
+                Column(name=x, heading=x.replace("_", " "))
+                for x, values in part.axes.given.items()
+                if len(set(values)) > 1
+            ),
             y="speedup",
             layout="effects",
             suite=name,

@@ -17,9 +17,8 @@ from ..case import Case, group_cases
 from ..case_config import Sampling
 from ..task import Task
 from ..task_registry import find_task
-from .budget_fitting import fit_all
-from .case_factory import accepts_kv_heads, make_case
-from .experimental_design import choose_points, count_effects
+from .case_factory import accepts_kv_heads, fit_all, make_case
+from .experimental_design import choose_points, list_contrasts
 from .request import DEFAULTS, AxisGrid, TaskRequest
 from .suite import LoadedSuite, Suite, TaskKeys, check_keys
 from .suite_schema import DesignTable, SuitePart, VariantTable
@@ -68,7 +67,10 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
     sampling, parts = _make_sampling(loaded, overrides), loaded.suite.parts()
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
-    _check_tasks(loaded, overrides.tasks)
+    task_names = list(dict.fromkeys(task_keys.task for part in loaded.task_keys for task_keys in part))
+    for name in overrides.tasks:
+        if name not in task_names:
+            raise make_unknown_error("task", name, task_names, where=f"--task: {loaded.name}")
     selected = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
     with_blocks = any(part.block for part in parts)
     for part, all_tasks in zip(parts, loaded.task_keys, strict=True):
@@ -117,22 +119,23 @@ def _plan_part(
     mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
     specs = _choose_variants(part.variant, mechanisms) if mechanisms or not overrides.variants else []
     blocks = _choose_variants(part.block, overrides.variants)
+    # the spec of the part's baseline; None if the part does not run it
+    baseline = next((str(s) for s in (*specs, *blocks) if part.baseline and s.matches(part.baseline)), None)
     grids = _make_grids(part, overrides)
     cases: list[Case] = []
     left_out: dict[Spec | Union, None] = {}
     for task_keys in tasks:
         task = find_task(task_keys.target)
-        keys = {**task_keys.keys, **_select_keys(task, overrides.keys)}
         request = TaskRequest(
             suite=suite,
             part=part.name,
             task=task_keys.task,
             target=task_keys.target,
             words=task_keys.words,
-            keys=check_keys(task_keys.target, keys, "--set"),
+            keys=check_keys(task_keys.target, {**task_keys.keys, **_select_keys(task, overrides.keys)}, "--set"),
             grid=grids[0],
             sampling=sampling,
-            baseline=_find_baseline(part, [*specs, *blocks]),
+            baseline=baseline,
             quick=overrides.quick,
             variants=bool(part.variant),
             blocks=bool(part.block),
@@ -187,18 +190,6 @@ def _choose_variants(tables: Sequence[VariantTable] | None, requested: Sequence[
     return list(chosen)
 
 
-def _find_baseline(part: SuitePart, specs: Sequence[Spec | Union]) -> str | None:
-    """The spec of the part's baseline; None if the part does not run it."""
-    return next((str(s) for s in specs if part.baseline and s.matches(part.baseline)), None)
-
-
-def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
-    task_names = list(dict.fromkeys(task_keys.task for part in loaded.task_keys for task_keys in part))
-    for name in names:
-        if name not in task_names:
-            raise make_unknown_error("task", name, task_names, where=f"--task: {loaded.name}")
-
-
 def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
     variants = [v for part in parts for v in (*(part.variant or ()), *(part.block or ()))]
     names = {text for v in variants for text in (v.name, str(get_spec(v)))}
@@ -230,14 +221,14 @@ def normalise_name(name: str) -> str:
 def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
     """Check that every key set on the command line is used by some group."""
     groups = {case.group for case in cases}
-    fields = {f for group in groups for f in find_task(group.target).keys.model_fields}
+    fields = [item for group in groups for item in find_task(group.target).keys.model_fields.items()]
+    names = {name for name, _ in fields}
     supported = {key for group in groups for key, value in group.keys if value is not None}
-    for model in {find_task(group.target).keys for group in groups}:  # groups do not store default values
-        supported |= {n for n, f in model.model_fields.items() if f.default == overrides.keys.get(n)}
+    supported |= {n for n, f in fields if f.default == overrides.keys.get(n)}  # which groups do not store
     for key, value in overrides.keys.items():
         is_axis = isinstance(value, list | tuple)  # of which each group has a single value
-        if key not in fields or (key not in supported and not is_axis):
-            near = difflib.get_close_matches(key, fields - {key}, n=1)
+        if key not in names or (key not in supported and not is_axis):
+            near = difflib.get_close_matches(key, names - {key}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             flag = overrides.flags.get(key, f"--set {key}")
             raise UsageError(f"{flag}: the suite {name} has no task with this key{hint}")
@@ -245,15 +236,13 @@ def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> 
 
 def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
     """The part's grid; with shapes one for each, so that mechanisms are created for that shape's length."""
-    axes = dict(DEFAULTS)
-    axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
-    axes |= part.axes.model_dump(exclude_none=True)
+    axes = DEFAULTS | {name: (value,) for name, value in part.dims.given.items()} | part.axes.given
     if overrides.quick:
         axes["seq_len"] = axes["seq_len"][:2]
-        axes |= part.quick.model_dump(exclude_none=True)
+        axes |= part.quick.given
     changed = {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
     if part.shapes:
-        sizes = [shape.model_dump(exclude_none=True) for shape in part.shapes[: 2 if overrides.quick else None]]
+        sizes = [shape.given for shape in part.shapes[: 2 if overrides.quick else None]]
         return [AxisGrid(axes | {name: (value,) for name, value in shape.items()} | changed) for shape in sizes]
     grid = AxisGrid(axes | changed)
     return [grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))]
@@ -262,13 +251,10 @@ def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
 def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Mapping[str, Any], ...]:
     """The design's points; in a quick run as few as can separate the effects."""
     points = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
-    points = [p for p in points if design.most_flops is None or _estimate_flops(p) <= design.most_flops]
+    flops = [4 * p["batch"] * p["heads"] * p["seq_len"] ** 2 * p["head_dim"] for p in points]
+    points = [p for p, n in zip(points, flops, strict=True) if design.most_flops is None or n <= design.most_flops]
     if not points:
         raise UsageError(f"design: exact attention needs more than {design.most_flops:.3g} operations at every point")
     levels = {name: list(dict.fromkeys(p[name] for p in points)) for name in points[0]}
-    count = min(design.points, count_effects(levels) + 1) if quick else design.points
+    count = min(design.points, len(list_contrasts(levels)) + 1) if quick else design.points
     return tuple(choose_points(points, levels, count, design.seed))
-
-
-def _estimate_flops(point: Mapping[str, Any]) -> float:
-    return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

@@ -12,19 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ...errors import UsageError, make_unknown_error
 from ...registry import load_plugin
 from ...resources import find_suites_folder, list_suite_names
 from ..task_registry import TaskTable, find_task, group_words, list_tasks
-from .suite_schema import AxesTable, DesignTable, DimsTable, GridTable, ShapeTable, SuitePart, VariantTable
-from .validation import format_problem, list_nested_keys
-
-TABLES: dict[str, type[BaseModel]] = {
-    **{"part": SuitePart, "axes": AxesTable, "quick": AxesTable, "dims": DimsTable, "shapes": ShapeTable},
-    **{"design": DesignTable, "variant": VariantTable, "block": VariantTable},
-}
+from .suite_schema import TABLES, GridTable, SuitePart, format_problem, list_nested_keys
 
 
 class Suite(GridTable):
@@ -57,8 +51,8 @@ class Suite(GridTable):
         for grid in (self, *self.part):
             label = f"part {grid.name!r}: " if isinstance(grid, SuitePart) else ""
             shapes = grid.shapes or self.shapes or ()
-            sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
-            varied = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
+            sizes = {name for shape in shapes for name in shape.given}
+            varied = grid.axes.given.keys() | grid.dims.given.keys()
             if repeated := sorted(sizes & varied):
                 raise ValueError(f"{label}shapes set {repeated[0]}, so axes and dims may not")
             if shapes and (grid.design or self.design):
@@ -67,18 +61,17 @@ class Suite(GridTable):
 
     def parts(self) -> tuple[SuitePart, ...]:
         """The grids, each completed from the top level."""
-
-        def complete(part: SuitePart) -> SuitePart:
-            replaced, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
-            fields = {name: getattr(part, name) or getattr(self, name) for name in replaced}
+        parts = []
+        for part in self.part or (SuitePart(name="all"),):
+            fields: dict[str, Any] = {"name": part.name}
+            for name in ("measure", "baseline", "shapes", "design"):
+                fields[name] = getattr(part, name) or getattr(self, name)
             source = part if part.variant or part.block else self
             fields |= {"variant": source.variant, "block": source.block}
-            for name in merged:
-                values = getattr(part, name).model_dump(exclude_none=True)
-                fields[name] = getattr(self, name).model_copy(update=values)
-            return SuitePart(name=part.name, **fields)
-
-        return tuple(map(complete, self.part or (SuitePart(name="all"),)))
+            for name in ("axes", "quick", "dims"):
+                fields[name] = getattr(self, name).model_copy(update=getattr(part, name).given)
+            parts.append(SuitePart(**fields))
+        return tuple(parts)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""The tables of a suite's file: axes, sizes, variants, parts."""
+"""The tables of a suite's file: axes, sizes, variants, parts; and errors of pydantic in one line."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from ...errors import UsageError, make_unknown_error
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 T = TypeVar("T")
@@ -14,6 +17,11 @@ Word = Annotated[str, StringConstraints(strip_whitespace=True)]
 
 class _SuiteTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys that have a value."""
+        return self.model_dump(exclude_none=True)
 
 
 class AxesTable(_SuiteTable):
@@ -33,11 +41,6 @@ class AxesTable(_SuiteTable):
     cuda_graph: Listed[bool] | None = None
     fill: Listed[Literal["full", "half", "drawn", "packed"]] | None = None
     budget: Listed[Word] | None = None  # of keys a query, "128" or "N/16", or of a layer's state, "192KiB"
-
-    @property
-    def varied(self) -> tuple[str, ...]:
-        """Those with several values."""
-        return tuple(name for name, values in self.model_dump(exclude_none=True).items() if len(set(values)) > 1)
 
 
 class DimsTable(_SuiteTable):
@@ -97,3 +100,42 @@ class SuitePart(GridTable):
     """
 
     name: str
+
+
+TABLES: dict[str, type[BaseModel]] = {
+    **{"part": SuitePart, "axes": AxesTable, "quick": AxesTable, "dims": DimsTable, "shapes": ShapeTable},
+    **{"design": DesignTable, "variant": VariantTable, "block": VariantTable},
+}
+
+
+# -- errors: the location, the problem, and the nearest valid choice --------------------------------------------------
+
+Table = list[int | str]  # the location of a table: keys, and indices in lists
+
+
+def format_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
+    """The most helpful of several errors. keys_of: the keys that a table may have."""
+    # a misspelled key leaves another one missing
+    problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    loc = [x for x in problem["loc"] if "[" not in str(x)]  # pydantic's function names are not locations
+    location = ".".join(map(str, loc))
+    if problem["type"] == "extra_forbidden":
+        *table, key = loc
+        where = f"{file}: {'.'.join(map(str, table)) or 'top level'}"
+        return make_unknown_error("key", key, keys_of(table), where=where)
+    if problem["type"] == "literal_error":
+        choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
+        return make_unknown_error("value", problem["input"], choices, where=f"{file}: {location}")
+    if problem["type"] == "missing":
+        return UsageError(f"{file}: {location} is missing")
+    if problem["type"] == "value_error":  # raised by validators of this package
+        return UsageError(": ".join(filter(None, (file, location, str(problem.get("ctx", {})["error"])))))
+    return UsageError(f"{file}: {location}: {problem['msg']}, got {problem['input']!r}")
+
+
+def list_nested_keys(model: type[BaseModel], table: Table) -> list[str]:
+    """The keys of a task's nested table, or of a model in its annotation, ``dict[str, Claim]``."""
+    if not table:
+        return list(model.model_fields)
+    arguments = get_args(model.model_fields[str(table[0])].annotation)
+    return [key for argument in arguments for key in getattr(argument, "model_fields", ())]

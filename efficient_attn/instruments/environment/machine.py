@@ -7,6 +7,7 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,8 @@ def read_affinity() -> str | Unknown:
 
 def format_ranges(numbers: list[int]) -> str:
     """``0-3,8`` for 0, 1, 2, 3 and 8; the numbers ascend."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda item: item[1] - item[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 # -- layout --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ...bench.planning.validation import format_problem
+from ...bench.planning.suite_schema import format_problem
 from ...errors import UsageError, make_unknown_error
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 

@@ -67,7 +67,7 @@ FAILURES = {
 def test_failures_are_reported_with_case_stage_and_reason(failure: str) -> None:
     messages = []
     with pytest.raises(WorkerDied) as caught:
-        messages.extend(LocalEngine().run(Ends(failure, 1.5 if failure.startswith("hang") else None)))
+        messages.extend(LocalEngine().run(Ends(failure, 1.5 if failure.startswith("hang") else 60.0)))
     status, reason = FAILURES[failure]
     error = caught.value
     assert messages == ["begun"]  # messages before the failure are kept

@@ -228,9 +228,9 @@ def test_records_of_untimed_tasks_are_yielded_immediately() -> None:
 
     class Slow(LocalEngine):
         def run(self, job: Any) -> Iterator[Any]:
-            for result in super().run(job):
-                evaluated.append(job.cases[result.case].key)
-                yield result
+            for index, outcome in super().run(job):
+                evaluated.append(job.cases[index].key)
+                yield index, outcome
 
     records = measure_group(layer[0].group, layer, Conditions(engine=Slow("inline")))
     for number, (case, record) in enumerate(zip(layer, records, strict=True), 1):

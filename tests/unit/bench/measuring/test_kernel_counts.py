@@ -12,7 +12,6 @@ from inline_measurement import measure_variants
 
 from efficient_attn.bench.measuring import kernel_counts, round_job
 from efficient_attn.bench.measuring.kernel_counts import KernelCounts
-from efficient_attn.instruments import kernel_trace
 from efficient_attn.instruments.timing import RoundPlan, SampleCost
 from efficient_attn.results.rows import Record
 
@@ -115,9 +114,9 @@ def test_the_baseline_is_traced_first_within_the_share() -> None:
 
 
 def test_kernels_of_attention_are_selected() -> None:
-    trace = kernel_trace.KernelTrace()
+    trace = kernel_counts.KernelTrace()
     q = torch.ones(1, 2, 8, 4)
     torch.nn.functional.scaled_dot_product_attention(q, q, q)
     q @ q.mT
     assert trace.stop() == [FLASH, "aten::scaled_dot_product_attention"]
-    assert kernel_trace.select_attention(["mkldnn::_linear_pointwise", FLASH]) == [FLASH]
+    assert kernel_counts.select_attention(["mkldnn::_linear_pointwise", FLASH]) == [FLASH]

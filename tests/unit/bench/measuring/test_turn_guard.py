@@ -15,7 +15,7 @@ from inline_measurement import measure_cases, measure_variants, watch_timing
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring.turn_guard import TurnGuard, is_built_in, make_guarded
+from efficient_attn.bench.measuring.turn_guard import TurnGuard, guard_creation, is_built_in
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged
@@ -59,9 +59,10 @@ def test_a_mechanism_cannot_take_the_name_of_a_built_in_one() -> None:
 
 def test_creation_may_draw_random_numbers_but_not_change_settings() -> None:
     case = tiny_suites.case()
-    assert make_guarded(case, lambda: torch.rand(3).shape) == (3,)
-    with pytest.raises(GlobalStateChanged, match="turned the flash kernel"):
-        make_guarded(case, _disable_flash)
+    with guard_creation(case):
+        torch.rand(3)
+    with pytest.raises(GlobalStateChanged, match="turned the flash kernel"), guard_creation(case):
+        _disable_flash()
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -70,8 +71,8 @@ def test_changes_are_undone_after_another_error() -> None:
         _disable_flash()
         raise KeyError("first")
 
-    with pytest.raises(KeyError, match="first"):
-        make_guarded(tiny_suites.case(), fail)
+    with pytest.raises(KeyError, match="first"), guard_creation(tiny_suites.case()):
+        fail()
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -81,11 +82,11 @@ def test_replacements_are_attributed_to_the_turn_of_a_plugin(monkeypatch: pytest
     guard = TurnGuard([tiny_suites.case("zz_own"), tiny_suites.case()], single_thread=True)
     guard.start()
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *given, **options: given[0])
-    guard.after_clock(0)
+    guard.threads.stop_clock()
     with pytest.raises(GlobalStateChanged, match=r"it replaced torch.nn.functional.scaled_dot_product_attention by"):
         guard.after_sample(0)
     for index in (0, 1):
-        guard.after_clock(index)
+        guard.threads.stop_clock()
         guard.after_sample(index)
 
 
@@ -94,7 +95,7 @@ def test_a_thread_that_works_after_its_calls_is_rejected() -> None:
     guard.start()
     thread = threading.Thread(target=lambda: [time.sleep(0.002), sum(range(500_000))])
     thread.start()
-    guard.after_clock(0)
+    guard.threads.stop_clock()
     thread.join()
     with pytest.raises(GlobalStateChanged, match=r"its threads worked for [0-9.]+ ms after its calls had returned"):
         guard.after_sample(0)

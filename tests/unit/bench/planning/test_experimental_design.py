@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny_suites
 
-from efficient_attn.bench.planning.experimental_design import choose_points, count_effects, list_sections
+from efficient_attn.bench.planning.experimental_design import choose_points, list_contrasts, list_sections
 from efficient_attn.errors import UsageError
 from efficient_attn.results.effects import build_design_matrix, is_estimable, list_steps
 
@@ -72,7 +72,7 @@ def test_few_combinations_are_all_measured() -> None:
 
 
 def test_too_few_points_are_refused_with_the_required_number() -> None:
-    assert count_effects(TWO) == 7
+    assert len(list_contrasts(TWO)) == 7
     with pytest.raises(UsageError, match="7 points cannot separate 7 effects; give at least 8"):
         choose_points(_every(TWO), TWO, 7, 0)
 

@@ -24,11 +24,6 @@ def test_every_axis_has_a_default() -> None:
     assert ShapeTable.model_fields.keys() < DEFAULTS.keys()
 
 
-def test_varied_axes_have_several_distinct_values() -> None:
-    assert AxesTable(seq_len=(8, 16), heads=(2,), causal=(True, True), threads=(1, 2)).varied == ("seq_len", "threads")
-    assert AxesTable().varied == ()
-
-
 @pytest.mark.parametrize(
     ("table", "values", "key"),
     [

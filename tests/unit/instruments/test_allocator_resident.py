@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attn.instruments import resident_memory
+from efficient_attn.instruments import allocator
 
 MIB = 2**20
 CODE = """
 import ctypes, mmap
 import numpy as np
 import torch
-from efficient_attn.instruments.allocator import retain_freed_pages
-from efficient_attn.instruments.resident_memory import measure_resident_growth
+from efficient_attn.instruments.allocator import measure_resident_growth, retain_freed_pages
 
 retain_freed_pages()
 kept = []
@@ -65,19 +64,19 @@ def test_memory_freed_before_the_call_does_not_hide_it() -> None:
 
 
 def test_a_system_without_the_counter_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(resident_memory, "_CLEAR_REFS", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(allocator, "_CLEAR_REFS", tmp_path / "none" / "clear_refs")
     with pytest.raises(OSError, match="clear_refs"):
-        resident_memory.measure_resident_growth(lambda: pytest.fail("called"))
+        allocator.measure_resident_growth(lambda: pytest.fail("called"))
 
 
 def test_a_counter_that_is_not_reset_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status = tmp_path / "status"
-    monkeypatch.setattr(resident_memory, "_CLEAR_REFS", tmp_path / "clear_refs")
-    monkeypatch.setattr(resident_memory, "_STATUS", status)
+    monkeypatch.setattr(allocator, "_CLEAR_REFS", tmp_path / "clear_refs")
+    monkeypatch.setattr(allocator, "_STATUS", status)
     for text, reason in (
         ("VmHWM:\t 9000 kB\nVmRSS:\t 5000 kB\n", "does not reset VmHWM"),
         ("VmRSS:\t 5 kB\n", "no VmHWM"),
     ):
         status.write_text(text)
         with pytest.raises(OSError, match=reason):
-            resident_memory.measure_resident_growth(lambda: pytest.fail("called"))
+            allocator.measure_resident_growth(lambda: pytest.fail("called"))

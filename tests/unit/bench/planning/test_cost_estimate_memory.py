@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import tiny_suites
 
-from efficient_attn.bench.planning import memory_check
-from efficient_attn.bench.planning.cost_estimate import estimate_cost
-from efficient_attn.bench.planning.memory_check import ANY_RATES, check_memory, warn_of_memory
+from efficient_attn.bench.planning import cost_estimate
+from efficient_attn.bench.planning.cost_estimate import ANY_RATES, check_memory, estimate_cost, warn_of_memory
 from efficient_attn.errors import UsageError
 
 GIB = 2**30
@@ -19,8 +18,8 @@ GIB = 2**30
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_memory(total: int | None, available: int | None) -> None:
-        monkeypatch.setattr(memory_check, "find_total_memory", lambda: total)
-        monkeypatch.setattr(memory_check, "find_available_memory", lambda: available)
+        monkeypatch.setattr(cost_estimate, "find_total_memory", lambda: total)
+        monkeypatch.setattr(cost_estimate, "find_available_memory", lambda: available)
 
     return set_memory
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from efficient_attn.instruments.reachable_memory import checksum_buffers, find_buffers
+from efficient_attn.bench.measuring.held_state import checksum_buffers, find_buffers
 
 SIZE = 5000 * 4
 UNRELATED = torch.ones(SIZE)  # a global, which functions of this module refer to
