@@ -125,13 +125,8 @@ def parse(spec: SpecLike) -> Spec | Union:
     """Read a spec or a union; parsed ones are returned unchanged. Raises `UsageError` for invalid text."""
     if not isinstance(spec, str):
         return spec
-    specs = parse_union(spec)
+    specs = tuple(Spec.parse(part) for part in spec.split("|"))
     return specs[0] if len(specs) == 1 else Union(specs)
-
-
-def parse_union(text: str) -> tuple[Spec, ...]:
-    """Read ``a:x=1|b:y=2``: the parts of a union of patterns, one part for a plain mechanism."""
-    return tuple(Spec.parse(part) for part in text.split("|"))
 
 
 def list_names(label: str) -> tuple[str, ...]:

@@ -27,10 +27,8 @@ def run_under_autocast(
     dtype: Any = None,
 ) -> Any:
     """Call ``run(q, k, v, *arguments, **inputs)`` under autocast: tensors are cast as for torch's own attention, and
-    autocast is disabled inside, so that kernels get one dtype and choose the dtype of their sums.
-
-    dtype: that of a decode state, instead of autocast's. float64 is not cast.
-    """
+    autocast is disabled inside, so that kernels get one dtype and choose the dtype of their sums. dtype: that of a
+    decode state, instead of autocast's. float64 is not cast."""
     device = q.device.type
     cast_to = partial(_cast, dtype=dtype or torch.get_autocast_dtype(device))
     q, k, v, cast_inputs = map_tensors(cast_to, q, k, v, inputs)

@@ -31,23 +31,19 @@ def find_accepted(
     attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> AcceptedCall:
     """`check_call_features` with the call's shape; for calls that were accepted before, only tensors of masks are
-    checked again.
-
-    The checks take a tenth of the time of a short call. Compiled code has guards instead, and other tensor classes may
-    have symbolic sizes.
-    """
+    checked again, because the checks take a tenth of the time of a short call. Compiled code has guards instead, and
+    other tensor classes may have symbolic sizes."""
     cacheable = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
-    if not cacheable:
-        shape = attn.shape_of(q, k, v)
-        return AcceptedCall((), shape, check_call_features(attn, shape, mask, inputs, q))
-    facts = _read_call_facts(attn, q, k, v, mask, inputs)
-    for accepted in attn.accepted_calls:
+    facts = _read_call_facts(attn, q, k, v, mask, inputs) if cacheable else ()
+    for accepted in attn.accepted_calls if cacheable else ():
         if accepted.facts == facts:
             if not accepted.is_plain:
                 mask.check(accepted.shape.batch, accepted.shape.n, accepted.shape.m, q.device)
             return accepted
     shape = attn.shape_of(q, k, v)
     traits = check_call_features(attn, shape, mask, inputs, q)
+    if not cacheable:
+        return AcceptedCall((), shape, traits)
     is_plain = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
     accepted_call = AcceptedCall(facts, shape, traits, is_plain)
     # one assignment, so that other threads never see an incomplete tuple

@@ -30,6 +30,11 @@ class KVCache:
         return self.capacity
 
     @property
+    def stored(self) -> int:
+        """The number of positions that are stored."""
+        return min(self.length, self.slots)
+
+    @property
     def mask(self) -> Mask:
         """The mask of queries that are aligned with the last keys."""
         return make_step_mask(self.starts, self.length)
@@ -44,10 +49,10 @@ class KVCache:
         return replace(self, keys=keys, values=values, length=end)
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        """The keys and values so far, as views."""
+        """The stored keys and values, as views in the order of their slots."""
         assert self.keys is not None
         assert self.values is not None
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        return self.keys[:, :, : self.stored], self.values[:, :, : self.stored]
 
 
 @dataclass(frozen=True)
@@ -73,20 +78,14 @@ class LatentCache:
         return self.rows[:, :, : self.length]
 
 
-@dataclass(frozen=True)
-class RollingCache:
+@dataclass(frozen=True, kw_only=True)
+class RollingCache(KVCache):
     """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Its size does not grow with N.
+    Position p is in slot p if it is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``. ``length``
+    counts all positions so far, those overwritten included."""
 
-    Position p is in slot p if it is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
-    """
-
-    capacity: int
     max_len: int
     prefix: int = 0
-    keys: Tensor | None = None
-    values: Tensor | None = None
-    length: int = 0  # positions seen so far, those overwritten included
-    starts: RowStarts | None = None
 
     @property
     def slots(self) -> int:
@@ -115,16 +114,9 @@ class RollingCache:
             yield first, self.prefix + ring_slot, size
             first += size
 
-    def filled(self) -> tuple[Tensor, Tensor]:
-        """The stored keys and values, as views in the order of their slots, which does not affect softmax."""
-        assert self.keys is not None
-        assert self.values is not None
-        used = min(self.length, self.slots)
-        return self.keys[:, :, :used], self.values[:, :, :used]
-
     def positions(self) -> Tensor:
         """The position in each used slot, ``[used]``."""
-        slots = torch.arange(min(self.length, self.slots))
+        slots = torch.arange(self.stored)
         last = self.length - 1
         ring = last - (last - slots) % self.capacity if self.capacity else slots
         return torch.where(slots < self.prefix, slots, ring)
@@ -162,7 +154,7 @@ def allocate(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
     return buffer
 
 
-Cache = TypeVar("Cache", KVCache, RollingCache)
+Cache = TypeVar("Cache", bound=KVCache)
 
 
 def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype, device: torch.device) -> Cache:
@@ -190,11 +182,9 @@ def state_bytes(state: Any) -> int:
 
 
 def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
-    """A copy of a decode state with these rows of its batch, in this order; rows may be repeated.
-
-    The copy shares nothing with the state, so that both can continue. The first dimension of each tensor is the batch,
-    or batch and heads folded. Raises `UnsupportedError` for a state with other contents.
-    """
+    """A copy of a decode state with these rows of its batch, in this order; rows may be repeated. The state and the
+    copy share nothing. The first dimension of each tensor is the batch, or batch and heads folded. Raises
+    `UnsupportedError` for a state with other contents."""
     if isinstance(state, Tensor):
         return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)
     if state is None or isinstance(state, bool | int | float | str):
@@ -221,9 +211,6 @@ def _iterate_tensors(value: Any) -> Iterator[Tensor]:
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
             yield from _iterate_tensors(getattr(value, f.name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _iterate_tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _iterate_tensors(item)

@@ -17,12 +17,9 @@ from .shapes import Values, map_tensors
 def run_each_sequence(
     run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``.
-
-    Sequences of one length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are
-    split and joined once for all calls, because the gradient of each separate slice would be as long as all N
-    positions.
-    """
+    """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``. Sequences of one
+    length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are split and joined
+    once for all calls, because the gradient of each separate slice would be as long as all N positions."""
     n = q.shape[2]
     for name, x in inputs.items():
         if x.ndim < 3 or x.shape[0] != 1 or x.shape[2] != n:

@@ -42,10 +42,8 @@ class Dims:
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
     def check(self, shape: Shape, *, kv_heads: int | None, get_label: Callable[[], str]) -> None:
-        """Raise `UsageError` for a call with other sizes.
-
-        kv_heads: the number that the mechanism requires. get_label: returns its name, for messages.
-        """
+        """Raise `UsageError` for a call with other sizes. kv_heads: the number that the mechanism requires. get_label:
+        returns its name, for messages."""
         for name, expected, actual in (
             ("heads", self.heads, shape.heads),
             ("kv_heads", kv_heads, shape.kv_heads),

@@ -29,10 +29,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given.
-
-    dropout: the probability with which a weight becomes zero; the others are divided by 1 - dropout.
-    """
+    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given. dropout: the
+    probability with which a weight becomes zero; the others are divided by 1 - dropout."""
     wq, wk, wv = widen(q), widen(expand_heads(k, q.shape[1])), widen(expand_heads(v, q.shape[1]))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return attend_with_scores(wq @ wk.mT * factor, wv, allowed, dropout=dropout).to(q.dtype)

@@ -82,11 +82,8 @@ def compute_share_grids(
 
 
 def choose_length(pattern: Pattern, *, causal: bool) -> int:
-    """The shortest power of two that shows the pattern's windows, strides and blocks.
-
-    It is at least four times as long as any of them, and keeps at most three tenths of the pairs, if more length
-    achieves that.
-    """
+    """The shortest power of two that shows the pattern's windows, strides and blocks. It is at least four times as long
+    as any of them, and keeps at most three tenths of the pairs, if more length achieves that."""
     n = MIN_LENGTH
     while n < 4 * _find_largest_size(pattern):
         n *= 2

@@ -39,10 +39,8 @@ TOKENS_PER_QUESTION = 16  # on average
 
 class RetrievalKeys(Keys):
     """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file.
-
     needles: ``single``, each about another subject; ``multi_key``, which differ only in their key; ``variables``, of
-    which one refers to another; ``words``, lists whose most frequent word is the answer.
-    """
+    which one refers to another; ``words``, lists whose most frequent word is the answer."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"

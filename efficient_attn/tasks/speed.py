@@ -28,10 +28,8 @@ AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", 
 
 class SpeedKeys(Keys):
     """memory_budget: a size such as ``16GB``, for which decode rows report the longest context whose state fits.
-
     peak_memory: whether a call's bytes are counted, which ``measure`` sets. process_memory: whether memory is also
-    measured in a new process, which the plan sets at one of the longest configurations.
-    """
+    measured in a new process, which the plan sets at one of the longest configurations."""
 
     memory_budget: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] | None = None
     peak_memory: bool = False

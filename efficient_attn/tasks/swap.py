@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 
 class SwapKeys(Keys):
-    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file.
-
-    scope: ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing.
-    """
+    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file. scope:
+    ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing."""
 
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
     model: tuple[str, ...] = ("smollm2",)

@@ -13,8 +13,7 @@ from threading import RLock
 import torch
 
 from . import cache
-from .calibration import calibrate
-from .candidates import TimingTable, Tunable, TuningPoint
+from .candidates import TimingTable, Tunable, TuningPoint, calibrate
 
 VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
 TIE_RATIO = 1.1  # candidates closer than this count as equal: the rule decides, so that noise does not

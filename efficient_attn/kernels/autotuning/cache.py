@@ -71,10 +71,8 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
-    """Store a table, and describe the outcome in its source; if another process was first, use its table.
-
-    previous: the result of `read` for the file that this replaces.
-    """
+    """Store a table, and describe the outcome in its source; if another process was first, use its table. previous: the
+    result of `read` for the file that this replaces."""
     concurrent = read(tunable, threads)
     if concurrent.timings:
         return concurrent

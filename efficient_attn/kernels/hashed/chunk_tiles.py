@@ -88,10 +88,8 @@ class Layout:
         return x.flatten(1, 2)[:, : last - slab.chunks.start * self.size - slab.queries.start].flatten(0, 1)
 
     def mask(self, slab: Slab, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The additive mask ``[A, T, W, 2m]``, and the queries ``[A, T, W]`` that see nothing in this round.
-
-        In integers whose sign means masked: comparisons return bytes, which cost ten times as much as this arithmetic.
-        """
+        """The additive mask ``[A, T, W, 2m]``, and the queries ``[A, T, W]`` that see nothing in this round. In
+        integers whose sign means masked: comparisons return bytes, which cost ten times as much as this arithmetic."""
         excluded = self._subtract(self.last_visible, self.key_position, slab)
         if self.earlier_chunks:
             nearest = self._subtract(*self.earlier_chunks[0], slab).abs_()

@@ -48,10 +48,8 @@ class HashedOptions(NamedTuple):
 
 
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: Rounds, causal: bool, scale: float) -> Tensor:
-    """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``.
-
-    A query sees itself only if it sees nothing else; padded positions, whose v is zero, get zeros.
-    """
+    """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``. A query sees itself
+    only if it sees nothing else; padded positions, whose v is zero, get zeros."""
     rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
     inverse = inverse_norms(k.detach()).flatten()
     inputs = HashedInputs(rows, keys, values, inverse, rounds.order, rounds.chunk, rounds.lengths)

@@ -66,10 +66,8 @@ def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tup
 def backward_keys(
     x: Tensor, keys: Stretch, grads: OutputGrads, grad_state: ScanState, references: list[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first.
-
-    grad_state: the gradient by the state after the stretch, which becomes that by the state before it.
-    """
+    """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first. grad_state: the
+    gradient by the state after the stretch, which becomes that by the state before it."""
     grad_y, grad_v = torch.empty_like(keys.y), torch.empty_like(keys.v, memory_format=torch.contiguous_format)
     parts = list(_split_positions(x.shape[2], grad_state))
     for (positions, count), reference in zip(reversed(parts), reversed(references), strict=True):

@@ -171,10 +171,8 @@ class FeatureTape:
     def _record(
         self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
-        """Features of x and their logarithms, and a function from gradients of these to the gradient of x.
-
-        That function may be called once, when the features are no longer needed. hidden: positions without features.
-        """
+        """Features of x and their logarithms, and a function from gradients of these to the gradient of x. That
+        function may be called once, when the features are no longer needed. hidden: positions without features."""
         if (manual_backward := self._manual_backward) is not None:
             y, a = features(x)
 

@@ -30,11 +30,8 @@ class ChunkWeights(NamedTuple):
 
 
 class ScanState:
-    """The sums over all chunks so far, or in the backward pass their gradients.
-
-    decays, steady: see `LinearConfig`. divides: whether sums of weights are divisors; otherwise the sums of keys are
-    not computed.
-    """
+    """The sums over all chunks so far, or in the backward pass their gradients. decays, steady: see `LinearConfig`.
+    divides: whether sums of weights are divisors; otherwise the sums of keys are not computed."""
 
     def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
         self.kv, self.z, self.reference = sums

@@ -19,11 +19,9 @@ class Landmarks(NamedTuple):
 
 
 def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
-    """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1.
-
-    Of a row's V valid positions, the r-th belongs to segment r // ceil(V / count); the last segment may be shorter.
-    Masked positions (``valid [B, L]``) must be finite.
-    """
+    """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1. Of a row's V valid positions,
+    the r-th belongs to segment r // ceil(V / count); the last segment may be shorter. Masked positions (``valid [B,
+    L]``) must be finite."""
     if valid is None:
         return Landmarks(_unpadded_means(x, count), None)
     segment, counts = assign_segments(valid, count)
@@ -70,10 +68,8 @@ class _SegmentMeansFunction(KernelFunction):
 
 
 def assign_segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has.
-
-    slots is min(count, L); a hidden position belongs to segment ``slots``, which is none.
-    """
+    """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has. slots is
+    min(count, L); a hidden position belongs to segment ``slots``, which is none."""
     slots = min(count, valid.shape[1])
     total = valid.sum(1, keepdim=True)
     size = ((total + count - 1) // count).clamp(min=1)

@@ -114,10 +114,8 @@ class _HeadBlocks:
             yield rows, max(0, min(last, m))
 
     def reciprocals(self, rows: slice, keys: slice) -> Tensor:
-        """r ``[G, rows, keys, A]``, in memory that the next block reuses.
-
-        The formula of a pair depends only on its own query and key, so that later keys change nothing.
-        """
+        """r ``[G, rows, keys, A]``, in memory that the next block reuses. The formula of a pair depends only on its own
+        query and key, so that later keys change nothing."""
         x, y = self.exp_x[:, rows, None], self.exp_y[keys]
         shape = *x.shape[:2], *y.shape
         out = self.buffer[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)

@@ -38,10 +38,8 @@ IDLE = "idle"  # suffix of kinds of calls that leave threads idle
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
-    """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient.
-
-    None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
-    """
+    """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient. None
+    where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long

@@ -48,6 +48,5 @@ def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: 
 
 
 def _project_heads(rows: Tensor, weights: Tensor) -> Tensor:
-    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``, in one product: batched products would repeat
-    weights for every row of a batch."""
+    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``, in one product that repeats no weights."""
     return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)

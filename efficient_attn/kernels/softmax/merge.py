@@ -34,8 +34,7 @@ class FusedOptions(NamedTuple):
 
 
 def attend(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
-    """Softmax of queries over keys under an additive mask; a row that is masked throughout has an undefined
-    log-sum-exp. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
+    """Outputs ``[B, W, R, D]`` and log-sum-exps ``[B, W, R]``, undefined for a row that is masked throughout."""
     if inputs.q.device.type != "cpu":
         return attend_unfused(inputs, options)
     q, k, v, mask = inputs

@@ -34,11 +34,9 @@ class SavedSoftmax(NamedTuple, Generic[Inputs]):
 
 
 class SoftmaxKernel(Generic[Inputs, Options]):
-    """A kernel that returns an output and one log-sum-exp for each row, and saves both with its inputs.
-
-    name: as a sentence begins with it. gradients: of the first ``n_differentiated`` inputs. op: the name of its op,
-    which traced calls use; without one they trace the kernel itself. The op's arguments are the fields of both types.
-    """
+    """A kernel that returns an output and one log-sum-exp for each row, and saves both with its inputs. name: in
+    messages. gradients: of the first ``n_differentiated`` inputs. op: the name of its op, which traced calls use;
+    without one they trace the kernel itself. The op's arguments are the fields of both types."""
 
     def __init__(
         self,

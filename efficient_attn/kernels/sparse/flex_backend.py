@@ -44,11 +44,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
 def block_mask(
     pattern: Pattern, g: Geometry, *, device: torch.device, valid: Tensor | None = None, size: int = BLOCK_SIZE
 ) -> BlockMask:
-    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True for valid keys, allow.
-
-    Blocks without masked pairs are listed as full, for which the kernels evaluate no mask; with padding there are none.
-    Equal plans share their tables. ``to_dense`` of the result does not work: it requires tables as wide as M.
-    """
+    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True for valid keys, allow. Blocks without
+    masked pairs are listed as full, for which the kernels evaluate no mask; with padding there are none. Equal plans
+    share their tables. ``to_dense`` of the result does not work: it requires tables as wide as M."""
     from torch.nn.attention.flex_attention import BlockMask
 
     rule = _make_traceable(pattern, g, device)
@@ -135,11 +133,9 @@ def _make_table(
 
 @cache
 def compile_flex_attention() -> Callable[..., Tensor]:
-    """flex_attention, compiled separately for each set of shapes, pattern and geometry.
-
-    With dynamic shapes the first length of a process would get specialized kernels and later ones general kernels, so
-    that results would depend on the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M.
-    """
+    """flex_attention, compiled separately for each set of shapes, pattern and geometry. With dynamic shapes the first
+    length of a process would get specialized kernels and later ones general kernels, so that results would depend on
+    the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M."""
     from torch.nn.attention.flex_attention import flex_attention
 
     compile_parameters = signature(torch.compile).parameters  # older torches have one limit for everything, of 8

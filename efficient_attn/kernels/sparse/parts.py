@@ -43,10 +43,8 @@ class PlanConfig:
     scale: float
 
     def cast(self, operation: str, q: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the dtype in which the kernel is fastest on the plan's largest tiles.
-
-        operation: see `fused_dtype`.
-        """
+        """Tensors in the dtype in which the kernel is fastest on the plan's largest tiles. operation: see
+        `fused_dtype`."""
         largest = max((t for tiling in self.plan for t in tiling.tiles), key=lambda t: t.pairs, default=None)
         if largest is None:
             return q, *tensors
@@ -56,10 +54,8 @@ class PlanConfig:
     def mask(
         self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys.
-
-        valid: ``[B, M]``, with padding; the mask is then created for this call.
-        """
+        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys. valid:
+        ``[B, M]``, with padding; the mask is then created for this call."""
         tile = step.tile
         if tile.rule is None and valid is None:
             return None, None

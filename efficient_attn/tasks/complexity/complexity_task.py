@@ -197,11 +197,9 @@ def _make_exponent_columns(
 
 
 def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octaves: int) -> Estimate:
-    """The exponent of measurements at several sizes, one list for each round, over the last octaves.
-
-    Its interval is that of a straight line through the rounds' geometric means, so that curvature widens it; with two
-    sizes, which every line fits, that of the rounds' exponents.
-    """
+    """The exponent of measurements at several sizes, one list for each round, over the last octaves. Its interval is
+    that of a straight line through the rounds' geometric means, so that curvature widens it; with two sizes, which
+    every line fits, that of the rounds' exponents."""
     indices = [i for i, size in enumerate(sizes) if size * 2**octaves >= sizes[-1]]
     xs = [sizes[i] for i in indices]
     if len(xs) > 2 or len(rounds) == 1:

@@ -20,10 +20,8 @@ MAX_CHARACTERS = 200  # so that nesting stays within Python's limits
 
 
 def evaluate(text: str, variables: Mapping[str, float]) -> float:
-    """The value of a formula. variables: values of the names that it may use. log is base 2.
-
-    Raises `UsageError` for invalid formulas, unknown names, and values that are not finite numbers.
-    """
+    """The value of a formula. variables: values of the names that it may use. log is base 2. Raises `UsageError` for
+    invalid formulas, unknown names, and values that are not finite numbers."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
     tokens = _tokenize(text)

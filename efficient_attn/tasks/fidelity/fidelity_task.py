@@ -116,10 +116,8 @@ def _compute_reference(group: Group) -> ExactReference:
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
     """The error against the mechanism's reference, and the length at which they were compared. Raises `InvalidResult`.
-
     All rows while the reference computes at most 33 million pairs; above that, drawn rows; for mechanisms that mix
-    queries, all rows of as many first positions as the reference can compute.
-    """
+    queries, all rows of as many first positions as the reference can compute."""
     from random import Random
 
     import torch

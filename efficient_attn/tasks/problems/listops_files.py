@@ -20,10 +20,8 @@ CODES[np.frombuffer(b"0123456789abcd]", np.uint8)] = np.arange(PAD)
 
 @lru_cache(6)
 def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
-    """The rows of one of LRA's files as tokens, and their labels.
-
-    Raises `UsageError` with file and line for another format, a truncated file, or a label that is not from 0 to 9.
-    """
+    """The rows of one of LRA's files as tokens, and their labels. Raises `UsageError` with file and line for another
+    format, a truncated file, or a label that is not from 0 to 9."""
     path = Path(folder) / FILES[split]
     if not path.is_file():
         raise UsageError(f"listops: {path}: no such file")

@@ -78,11 +78,9 @@ def baselines(keys: LmKeys, length: int) -> Baselines:
 
 @lru_cache(4)
 def _compute_entropies(text: str) -> tuple[float, float]:
-    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training.
-
-    A context with n occurrences and t different successors gives t / (n + t) to the shorter one (Witten & Bell 1991);
-    the shortest gives one count to each byte.
-    """
+    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training. A context
+    with n occurrences and t different successors gives t / (n + t) to the shorter one (Witten & Bell 1991); the
+    shortest gives one count to each byte."""
     train, test = read_splits(text)["train"], read_splits(text)["test"]
     vocabulary = np.unique(train)
     n_codes = len(vocabulary) + 1  # the last is for bytes that do not occur in training

@@ -139,10 +139,8 @@ def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Te
 
 
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
-    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference.
-
-    Raises `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism.
-    """
+    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference. Raises
+    `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism."""
 
     def count(spec: SpecLike, size: int) -> int:
         return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())

@@ -141,13 +141,13 @@ class SparseAttention(Attention):
 
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
-    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         reach, sizes = self.pattern.reach, self.dims.cache_sizes(batch, self.kv_heads)
         if reach is None:
             return preallocate(KVCache(max_len), sizes, dtype, device)
         prefix = min(reach.prefix, max_len)
         ring = min(reach.back + 1, max_len - prefix)
-        return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
+        return preallocate(RollingCache(ring, max_len=max_len, prefix=prefix), sizes, dtype, device)
 
     def why_no_starts(self) -> str | None:
         """None for patterns of bands, which depend on distances only."""
@@ -158,10 +158,9 @@ class SparseAttention(Attention):
         if q.shape[2] == 1:
             state = state.append(k, v)
             return self._attend_newest(q, state), state
-        if isinstance(state, KVCache):
+        if not isinstance(state, RollingCache):
             state = state.append(k, v)
-            keys, values = state.filled()
-            return self.run(q, keys, values, state.mask), state
+            return self.run(q, *state.filled(), state.mask), state
         end = state.length + q.shape[2]
         if not state.length:
             return self.run(q, k, v, make_step_mask(state.starts, end)), state.append(k, v)
@@ -172,7 +171,7 @@ class SparseAttention(Attention):
         out = self.run(q, keys, values, make_step_mask(state.starts, end, end - keys.shape[2]))
         return out, state.append(k, v)
 
-    def _attend_newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
+    def _attend_newest(self, q: Tensor, state: KVCache) -> Tensor:
         """Attend from the newest position to the stored keys that it sees."""
         keys, values = state.filled()
         i = state.length - 1
@@ -180,7 +179,7 @@ class SparseAttention(Attention):
         all_started = state.starts is None or state.length - state.slots >= state.starts.last
         if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
-        positions = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        positions = state.positions() if isinstance(state, RollingCache) else torch.arange(state.length)
         visible = self.pattern.allows(i, positions, Geometry(1, i + 1, i, True)).to(q.device)
         if state.starts is not None and not all_started:
             visible = (visible & (positions.to(q.device) >= state.starts.first[:, None]))[:, None, None]
