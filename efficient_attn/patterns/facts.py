@@ -230,12 +230,6 @@ class Pattern(_Joinable):
             return None
         return Reach(max(r.back for r in reaches if r), max(r.prefix for r in reaches if r))
 
-    @property
-    def window(self) -> Band | None:
-        """The pattern as one contiguous window, if it is one."""
-        band = self.facts[0]
-        return band if len(self.facts) == 1 and isinstance(band, Band) and band.step == 1 else None
-
 
 def as_pattern(value: Fact | Pattern | Any) -> Pattern:
     """A fact or a pattern as a pattern. Raises `UsageError` for anything else."""

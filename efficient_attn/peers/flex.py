@@ -13,7 +13,7 @@ from .. import patterns
 from ..contract.mask import Mask
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError
-from ..kernels.sparse.flex_backend import compile_flex_attention
+from ..kernels.sparse.flex_backend import allowed_pairs, compile_flex_attention
 from ..patterns import Geometry, Pattern
 from ..registry import register
 from .hosting import LibraryPattern
@@ -68,9 +68,7 @@ def _make_block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> Blo
     """The pairs that a pattern and causality allow."""
 
     def allows(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
-        i = qi + g.start
-        pairs = pattern.allows(i, ki, g)
-        return pairs & (ki <= i) if g.causal else pairs
+        return allowed_pairs(pattern, g, qi + g.start, ki)
 
     return create_block_mask(allows, None, None, g.n, g.m, device=str(device))
 

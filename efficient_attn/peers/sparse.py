@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from .. import patterns
 from ..contract.mask import Mask
 from ..contract.traits import Growth, Traits
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import masked_softmax, widen
 from ..registry import register
 from .hosting import (
@@ -46,8 +46,7 @@ class PeerLocalAttention(LibraryPattern):
 
     def __init__(self, *, window: int = 256) -> None:
         super().__init__()
-        if window < 1:
-            raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
+        check_at_least_one("peer_local_attention", window=window)
         attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
         self._attention = {  # in a dict, so that they are not registered as submodules
@@ -150,8 +149,7 @@ class PeerBigBird(LibraryAttention):
 
     def __init__(self, *, n_random: int = 3, block_size: int = 64, return_weights: bool = True) -> None:
         super().__init__()
-        if n_random < 1 or block_size < 1:
-            raise UsageError(f"peer_bigbird: needs n_random >= 1 and block_size >= 1, not {n_random} and {block_size}")
+        check_at_least_one("peer_bigbird", n_random=n_random, block_size=block_size)
         self.n_random, self.block_size, self.return_weights = n_random, block_size, return_weights
         model = import_library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
         config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
@@ -176,9 +174,9 @@ class PeerBigBird(LibraryAttention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         b, r = self.block_size, self.n_random
-        if n % b or n <= (5 + 2 * r) * b:
-            message = f"N must be a multiple of {b} and more than {(5 + 2 * r) * b}, not {n}"
-            raise UnsupportedError(f"{self.label}: {message}")
+        limit = (5 + 2 * r) * b
+        if n % b or n <= limit:
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {b} and more than {limit}, not {n}")
         blocked, band, rows, keys = self._make_masks(q.new_ones(batch, n), b)
         masks, sizes = (band, rows, keys, blocked, blocked), (heads, r, width, b, b, batch, n, n)
         plan_options = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its forward method does

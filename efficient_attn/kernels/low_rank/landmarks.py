@@ -110,7 +110,11 @@ def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
     """
     size = a.abs()
     norms = size.sum(-2).amax(-1) * size.sum(-1).amax(-1)
-    z = a.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
+    return iterate_inverse(a, a.mT / norms.masked_fill(norms == 0, 1)[..., None, None], steps)
+
+
+def iterate_inverse(a: Tensor, z: Tensor, steps: int) -> Tensor:
+    """The iteration of `pseudo_inverse` from z on."""
     identity = torch.eye(a.shape[-2], dtype=a.dtype, device=a.device)
     for _ in range(steps):
         az = a @ z

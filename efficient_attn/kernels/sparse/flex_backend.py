@@ -31,8 +31,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
     """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
 
     q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows
-    without keys are zeros with zero gradients: the kernels protect their sums and log-sum-exps themselves. The caller
-    applies ``mask.query_lengths``. Raises flex_attention's errors, on the CPU for gradients.
+    without keys are zeros. The caller applies ``mask.query_lengths``. On the CPU gradients raise torch's error.
     """
     n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
@@ -52,7 +51,7 @@ def block_mask(
     rule = _make_traceable(pattern, g, device)
 
     def allowed(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
-        pairs = _allowed_pairs(rule, g, qi + g.start, ki)
+        pairs = allowed_pairs(rule, g, qi + g.start, ki)
         return pairs if valid is None else pairs & valid[b, ki]
 
     # not from_kv_blocks: when it transposes them, it uses the width of kv_indices as the number of key blocks
@@ -60,7 +59,7 @@ def block_mask(
     return BlockMask(seq_lengths=(g.n, g.m), BLOCK_SIZE=(size, size), mask_mod=allowed, **tables)
 
 
-def _allowed_pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
+def allowed_pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
     """Whether query position i sees key j, padding aside."""
     pairs = pattern.allows(i, j, g)
     return pairs & (j <= i) if g.causal else pairs
@@ -117,7 +116,7 @@ def _is_full(pattern: Pattern, g: Geometry, row: int, key: int, size: int) -> bo
         return False
     i, j = np.arange(row, row + size)[:, None] + g.start, np.arange(key, key + size)[None, :]
     # most blocks that are not full show it in their first or last row
-    return bool(np.all(_allowed_pairs(pattern, g, i[[0, -1]], j)) and np.all(_allowed_pairs(pattern, g, i, j)))
+    return bool(np.all(allowed_pairs(pattern, g, i[[0, -1]], j)) and np.all(allowed_pairs(pattern, g, i, j)))
 
 
 def _make_table(

@@ -61,10 +61,8 @@ class Linformer(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N k), k mixtures", "O(N)", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return self._rank * (n + m)
+        rank = self._rank
+        return Growth("O(N k), k mixtures", "O(N)", lambda n, m, causal: rank * (n + m))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._select_projections(k)
