@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..contract import Attention, Dims, Input, Mask, Shape
 from ..contract.autocast import is_autocast_enabled
-from ..contract.mask import EVERYTHING, Mask
-from ..contract.mechanism import Attention
-from ..contract.shapes import Dims, Shape
-from ..contract.traits import Input
+from ..contract.mask import EVERYTHING
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
 from ..spec import SpecLike

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
+from ..contract import Attention, Mask
 from ..errors import UnsupportedError, UsageError
 from ..kernels.rotary import rotate
 

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
+from ..contract import Growth, Mask, Traits
 from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from .. import patterns
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
+from ..contract import Growth, Mask, Traits
 from ..errors import UnsupportedError
 from ..kernels.sparse.flex_backend import allowed_pairs, compile_flex_attention
 from ..patterns import Geometry, Pattern

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.shapes import Sample, Shape
-from ..contract.traits import Growth, Traits
+from ..contract import Growth, Mask, Sample, Shape, Traits
 from ..errors import UnsupportedError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register

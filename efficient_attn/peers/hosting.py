@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
-from ..contract.traits import Growth, Traits
+from ..contract import Attention, Growth, Mask, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern

@@ -9,9 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.shapes import Dims
-from ..contract.traits import Growth, Traits
+from ..contract import Dims, Growth, Mask, Traits
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register

@@ -8,9 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.shapes import Dims
-from ..contract.traits import Growth, Traits
+from ..contract import Dims, Growth, Mask, Traits
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import widen
 from ..kernels.low_rank.landmarks import iterate_inverse

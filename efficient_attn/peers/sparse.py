@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import patterns
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
+from ..contract import Growth, Mask, Traits
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import masked_softmax, widen
 from ..registry import register

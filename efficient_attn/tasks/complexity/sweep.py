@@ -15,8 +15,7 @@ from ...bench.case import Case
 from ...bench.measuring.row_errors import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
 from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape
+from ...contract import Dims, Mask, Shape
 from ...instruments.distance import relative_error
 from ...instruments.memory import measure_footprint
 from ...instruments.roofline import Roofline

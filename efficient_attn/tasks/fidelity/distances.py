@@ -9,8 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
+from ...contract import Attention, Mask
 from ...instruments.distance import relative_error
 from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, compute_exact, count_visible_keys
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
+from ...contract import Attention, Mask
 from .learners import Learner
 from .problem import Batch
 

@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...contract.mask import Mask
-from ...contract.shapes import Dims
-from ...contract.traits import Traits
+from ...contract import Dims, Mask, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import sink, softcap_tiles

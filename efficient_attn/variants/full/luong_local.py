@@ -7,10 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape
-from ...contract.traits import Growth, Traits
+from ...contract import Budget, Dims, Growth, Mask, Shape, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window

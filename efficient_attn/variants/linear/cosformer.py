@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Values
-from ...contract.traits import Traits
+from ...contract import Dims, Mask, Traits, Values
 from ...errors import UsageError
 from .linear_attention import LinearAttention, LinearState
 

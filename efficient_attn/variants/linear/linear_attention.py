@@ -9,11 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask, zero_invalid
-from ...contract.mechanism import Attention
+from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract.mask import zero_invalid
 from ...contract.row_starts import RowStarts
-from ...contract.shapes import Shape, Values, require_values
-from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
 from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract.mask import Mask
-from ...contract.traits import Traits
+from ...contract import Mask, Traits
 from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor
 from .linear_attention import LinearAttention, LinearState, replace_zero_by_one

@@ -5,11 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Dims
-from ...contract.traits import Growth, Traits
+from ...contract import Attention, Budget, Dims, Growth, Mask, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project

@@ -9,12 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ...contract import Attention, Dims, Growth, Mask, Sample, Shape, Traits, Values
 from ...contract.decode_state import LatentCache, allocate
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.row_starts import make_step_mask
-from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
-from ...contract.traits import Growth, Traits
+from ...contract.shapes import Device, check_tensors
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.native.building import why_no_native

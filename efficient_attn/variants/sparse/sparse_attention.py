@@ -11,12 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.row_starts import make_step_mask
-from ...contract.shapes import Shape, Values, require_values
-from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
