@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from ..contract.mechanism import Attention
+from ..contract import Attention
 from ..errors import UnsupportedError, UsageError, make_unknown_error
 from ..registry import create
 from ..spec import Spec

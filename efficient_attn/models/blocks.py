@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..contract.mask import Mask
+from ..contract import Mask
 from ..contract.row_starts import RowStarts, make_row_starts
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.weights import draw_uniform, make_projection

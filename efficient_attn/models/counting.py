@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import nn
 
-from ..contract.mechanism import Attention
+from ..contract import Attention
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.positions import Encoding
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
+from ..contract import Mask
 from ..errors import UsageError
 from ..layers.weights import make_embedding, make_projection
 from .blocks import Block, BlockState

@@ -141,7 +141,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
 
     import torch
 
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from ...errors import UnsupportedError
     from ...instruments.memory import measure_footprint
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
+from ...contract import Mask
 
 MAX_BLOCK_BYTES = 2**25  # of a block of float64 scores; about five such blocks exist at once
 SINKS = 4  # first keys, which StreamingLLM keeps as attention sinks (https://arxiv.org/abs/2309.17453)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...bench.case import Case
-    from ...contract.mask import Mask
-    from ...contract.mechanism import Attention
-    from ...contract.shapes import Shape
+    from ...contract import Attention, Mask, Shape
     from ...instruments.roofline import Roofline
     from .exact import ExactReference
 
@@ -54,7 +52,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Verify a case on its layer, then compare it with exact attention there."""
     import torch
 
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from ...instruments.global_state import watch_global_state
     from .distances import measure_distances
 
@@ -108,7 +106,7 @@ def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:
 @lru_cache(maxsize=1)
 def _compute_reference(group: Group) -> ExactReference:
     """Exact attention on a group's layer, which all its cases in this worker share."""
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from .exact import compute_exact
 
     return compute_exact(*_load_layer(group), Mask(causal=group.config.causal))
@@ -126,7 +124,7 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     from ...bench.measuring.padded_rows import supports_positions
     from ...bench.measuring.row_errors import compare
     from ...bench.measuring.verification import MAX_WHOLE_PAIRS, find_affordable_length
-    from ...contract.shapes import Sample
+    from ...contract import Sample
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
     if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:

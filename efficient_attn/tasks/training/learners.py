@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...contract import Mask
 from ...contract.decode_state import state_bytes
-from ...contract.mask import Mask
 from ...errors import UnsupportedError
 from ...layers.named import find_baseline
 from ...layers.weights import make_projection

@@ -1,7 +1,7 @@
 """Fixed factorised attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from ...errors import UsageError
 from .sparse_attention import SparseAttention
 
