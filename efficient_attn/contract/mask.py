@@ -90,10 +90,8 @@ class Mask:
         return self.cu_seqlens is not None or self.query_positions is not None
 
     def start(self, n: int, m: int) -> int:
-        """The position of the first of n queries over m keys.
-
-        Raises `UnsupportedError` if `query_positions` are set, which need not be consecutive.
-        """
+        """The position of the first of n queries over m keys. Raises `UnsupportedError` if `query_positions` are set,
+        which need not be consecutive."""
         if self.query_positions is not None:
             raise UnsupportedError("Mask: queries at query_positions are not consecutive, so that they have no start")
         return m - n if self.query_start is None else self.query_start
@@ -112,10 +110,8 @@ class Mask:
         return start, start + n
 
     def rows(self, selection: slice | Tensor, n: int, m: int) -> Mask:
-        """The mask of some of n queries, over the same m keys. Not for packed sequences.
-
-        selection: a slice, or the increasing indices of the queries, for references only.
-        """
+        """The mask of some of n queries, over the same m keys. Not for packed sequences. selection: a slice, or the
+        increasing indices of the queries, for references only."""
         lengths = self.query_lengths
         if isinstance(selection, Tensor) and len(selection) == 1:
             selection = slice(int(selection), int(selection) + 1)  # which all backends support
@@ -140,10 +136,8 @@ class Mask:
         return None if self.query_lengths is None else _mask_lengths(self.query_lengths, n)
 
     def packed_lengths(self, n: int) -> list[int]:
-        """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it.
-
-        Raises `UsageError` where they do not fit.
-        """
+        """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it. Raises
+        `UsageError` where they do not fit."""
         if self.cu_seqlens is None:
             return [n]
         ends = self.cu_seqlens.tolist()

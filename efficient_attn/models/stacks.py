@@ -131,9 +131,7 @@ class Decoder(Stack):
 
     def init_state(self, batch: int, max_len: int | None = None, starts: Tensor | None = None) -> DecoderState:
         """Empty states of all blocks. starts: ``[B]``, the first position of each row: tokens before it are padding.
-
-        Raises `UnsupportedError` if a mechanism cannot decode, or does not support padding in decoding.
-        """
+        Raises `UnsupportedError` if a mechanism cannot decode, or does not support padding in decoding."""
         for block in self.layers:
             require("Decoder.step", block.attention.attn, "decode")
         length = self.config.max_len if max_len is None else max_len

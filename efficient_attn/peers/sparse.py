@@ -188,10 +188,8 @@ class PeerBigBird(LibraryAttention):
 
     @torch.no_grad()
     def block_counts(self, heads: int, n: int) -> Tensor:
-        """``[H, N/b, N/b]``: how often the library counts the keys of a block for the queries of another.
-
-        With equal scores and one-hot values that encode the block, an output row is the share of each block.
-        """
+        """``[H, N/b, N/b]``: how often the library counts the keys of a block for the queries of another. With equal
+        scores and one-hot values that encode the block, an output row is the share of each block."""
         equal_scores, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
         one_hot_values = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
         share = self.compute(equal_scores, equal_scores, one_hot_values, Mask())[0, :, :: self.block_size]
