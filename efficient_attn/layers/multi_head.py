@@ -97,7 +97,9 @@ class MultiHeadAttention(nn.Module):
             return make_projection(d_model, size, bias=bias, seed=seed, name=name)
 
         self.q_proj = make_linear("q_proj", heads * self.head_dim)
-        keys_are_queries, takes_values = self._keys_are_queries(), self.attn.traits.values
+        shape = Shape(1, heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
+        sample = self.attn.sample(shape, generator=torch.Generator())
+        keys_are_queries, takes_values = sample.k is sample.q, self.attn.traits.values
         self.k_proj = None if keys_are_queries else make_linear("k_proj", self.kv_heads * self.key_dim)
         self.v_proj = make_linear("v_proj", self.kv_heads * self.value_dim) if takes_values else None
         self.out_proj = make_projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
@@ -226,12 +228,6 @@ class MultiHeadAttention(nn.Module):
 
     def _count_heads(self, input_spec: Input) -> int:
         return (self.heads if input_spec.side == "query" else self.kv_heads) if input_spec.per_head else 1
-
-    def _keys_are_queries(self) -> bool:
-        """Whether a mechanism uses its queries as keys: its samples have one tensor for both."""
-        shape = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
-        sample = self.attn.sample(shape, generator=torch.Generator())
-        return sample.k is sample.q
 
     def _check(self, name: str, x: Tensor, *, batch: int | None = None) -> None:
         if x.ndim != 3 or x.shape[2] != self.d_model or batch not in (None, x.shape[0]):

@@ -191,12 +191,10 @@ class Where(_Joinable):
         return self.fn(i, j)
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
-        return (b for b in range(-(-g.m // size)) if self._touches(first, last, b * size, min((b + 1) * size, g.m)))
-
-    def _touches(self, first: int, last: int, low: int, high: int) -> bool:
         import numpy as np
 
-        return bool(np.any(self.fn(np.arange(first, last + 1)[:, None], np.arange(low, high)[None, :])))
+        i, j = np.arange(first, last + 1)[:, None], np.arange(g.m)[None, :]
+        return (b for b in range(-(-g.m // size)) if np.any(self.fn(i, j[:, b * size : (b + 1) * size])))
 
     @property
     def reach(self) -> Reach | None:

@@ -94,12 +94,11 @@ def _pair_gradients(grads: OutputGrads, v: Tensor, group: int, weights: ChunkWei
 
 def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:
     """Add to rows ``[Bh C, c, F]`` of keys' gradients those of the sums of keys ``[Bh C, F]``, in place."""
-    if grad_z is None:
-        return x
-    if weights is None:
-        return x.add_(grad_z[:, None])
-    count = len(weights.keys)
-    x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
+    if grad_z is not None and weights is None:
+        x.add_(grad_z[:, None])
+    elif grad_z is not None and weights is not None:
+        count = len(weights.keys)
+        x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
     return x
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...feature_maps import FeatureMap
 from ..dense import widen
+from ..softmax.softmax_kernel import cut_range
 
 MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together, so that they stay in the cache
 MIN_STRETCH = 32  # positions a stretch at least: below that the products become too small
@@ -126,7 +127,7 @@ class LinearConfig:
     def cut(self, length: int, lanes: int, width: int, step: int = MIN_STRETCH) -> list[slice]:
         """Stretches of positions whose features fit the cache, each but the last a multiple of ``step``."""
         size = max(MAX_FEATURE_ELEMENTS // self._count_features(lanes, width) // step, 1) * step
-        return [slice(a, min(a + size, length)) for a in range(0, length, size)]
+        return list(cut_range(length, size))
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Divisors of all rows, and their slopes by the sums of weights."""

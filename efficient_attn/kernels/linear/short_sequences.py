@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
+from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
 from .sums import KERNEL, dot_rows, relative_weights
 
@@ -51,8 +52,7 @@ def _count_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> in
 
 
 def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list[slice]:
-    count, size = len(q), max(1, _count_lanes(config, q, k, causal))
-    return [slice(a, min(a + size, count)) for a in range(0, count, size)]
+    return list(cut_range(len(q), max(1, _count_lanes(config, q, k, causal))))
 
 
 def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool) -> Tensor:

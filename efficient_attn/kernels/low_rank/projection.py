@@ -4,6 +4,7 @@ head."""
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import torch
@@ -50,7 +51,8 @@ def _gradients(needed: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor | Non
     if weights_needed:
         total = torch.zeros_like(weights, dtype=widen(xs[0][:0]).dtype)
         for grad, x in zip(grads, xs, strict=True):
-            _add_products(total, grad, x)
+            for b, h in product(range(x.shape[0]), range(x.shape[1])):
+                add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
         grad_weights = total.to(weights.dtype)
     return grad_weights, *(
         _project_each(weights.mT, g) if need else None for g, need in zip(grads, xs_needed, strict=True)
@@ -66,13 +68,6 @@ def _project_each(weights: Tensor, x: Tensor) -> Tensor:
         return torch.stack([multiply_rows(w, part) for part in xs]).to(x.dtype)
     repeated = w.expand(x.shape[0] * x.shape[1], rows, inner)  # repeated by stride zero: no copy
     return multiply_rows(repeated, xs.flatten(0, 1)).to(x.dtype).unflatten(0, x.shape[:2])
-
-
-def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
-    """Add ``grad [B, heads, R, D] @ x^T [B, heads, D, M]`` to ``total [1 or heads, R, M]``, over all rows."""
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
-            add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,10 +83,6 @@ def _attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out.to(q.dtype)
 
 
-def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, scale=scale)
-
-
 def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     rows, (m, width) = q.flatten(0, 1)[:, None], k.shape[2:]
     count = _count_parts(len(rows))
@@ -120,7 +116,7 @@ def _heads_in_order(x: Tensor) -> bool:
 
 
 IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
-    "fold": _attend_folded,
+    "fold": lambda q, k, v, scale: F.scaled_dot_product_attention(q, k, v, scale=scale),
     "parts": _attend_in_parts,
     "batched": _attend_batched,
     "by_head": _attend_by_head,

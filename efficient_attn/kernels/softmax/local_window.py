@@ -10,6 +10,7 @@ gathered for some queries at a time, so that memory grows with N, and with the w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -122,12 +123,10 @@ def _score_blocks(inputs: LocalInputs, options: LocalOptions) -> Iterator[tuple[
     q, centres = (x.unflatten(1, (k.shape[1], -1)) for x in (q, centres))
     row_elements = q.shape[2] * (2 * options.window + 1) * q.shape[4]
     block_rows = STRETCH_ROWS if options.self_centred else max(1, BLOCK_ELEMENTS // row_elements)
-    for b in range(k.shape[0]):
-        for h in range(k.shape[1]):
-            for rows in cut_range(q.shape[3], block_rows):
-                block = b, h, slice(None), rows
-                head = LocalInputs(q[block], k[b, h], v[b, h], centres[block], None if valid is None else valid[b])
-                yield block, _score_windows(head, options, options.start + rows.start)
+    for b, h, rows in product(range(k.shape[0]), range(k.shape[1]), cut_range(q.shape[3], block_rows)):
+        block = b, h, slice(None), rows
+        head = LocalInputs(q[block], k[b, h], v[b, h], centres[block], None if valid is None else valid[b])
+        yield block, _score_windows(head, options, options.start + rows.start)
 
 
 def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ hundred times as long where it underflows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import log
 from typing import NamedTuple
 
@@ -55,9 +56,8 @@ class _SoftcapTiles:
     def row_groups(self) -> Iterator[tuple[slice, slice, list[slice]]]:
         """Heads and rows that are processed together, and the keys of their tiles, none if no row sees any."""
         n, m = self.q.shape[2], self.k.shape[1]
-        for heads in cut_range(len(self.k), self.heads):
-            for rows in cut_range(n, self.rows):
-                yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
+        for heads, rows in product(cut_range(len(self.k), self.heads), cut_range(n, self.rows)):
+            yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
 
     def make_buffers(self, count: int) -> Tensor:
         """Buffers for ``count`` tiles."""

@@ -78,16 +78,12 @@ def _make_tiles(rows: Iterable[BlockRow], size: int, rule: TilingRule) -> Iterat
 def _group_rows(rows: Iterable[BlockRow]) -> Iterator[list[BlockRow]]:
     group: list[BlockRow] = []
     for row in rows:
-        if group and not _can_share_tile(group[0], row):
+        first = group[0] if group else row
+        few, many = sorted((len(first.keys), len(row.keys)))
+        are_close = few == many or (not row.unmasked and few > 0.75 * many)
+        if (first.unmasked, first.rows) != (row.unmasked, row.rows) or not are_close:
             yield group
             group = []
         group.append(row)
     if group:
         yield group
-
-
-def _can_share_tile(a: BlockRow, b: BlockRow) -> bool:
-    if a.unmasked != b.unmasked or a.rows != b.rows:
-        return False
-    few, many = sorted((len(a.keys), len(b.keys)))
-    return few == many or (not a.unmasked and few > 0.75 * many)

@@ -52,9 +52,7 @@ class GrowthClaim(BaseModel):
 
 def _restore_tables(claims: Any) -> Any:
     """Nested tables, as in a suite, from the pairs that a group stores."""
-    if not isinstance(claims, tuple):
-        return claims
-    return {name: dict(fields) for name, fields in claims}
+    return {name: dict(fields) for name, fields in claims} if isinstance(claims, tuple) else claims
 
 
 class ComplexityKeys(Keys):
@@ -93,7 +91,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     for along, point in product(keys.along, request.grid.combine("threads", "batch", "heads", "causal")):
         sizes, heads = _list_sizes(request, along, point["heads"]), point["heads"]
         width = max(sizes) if along == "width" else keys.width
-        for n, d in _list_widths(along, sizes, heads, width):
+        for n, d in product(sizes if along == "heads" else [heads], sizes if along == "width" else [width]):
             if d % n:
                 raise UsageError(f"{request.task}: {n} heads do not divide a width of {d}")
         _check_claims(request, along, sizes)
@@ -101,13 +99,6 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         config = CaseConfig(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
         for of_blocks in [False] * request.variants + [True] * request.blocks:
             yield request.make_group(config, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
-
-
-def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
-    """The heads and the width at each size."""
-    if along == "heads":
-        return [(size, width) for size in sizes]
-    return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
 
 
 def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> None:

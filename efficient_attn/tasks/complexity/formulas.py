@@ -24,7 +24,10 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     invalid formulas, unknown names, and values that are not finite numbers."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
-    tokens = _tokenize(text)
+    matches = list(TOKEN.finditer(text))
+    if invalid := [match[1] for match in matches if match[1]]:
+        raise UsageError(f"{text!r} is not a formula: {invalid[0]!r} is not allowed in it")
+    tokens = [match[0] for match in matches]
     for name in filter(str.isalpha, tokens):
         if name not in variables and name not in FUNCTIONS:
             raise make_unknown_error("name", name, [*variables, *FUNCTIONS], where=repr(text))
@@ -43,14 +46,6 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     if not math.isfinite(value):
         raise UsageError(f"{text!r} has no value for {', '.join(f'{n} = {v:g}' for n, v in variables.items())}")
     return value
-
-
-def _tokenize(text: str) -> list[str]:
-    tokens = list(TOKEN.finditer(text))
-    for token in tokens:
-        if token[1]:
-            raise UsageError(f"{text!r} is not a formula: {token[1]!r} is not allowed in it")
-    return [token[0] for token in tokens]
 
 
 def _to_python(tokens: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ...contract import Attention, Mask
 from ...instruments.distance import relative_error
+from ...kernels.softmax.softmax_kernel import cut_range
 from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, compute_exact, count_visible_keys
 
 ALL_ROWS = 2048  # queries up to which all weights are compared; above that those of so many, if rows are independent
@@ -80,9 +80,9 @@ def _compare_weights(
         size, n_visible = rows.stop - rows.start, count_visible_keys(mask, rows, n, m)
         queries, block_mask = (q, mask) if size == n else (q[:, :, rows], mask.rows(rows, n, m))
         step = max(MIN_KEYS_PER_CALL, MAX_BLOCK_BYTES // (8 * batch * max(heads * size, kv_heads * m)))
-        for columns in _split_range(n_visible, step):
+        for columns in cut_range(n_visible, step):
             all_weights = attn(queries, k, _unit_values(q, k, columns), block_mask)
-            for head_block in _split_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
+            for head_block in cut_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
                 expected = exact.compute_weights(q, k, mask, head_block, rows, columns)
                 weights = all_weights[:, head_block].double()
                 l1_distance += (weights - expected).abs_().sum().item()
@@ -99,10 +99,6 @@ def _draw_row_blocks(n: int) -> list[slice]:
         first = int(torch.randint(start, end - size + 1, (), generator=generator))
         blocks.append(slice(first, first + size))
     return blocks
-
-
-def _split_range(count: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def _unit_values(q: Tensor, k: Tensor, columns: slice) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -147,20 +146,15 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
 
     size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
     target = count(REFERENCE_VARIANTS[keys.architecture], size)
-    if count(variant, size) != target:
-        size = _fit_size(partial(count, variant), size, target)
+    if count(variant, size) != target:  # the width up to 4 times as large whose count, which increases, is nearest
+        above = 1 + bisect_left(range(1, 4 * size), target, key=partial(count, variant))
+        size = min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(variant, s) - target))
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
         message = f"{variant} has {learner.parameters:,} parameters here, the others {target:,}"
         raise UnsupportedError(f"{message}; no width makes them equal")
     return learner
-
-
-def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
-    """The width up to 4 times ``size`` whose count, which increases with the width, is nearest to the target."""
-    above = 1 + bisect_left(range(1, 4 * size), target, key=count)
-    return min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(s) - target))
 
 
 def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:

@@ -102,7 +102,12 @@ class Trainer:
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
         self.save()
-        return self._test(on_step)
+        keys = setup.keys
+        counts, within_distance = self._evaluate("test", setup.length, keys.examples, on_step)
+        at_length = {
+            n: self._evaluate("test", n, keys.examples, on_step)[0] for n in keys.test_len if n != setup.length
+        }
+        return TrainingResult(progress, counts, at_length, within_distance)
 
     def save(self) -> None:
         """Write the checkpoint, if there is a path. Raises `CheckpointNotSaved`."""
@@ -157,14 +162,6 @@ class Trainer:
         solved = problem.recipe.solved
         if score <= solved if problem.metric == "bits" else score >= solved:
             progress.stopped = "solved"
-
-    def _test(self, on_step: Callable[[], None]) -> TrainingResult:
-        keys = self.setup.keys
-        counts, within_distance = self._evaluate("test", self.setup.length, keys.examples, on_step)
-        at_length = {
-            n: self._evaluate("test", n, keys.examples, on_step)[0] for n in keys.test_len if n != self.setup.length
-        }
-        return TrainingResult(self.progress, counts, at_length, within_distance)
 
     @torch.no_grad()
     def _evaluate(
