@@ -158,8 +158,7 @@ Cache = TypeVar("Cache", bound=KVCache)
 
 
 def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype, device: torch.device) -> Cache:
-    """Allocate the buffers now, from ``(batch, kv_heads, key width, value width)``; a None among them leaves it to
-    the first step."""
+    """Allocate the buffers of ``(batch, kv_heads, key width, value width)``; with a None the first step does it."""
     if None in sizes:
         return cache
     batch, heads, *widths = sizes

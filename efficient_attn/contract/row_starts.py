@@ -25,8 +25,7 @@ class RowStarts:
     last: int
 
     def valid_or_none(self, position: int, size: int) -> Tensor | None:
-        """``[B, size]`` bool, True where a row has begun, of the ``size`` positions from ``position`` on; None where
-        all have."""
+        """``[B, size]`` bool, whether a row has begun at positions from ``position`` on; None where all have."""
         if position >= self.last:
             return None
         return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]

@@ -12,8 +12,7 @@ from .custom_ops import in_functorch_transform
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
     """Each number of ``x [.., D]`` times its cosine, plus its partner times its signed sine; the rest is unchanged.
-    cos, sin: ``[.., rotated]``, float32 or wider, in which it is computed. adjacent: whether partners are neighbors;
-    else i and i + rotated / 2."""
+    cos, sin: ``[.., rotated]``, float32 or wider. adjacent: whether partners are neighbors; else i, i + rotated / 2."""
     if torch.compiler.is_compiling() or in_functorch_transform():
         return _rotate_out_of_place(x, cos, sin, adjacent)
     if torch.is_grad_enabled() and x.requires_grad:

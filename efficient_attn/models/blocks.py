@@ -57,8 +57,7 @@ class ShortConvolution(nn.Module):
 
 @dataclass(frozen=True)
 class BlockState:
-    """The state of one block: its mechanism's, the inputs that its convolution still reads, and the rows' starts, in
-    its own count."""
+    """The state of one block: its mechanism's, the inputs that its convolution still reads, and the rows' starts."""
 
     attention: Any
     past: Tensor | None = None

@@ -46,8 +46,7 @@ class Stack(nn.Module):
         return tuple(cast(Block, block) for block in self.blocks)
 
     def read(self, inputs: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
-        """The input of the first block. starts: ``[B]``, the first position of each row. Raises `UsageError` for
-        unknown tokens, and beyond max_len."""
+        """The input of the first block. starts: ``[B]``. Raises `UsageError` for unknown tokens and beyond max_len."""
         name = type(self).__name__
         if start + inputs.shape[1] > self.config.max_len:
             raise UsageError(f"{name}: {start + inputs.shape[1]} positions, max_len is {self.config.max_len}")

@@ -1,8 +1,6 @@
-"""Patterns as small grids, for drawings: the share of each cell's query-key pairs that a pattern keeps. Does not import
-torch.
+"""Patterns as small grids, for drawings: the share of each cell's query-key pairs that a pattern keeps, without torch.
 
-Queries go down, keys across. At most a strip of pairs exists at a time, and for very long sequences only some query
-rows are evaluated.
+Queries go down, keys across. At most a strip of pairs exists at a time; of very long sequences some rows are sampled.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ _LOCK = RLock()
 
 
 def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
-    """The candidate for a call, with torch's present number of threads. Code compiled by torch uses the first
-    candidate."""
+    """The candidate for a call, with torch's present number of threads; in code compiled by torch the first."""
     if torch.compiler.is_compiling():
         return tunable.implementations[0]
     key = tunable.name, torch.get_num_threads(), kind, sizes

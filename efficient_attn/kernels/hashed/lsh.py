@@ -114,8 +114,7 @@ def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
 
 
 def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) -> Tensor:
-    """The bucket of every position ``[rounds, B, H, N]``, int32: 2^bits of them (`choose_hash_bits`) for each row's
-    length."""
+    """The bucket of each position ``[rounds, B, H, N]``, int32, of as many as a row's length needs."""
     batch, heads, n, width = x.shape
     codes = torch.zeros(rotations.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
     first = 0
@@ -141,9 +140,8 @@ def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tenso
 
 
 def _argmax_abs(x: Tensor) -> Tensor:
-    """The index of the largest absolute value in a row ``[.., 2^b]``, as ``[.., 1]``; the first of nearly equal ones.
-    The index replaces the last bits of a number, and numbers are compared as integers: torch's argmax takes five times
-    as long."""
+    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]``; the first of nearly equal ones. It
+    replaces the last bits of numbers, compared as integers: torch's argmax takes five times as long."""
     int_dtype, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
     places = torch.arange(last, -1, -1, dtype=int_dtype, device=x.device)
     return x.abs().view(int_dtype).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last

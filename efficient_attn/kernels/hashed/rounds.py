@@ -3,8 +3,7 @@
     P_i = union over rounds r of the keys in the chunk of i in round r, and in the chunk before it  (Reformer,
     arXiv:2001.04451),    w_i = softmax over P_i of scale q_i . k_j / |k_j|,    out_i = sum_j w_ij v_j
 
-A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps. Rows of all heads, R N
-of them, form one dimension.
+A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps.
 """
 
 from __future__ import annotations

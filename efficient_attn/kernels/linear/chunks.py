@@ -9,8 +9,7 @@ features of Q and K. Within a chunk the weights of pairs are formed; the past is
 are processed together: their sums are one product, and those before each of them another, with a small matrix. If it is
 large, chunks are processed one by one, with S in place.
 
-Weights of keys in one chunk are relative to the running maximum of each row: a later reference would leak the future
-into the past.
+Weights of keys in a chunk are relative to each row's running maximum: a later reference would leak the future.
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ class LinearConfig:
         return x.double() if self.phi.exact else widen(x)
 
     def queries(self, q: Tensor, rows: slice) -> Features:
-        """Features ``[Bh, G, rows, F]`` of the queries of these rows. The common factor of a query's features
-        cancels."""
+        """Features ``[Bh, G, rows, F]`` of the queries of these rows, without their common factors, which cancel."""
         return self.phi(self.widen(q), self._positions(q, self.start, rows))[0], None
 
     def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:

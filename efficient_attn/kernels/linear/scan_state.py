@@ -81,8 +81,7 @@ class ScanState:
     def read_backward(
         self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None
     ) -> PastSums:
-        """The transpose of `read`: from rows ``[Bh C, G c, F]`` and the gradients of what they read, the gradients of
-        each chunk's sums."""
+        """The transpose of `read`: gradients of each chunk's sums, from rows ``[Bh C, G c, F]`` and their gradients."""
         heads, count = len(self.kv), len(x) // len(self.kv)
         if count == 1:
             return self._current_sums()
@@ -127,8 +126,7 @@ class ScanState:
         return PastSums(self.kv, self.z if self.divides else None)
 
     def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
-        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and the last as the state's: a copy, so that it does not
-        keep all chunks' alive."""
+        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and a copy of the last, which keeps no others alive."""
         past_kv, end_kv = kv[:, :-1].reshape(-1, *self.kv.shape[1:]), kv[:, -1].clone().view(self.kv.shape)
         if z is None:
             return PastSums(past_kv, None, (end_kv, self.z))
@@ -180,8 +178,7 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
 
 
 def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """As `compute_chunk_weights`, if logarithms rise by equal amounts at each position: all chunks have equal
-    weights."""
+    """As `compute_chunk_weights`, if logarithms rise by as much at each position, so that chunks have equal weights."""
     size = a.shape[1] // count
     rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
     position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
@@ -209,8 +206,7 @@ def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
 
 
 def weigh_sums(x: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """Keys' or values' rows ``[Bh C, c, .]``, multiplied by the keys' weights in their chunk's sums. Values are usually
-    the narrower ones."""
+    """Rows ``[Bh C, c, .]`` of keys or values, usually the narrower, by the keys' weights in their chunk's sums."""
     if weights is None:
         return x
     return (x.reshape(len(weights.keys), -1, *x.shape[1:]) * weights.keys).reshape(x.shape)

@@ -56,8 +56,7 @@ def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list
 
 
 def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool) -> Tensor:
-    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to
-    ``config.start + i``."""
+    """Linear attention ``[Bh, G, N, E]`` of a short call. causal: query i sees keys up to ``config.start + i``."""
     outputs = _ShortFunction.apply(config, causal, q, *keys, *config.parameters)
     return cast(tuple[Tensor, Tensor | None], outputs)[0]
 

@@ -36,8 +36,7 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
 
 
 def segment_means_with_input(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
-    """x and its `segment_means`, where both are needed: the gradient of the means is added to that of x, which autograd
-    would first write out for every position."""
+    """x and its `segment_means`, whose gradient is added to that of x: autograd would write it out per position."""
     if valid is not None or torch.compiler.is_compiling():
         return x, segment_means(x, valid, count)
     x_view, means = cast(tuple[Tensor, Tensor], _SegmentMeansFunction.apply(x, count))

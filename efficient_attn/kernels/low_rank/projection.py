@@ -1,5 +1,4 @@
-"""Keys or values projected along their length, without copying them, and without a gradient of the weights for each
-head."""
+"""Keys or values projected along their length, without copying them or a gradient of the weights for each head."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class _ProjectionFunction(KernelFunction):
 
 
 def _gradients(needed: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor | None, ...]:
-    """Those needed of the gradients by weights and projected tensors. tensors: gradients of results, weights, and the
-    projected tensors."""
+    """The needed gradients by weights and projected tensors. tensors: gradients of results, weights, and projected."""
     weights_needed, *xs_needed = needed
     grads, (weights, *xs) = tensors[: len(xs_needed)], tensors[len(xs_needed) :]
     grad_weights = None

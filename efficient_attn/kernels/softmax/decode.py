@@ -3,8 +3,7 @@
 ``fold``: torch's fused kernel, which splits keys into short blocks, is limited by its many small products, and runs one
 head in each thread. ``parts``: the same over parts of a head's keys, if threads would be idle. ``batched``: two
 products over all heads. ``by_head``: a head's whole cache through oneDNN, in two skinny products. ``pieces``: float32
-in pieces that stay in a cache, for dtypes that the processor does not multiply. Besides these decode.cpp, in one pass,
-on request only.
+in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass, on request only.
 """
 
 from __future__ import annotations

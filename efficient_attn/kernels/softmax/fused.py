@@ -4,8 +4,7 @@ Half precision: torch's backward pass of bfloat16 takes six times as long as flo
 multiply it. Here q, k and v are cast for a pass, forward and backward, and saved in their own dtype. Grouped heads: the
 fused kernel accepts shared keys with stride zero, but its backward pass returns their gradients for every head, which
 autograd sums: twice the keys repeated for each head. Here the backward pass processes some heads of a group at a time.
-Later versions of that kernel support groups, one key-value head in each thread; they are used if that keeps all threads
-busy.
+Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ class _SharedStretch:
 
 
 class _WindowScores(NamedTuple):
-    """The keys of some queries of a head, with distances from their centers, Gaussian weights, and scores ``[G, R,
-    W]``."""
+    """The keys of some queries of a head, distances from their centers, Gaussian weights, and scores ``[G, R, W]``."""
 
     windows: _GatheredWindows | _SharedStretch
     distance: Tensor
@@ -100,8 +99,7 @@ class _WindowScores(NamedTuple):
 
 
 def _score_windows(head: LocalInputs, options: LocalOptions, first: int) -> _WindowScores:
-    """The scores of the queries ``q [G, R, D]`` of one head with ``k, v [M, D or E]``; first: the position of the
-    first."""
+    """The scores of ``q [G, R, D]`` of one head with ``k, v [M, D or E]``. first: the position of the first query."""
     q, k, v, centres, valid = head
     windows = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
     distance = windows.positions - centres[..., None]

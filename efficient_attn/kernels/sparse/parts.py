@@ -4,9 +4,8 @@
         o', l' = softmax(scale Q K^T + mask) V  [Bh, W, R G, E],  [Bh, W, R G]
         out, lse <- merge of (out, lse) and (o', l') in the rows of the step
 
-for the G heads of a group, whose queries share the keys. The kernel saves the inputs, the output and one log-sum-exp
-for each row, and recomputes the weights in the backward pass a few windows at a time, so that memory grows with N and
-not with the pairs.
+for the G heads of a group, whose queries share the keys. The backward pass recomputes the weights a few windows at a
+time, so that memory grows with N and not with the pairs.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class PlanConfig:
     scale: float
 
     def cast(self, operation: str, q: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the dtype in which the kernel is fastest on the plan's largest tiles. operation: see
-        `fused_dtype`."""
+        """Tensors in the kernel's fastest dtype for the plan's largest tiles. operation: see `fused_dtype`."""
         largest = max((t for tiling in self.plan for t in tiling.tiles), key=lambda t: t.pairs, default=None)
         if largest is None:
             return q, *tensors
@@ -82,8 +80,7 @@ class PlanConfig:
 
 
 def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
-    """Attention of queries over the keys that a plan has for them, and one log-sum-exp a row ``[Bh, N, group]``; no
-    gradient. Rows in no tile are zero."""
+    """Attention over a plan's keys, and one log-sum-exp a row ``[Bh, N, group]``. Rows in no tile are zero."""
     q, k, v, valid = inputs
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v = config.cast("forward", q, k, v)

@@ -49,8 +49,7 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
 
 
 def _to_python(tokens: Sequence[str]) -> str:
-    """The formula in Python: explicit products, powers as ``**``, numbers as floats. A number after a factor remains
-    invalid, because ``N2`` usually means N^2."""
+    """The formula in Python, numbers as floats. A number after a factor is invalid: ``N2`` usually means N^2."""
     parts: list[str] = []
     for previous, token in zip([None, *tokens], tokens, strict=False):
         begins = token == "(" or token[0].isalnum()

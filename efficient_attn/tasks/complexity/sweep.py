@@ -123,8 +123,7 @@ class SweepCall:
         return measure_footprint(self.call, device=self.device).peak
 
     def verify(self, dtype: str) -> float | None:
-        """The error against the dense reference; None for baselines, which have none. Raises `InvalidResult` above the
-        tolerance."""
+        """The error against the dense reference; None for baselines. Raises `InvalidResult` above the tolerance."""
         if isinstance(self.module, Baseline):
             return None
         oracle = deepcopy(self.module)

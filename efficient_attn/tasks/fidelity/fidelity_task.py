@@ -32,8 +32,7 @@ LIVE_BLOCKS = 8  # blocks of exact attention that exist at once, including tempo
 
 
 class FidelityKeys(Keys):
-    """activations: ``minilm``, ``smollm2``, ``smollm2_8192``, or a file of captured tensors, identified by its
-    content."""
+    """activations: ``minilm``, ``smollm2``, ``smollm2_8192``, or a file of tensors, identified by its content."""
 
     activations: str = Field(default="minilm", exclude=True)
 
@@ -140,8 +139,7 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The estimated cost of the gradient and of the calls that return weights. The baseline's includes the exact
-    reference, which all cases share."""
+    """The estimated cost of the gradient and of calls that return weights; the baseline's with the exact reference."""
     from ...bench.planning.cost_estimate import CALLS, estimate_call
     from .distances import ALL_ROWS, MIN_KEYS_PER_CALL
     from .exact import MAX_BLOCK_BYTES

@@ -45,8 +45,7 @@ def list_days(split: Split) -> Array:
 
 
 def draw(keys: LearnKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. A uniformly drawn length of each source is filled
-    with as many words as fit."""
+    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. Words fill a drawn length of each source."""
     dates = [date.fromordinal(day) for day in generator.choice(list_days(split), count).tolist()]
     formats = generator.integers(len(FORMATS), size=count)
     texts = [FORMATS[index](day) for index, day in zip(formats, dates, strict=True)]

@@ -25,7 +25,7 @@ def count_max_tokens(depth: int, arguments: int) -> int:
 def draw_expressions(
     *, depth: int, arguments: int, longer_than: int, length: int, count: int, generator: np.random.Generator
 ) -> Iterator[list[int]]:
-    """Draw ``count`` distinct expressions, each with more than ``longer_than`` and fewer than ``length`` tokens. Raises
+    """Draw ``count`` distinct expressions of more than ``longer_than`` and fewer than ``length`` tokens. Raises
     `UsageError` if they cannot be found."""
     numbers, unique = _draw_numbers(generator), set()
     for _ in range(DRAWS_PER_EXPRESSION * count):

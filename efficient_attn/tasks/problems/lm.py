@@ -63,8 +63,7 @@ def _read_library() -> list[bytes]:
 
 
 def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Bytes ``[B, N]`` from random positions of the split, and as targets the next bytes. They may cross the border of
-    two documents."""
+    """Bytes ``[B, N]`` from random positions of the split, maybe of two documents, and as targets the next bytes."""
     corpus = read_splits(keys.text)[split]
     starts = generator.integers(len(corpus) - length, size=(count, 1))
     excerpts = corpus[starts + np.arange(length + 1)].astype(np.int64)
@@ -79,8 +78,7 @@ def baselines(keys: LmKeys, length: int) -> Baselines:
 @lru_cache(4)
 def _compute_entropies(text: str) -> tuple[float, float]:
     """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training. A context
-    with n occurrences and t different successors gives t / (n + t) to the shorter one (Witten & Bell 1991); the
-    shortest gives one count to each byte."""
+    with n occurrences and t successors gives t / (n + t) to the shorter one (Witten & Bell 1991), at last 1 a byte."""
     train, test = read_splits(text)["train"], read_splits(text)["test"]
     vocabulary = np.unique(train)
     n_codes = len(vocabulary) + 1  # the last is for bytes that do not occur in training

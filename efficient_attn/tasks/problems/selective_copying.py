@@ -25,8 +25,7 @@ def check(keys: SelectiveCopyingKeys, length: int) -> None:
 
 
 def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens, at which the targets are. The
-    inputs do not contain earlier answers."""
+    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens, at which the targets are."""
     blank, mark = keys.vocab, keys.vocab + 1
     inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
     distance = np.full((count, length), -1)

@@ -61,8 +61,7 @@ def resolve_attempt(
     attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
 ) -> AttemptSettings:
     """The settings of an attempt after the earlier ones of its mechanism, task and length. reach_score: the best score
-    of a model with the mechanism's reach, if that is limited. Raises `NotNeeded` if it would give no new
-    information."""
+    of a model with the mechanism's reach, if limited. Raises `NotNeeded` if it would give no new information."""
     if attempt.kind == "grid":
         assert attempt.rate is not None
         return AttemptSettings(attempt.rate)

@@ -50,8 +50,7 @@ class SequenceClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class Learner:
-    """A model. size: its width that was fitted. parts: its parameters by part. reference: the number of parameters to
-    which all models are fitted."""
+    """A model. size: its fitted width. parts: its parameters by part. reference: their number in the reference."""
 
     model: nn.Module
     size: int

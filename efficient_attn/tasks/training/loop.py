@@ -87,8 +87,8 @@ class Trainer:
             self.save()  # so that resumed training has the same number of steps
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
-        """Train to the end, and test. on_step: called before each step and batch of tests. Raises `InvalidResult` if
-        the loss is not finite."""
+        """Train and test. on_step: called before each step and batch of tests. Raises `InvalidResult` for a loss that
+        is not finite."""
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         while progress.step < progress.steps and progress.stopped is None:
