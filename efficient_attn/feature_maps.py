@@ -1,7 +1,5 @@
 """Feature maps for linearized attention: a softmax kernel replaced by phi(q) . phi(k), as a value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Autocast, and zero gradients instead of missing ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast

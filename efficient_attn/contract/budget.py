@@ -1,7 +1,5 @@
 """Budgets: mechanisms are compared with the same number of keys or the same size of decode state."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Self

@@ -1,7 +1,5 @@
 """Checks of a call before it runs: unsupported features and invalid shapes raise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 

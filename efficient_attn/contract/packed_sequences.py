@@ -1,7 +1,5 @@
 """Packed sequences: several sequences concatenated in one call, each with the result of a separate call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Left padding in decoding: a decode state stores the first position of each row of its batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 An op costs about 20 microseconds a call, and hides its operations from torch. Eager calls do not use them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, Signature

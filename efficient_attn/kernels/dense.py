@@ -1,7 +1,5 @@
 """The arithmetic of references: dense, simple, in float32 or wider. It defines correct results and is not fast."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -4,8 +4,6 @@ With ``create_graph=True`` autograd would miss the dependence through saved tens
 Gradients are therefore a separate function here, whose derivative raises an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ Without hardware support torch emulates bfloat16 and float16: on an AMD Zen 3 at
 Kernels that compute in float32 cast their inputs and outputs, and save the original inputs for the backward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product

@@ -4,8 +4,6 @@ torch's BLAS may not use this processor's vector instructions; oneDNN does, but 
 Zen 5 oneDNN is twice as fast for large matrices, on a Zen 3 never.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 

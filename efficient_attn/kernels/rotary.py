@@ -1,7 +1,5 @@
 """Pairs of numbers turned by angles, in one fresh tensor: new pages cost as much as the arithmetic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Each maps ``x [B, N, d_model]`` to the same shape; causal ones also have `step`. `cost` is the published cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Convert a trained multi-head layer to grouped-query attention."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal, get_args
 

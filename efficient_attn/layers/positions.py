@@ -1,7 +1,5 @@
 """Positions: encodings added to a model's input, or applied to queries and keys."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

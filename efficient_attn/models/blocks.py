@@ -1,7 +1,5 @@
 """The transformer block: attention and a feed-forward part, each added to its input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The configuration of a transformer model, as a value."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Count a model's parameters by purpose."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Generate tokens with a decoder, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

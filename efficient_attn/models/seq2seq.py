@@ -1,7 +1,5 @@
 """Recurrent sequence to sequence, with and without attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

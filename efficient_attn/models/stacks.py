@@ -1,7 +1,5 @@
 """Stacks of blocks: a bidirectional encoder, a causal decoder, and both together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 

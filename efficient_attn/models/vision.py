@@ -1,7 +1,5 @@
 """A vision transformer: an image's patches as tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

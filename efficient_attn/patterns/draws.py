@@ -1,7 +1,5 @@
 """Random numbers as functions of a seed and a key: equal for tensors, arrays and numbers, on every machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _BITS = (1 << 31) - 1  # states of 31 bits: a product with a factor of 31 bits still fits 64, signed, everywhere

@@ -1,7 +1,5 @@
 """Count query-key pairs, in which the work of mechanisms is measured."""
 
-from __future__ import annotations
-
 
 def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
     """The pairs of n queries and m keys: all, or the causal ones.

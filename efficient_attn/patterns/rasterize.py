@@ -3,8 +3,6 @@
 Queries go down, keys across. At most a strip of pairs exists at a time; of very long sequences some rows are sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise

@@ -5,8 +5,6 @@ for CPUs. Their files only need torch and einops, but importing them as modules 
 Triton: they are executed directly instead.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """torch's flex_attention on a CPU: compiled, forward only, with a block mask made once for each length."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Hashed attention of the package reformer-pytorch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Import and run layers of other libraries: given tensors replace projections, and random numbers use our seeds."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

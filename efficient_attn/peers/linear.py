@@ -1,7 +1,5 @@
 """Linear attention of the packages linear-attention-transformer and performer-pytorch."""
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stdout
 from dataclasses import replace

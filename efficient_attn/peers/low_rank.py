@@ -1,7 +1,5 @@
 """Low-rank attention of the packages linformer and transformers (Nystromformer)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

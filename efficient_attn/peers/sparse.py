@@ -1,7 +1,5 @@
 """Sparse attention of the packages local-attention and transformers (Longformer and BigBird)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace

@@ -3,8 +3,6 @@
 ``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from math import log2

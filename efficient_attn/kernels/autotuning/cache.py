@@ -4,8 +4,6 @@ In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A damaged file, 
 Nothing here fails: where a file cannot be written, timings last as long as the process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ a tile, whose mask excludes pairs counted in earlier rounds. Rounds are merged b
 pass recomputes the weights from the merged output and log-sum-exp, as in `parts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

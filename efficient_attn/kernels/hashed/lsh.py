@@ -5,8 +5,6 @@ the sorted order determine which positions see each other. Everything is in inte
 the reference and the fast implementation, so that they cannot disagree about a bucket.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby

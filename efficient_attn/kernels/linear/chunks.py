@@ -12,8 +12,6 @@ large, chunks are processed one by one, with S in place.
 Weights of keys in a chunk are relative to each row's running maximum: a later reference would leak the future.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

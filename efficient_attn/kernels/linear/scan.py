@@ -7,8 +7,6 @@
 pass goes over them once in each direction and recomputes them. Shapes are those of `sums`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 

@@ -9,8 +9,6 @@ are multiplied with all keys, which is cheapest for few keys. Features are recom
 sequences.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 

@@ -11,8 +11,6 @@ the running maximum of softmax kernels: sum_j exp(a_j - reference) phi(k_j) v_j.
 reference is part of the definition instead: the newest position's own a, even if its key is masked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast

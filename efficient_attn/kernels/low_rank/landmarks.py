@@ -1,7 +1,5 @@
 """Landmarks, the means of segments of a sequence, and the iterated pseudo-inverse of Nystromformer."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import torch

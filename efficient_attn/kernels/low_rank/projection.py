@@ -1,7 +1,5 @@
 """Keys or values projected along their length, without copying them or a gradient of the weights for each head."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any, cast

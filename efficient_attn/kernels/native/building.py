@@ -3,8 +3,6 @@
 Later processes find them there. They are built for a class of processors, because such folders are shared.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

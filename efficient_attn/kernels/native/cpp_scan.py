@@ -1,7 +1,5 @@
 """A stretch of a scan in C++ (scan.cpp), for keys without weights on the CPU: the same as `chunks`, faster."""
 
-from __future__ import annotations
-
 import ctypes
 
 from torch import Tensor

@@ -6,8 +6,6 @@ products over all heads. ``by_head``: a head's whole cache through oneDNN, in tw
 in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass, on request only.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import partial

@@ -7,8 +7,6 @@ autograd sums: twice the keys repeated for each head. Here the backward pass pro
 Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -4,8 +4,6 @@ q ``[B, H, N, D + R]``; latents ``[B, 1, M, C + R]``, of which the last R compon
 D, C]`` and w_uv ``[H, E, C]`` compute a head's keys and values from the rest. Scores are divided by sqrt(D + R).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

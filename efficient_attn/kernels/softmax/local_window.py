@@ -7,8 +7,6 @@ g is a Gaussian with a standard deviation of W / 2 (Luong et al. 2015, arXiv:150
 gathered for some queries at a time, so that memory grows with N, and with the window only for those queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple

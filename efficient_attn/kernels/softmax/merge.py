@@ -7,8 +7,6 @@ its log-sum-exp. Its backward pass, given the output and the log-sum-exp of all 
 is private to torch and only used in this file.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Exact softmax attention through torch's fused kernels, without expanding heads or building an N x M mask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

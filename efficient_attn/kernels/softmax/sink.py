@@ -7,8 +7,6 @@ for the scores s_ij of row i, gpt-oss's definition (arXiv:2508.10925). torch's f
 l_i, and its backward pass, given out_i and L_i, is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ skipped. Scores are bounded by the cap, so that with a small cap m stays 0. Powe
 hundred times as long where it underflows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from math import log

@@ -9,8 +9,6 @@ The backward pass recomputes the weights from the saved log-sum-exps, so that N 
 has all other arguments, and is a NamedTuple as well if the kernel has an op.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints

@@ -1,7 +1,5 @@
 """Tiles of gathered key blocks: random ones, and those that any other rule touches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Select parts or one masked softmax: the one that is expected to be faster for a geometry."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Literal
 

@@ -4,8 +4,6 @@ The mask is created once for each geometry and cached. Heads are ``q [A, G, N, D
 with 1, a group shares its keys at stride zero. Compiled code does the same inside an op: `run_masked`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ for the G heads of a group, whose queries share the keys. The backward pass reco
 time, so that memory grows with N and not with the pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

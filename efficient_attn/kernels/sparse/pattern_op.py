@@ -3,8 +3,6 @@
 The text contains facts only, so that an exported program can use its pattern in any process.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

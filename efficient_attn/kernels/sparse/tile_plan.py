@@ -4,8 +4,6 @@ Each fact leaves out the pairs of those before it, so that every pair counts onc
 tile is computed once for each geometry; tiles in which all pairs count have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Tiles: equal, evenly spaced rectangles of query-key pairs, which one call of a softmax kernel processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 The windows of a band overlap, by the strides of the tensor itself, so that nothing is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple

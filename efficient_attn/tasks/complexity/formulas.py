@@ -3,8 +3,6 @@
 Formulas are validated before evaluation, and evaluated in floats, so that powers overflow instead of taking long.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """A sweep: one mechanism or layer at all sizes along one axis, with interleaved timing and counted memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy

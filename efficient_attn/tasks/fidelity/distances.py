@@ -1,7 +1,5 @@
 """Distances: how far a mechanism's output is from exact softmax attention on the same queries, keys and values."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

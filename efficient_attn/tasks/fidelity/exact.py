@@ -1,7 +1,5 @@
 """Exact softmax attention as the reference: in float64, one block of query rows at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product

@@ -1,8 +1,6 @@
 """Dates: "mon, 14 feb 2011" to "2011-02-14", a character a token: a small translation for attention between two
 sequences (Bahdanau et al. 2014, arXiv:1409.0473). Unrelated words before the date make longer sources harder."""
 
-from __future__ import annotations
-
 from datetime import date
 from functools import cache
 

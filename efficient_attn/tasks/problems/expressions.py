@@ -1,8 +1,6 @@
 """Generate and evaluate expressions of ListOps as in Long Range Arena (Tay et al. 2020, arXiv:2011.04006). The brackets
 in its files that only group are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

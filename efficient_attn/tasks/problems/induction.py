@@ -2,8 +2,6 @@
 followed its first occurrence (induction heads, Olsson et al. 2022, arXiv:2209.11895, in the form of H3, Fu et al. 2022,
 arXiv:2212.14052)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError

@@ -1,8 +1,6 @@
 """Read Long Range Arena's files of ListOps: lines of source, tab and target, with tokens separated by spaces. Round
 brackets, which only group, are left out."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Language modelling, a byte a token: the next byte of real text at every position, in bits a byte (as in Sparse
 Transformers, Child et al. 2019, arXiv:1904.10509, with larger texts)."""
 
-from __future__ import annotations
-
 import sysconfig
 from functools import lru_cache
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Selective copying: a few tokens at random positions among blanks; at the end they are written in order (Mamba, Gu &
 Dao 2023, arXiv:2312.00752)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError

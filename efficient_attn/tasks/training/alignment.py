@@ -1,8 +1,6 @@
 """Alignment: the weights of source tokens for each token that a trained model writes (Bahdanau et al. 2014,
 arXiv:1409.0473)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

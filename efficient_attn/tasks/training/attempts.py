@@ -4,8 +4,6 @@ First the grid of rates is tried with the first seed. If none exceeds chance, tw
 the best of all with twice the steps. Then the other seeds are trained with the best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Checkpoints: the whole state of training in one file, which is replaced atomically."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

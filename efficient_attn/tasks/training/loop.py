@@ -1,8 +1,6 @@
 """The trainer: AdamW, warm-up and cosine decay, clipped gradients. On one thread results are bit-for-bit reproducible,
 also if training is interrupted and resumed."""
 
-from __future__ import annotations
-
 import copy
 import math
 import statistics

@@ -1,7 +1,5 @@
 """A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

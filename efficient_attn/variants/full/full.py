@@ -1,7 +1,5 @@
 """Exact softmax attention, with two options: a soft cap on scores, and a sink."""
 
-from __future__ import annotations
-
 from math import inf, isfinite
 from typing import cast
 

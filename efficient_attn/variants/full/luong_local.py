@@ -1,7 +1,5 @@
 """Luong's local attention."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

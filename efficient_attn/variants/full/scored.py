@@ -1,7 +1,5 @@
 """The base class of exact attention with other scores than the scaled dot product."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ...contract import Dims, Mask, Shape, Traits, Values, require_values

@@ -1,7 +1,5 @@
 """Exact softmax attention over all keys, and its decoding from a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

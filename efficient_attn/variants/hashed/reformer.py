@@ -1,7 +1,5 @@
 """Reformer's attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

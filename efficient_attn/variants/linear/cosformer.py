@@ -1,7 +1,5 @@
 """cosFormer."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ... import feature_maps

@@ -1,7 +1,5 @@
 """Attention from a feature map: exp(q.k) is replaced by phi(q).phi(k), so that keys can be summed first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

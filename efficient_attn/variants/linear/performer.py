@@ -1,7 +1,5 @@
 """Performer."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ...contract import Budget, Dims

@@ -1,7 +1,5 @@
 """Random Feature Attention."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Retention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Multi-head latent attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal

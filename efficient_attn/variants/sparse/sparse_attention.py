@@ -1,7 +1,5 @@
 """Attention from a pattern: softmax over the keys that the pattern allows, computed for these keys only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
