@@ -81,9 +81,7 @@ def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tens
     return out.index_copy_(0, self_only, v.index_select(0, self_only).to(out.dtype)).to(q.dtype), lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions) -> tuple[Tensor, ...]:
     inputs, out, lse = saved
     q, k, v, inverse, *_ = inputs
     self_only, grad = _find_self_only(lse), grad.contiguous()
@@ -130,7 +128,7 @@ def _attend(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
     return out.transpose(0, 1), lse.transpose(0, 1)
 
 
-def _attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, ...]:
     by_chunk = SavedSoftmax(_transpose(saved.inputs), saved.out.transpose(0, 1), saved.lse.transpose(0, 1))
     options = FusedOptions(causal=False, scale=scale)
     grad_q, grad_k, grad_v = attend_backward(grad.transpose(0, 1), by_chunk, options)

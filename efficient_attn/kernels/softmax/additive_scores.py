@@ -151,9 +151,7 @@ def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, 
     return out, all_lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: AdditiveOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: AdditiveOptions) -> tuple[Tensor, ...]:
     (x, y, v, u, _), out, lse = saved
     grad_x, grad_y, grad_v, grad_u = (torch.zeros_like(part) for part in (x, y, v, u))
     groups, delta = y.shape[1], (grad * out).sum(-1)

@@ -95,9 +95,7 @@ def attend_with_lse(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor,
     return out.to(q.dtype), lse
 
 
-def gradients_with_lse(
-    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def gradients_with_lse(grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions) -> tuple[Tensor, ...]:
     """The gradients of q, k and v, for all keys or a part of them: out and lse are those of the whole."""
     (q, k, v, mask), out, lse = saved
     compute_dtype = fused_dtype(q, "backward", q.shape[2], k.shape[2])

@@ -138,9 +138,7 @@ def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor
     return out, all_lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOptions) -> tuple[Tensor, ...]:
     (q, k, v, centres, _), out, lse = saved
     grad_q, grad_k, grad_v, grad_centres = (torch.zeros_like(x) for x in (q, k, v, centres))
     delta, scale = (grad * out).sum(-1), q.shape[-1] ** -0.5

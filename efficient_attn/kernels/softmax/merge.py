@@ -40,9 +40,7 @@ def attend(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
     return kernel(q, k, v, 0.0, options.causal, attn_mask=mask, scale=options.scale)
 
 
-def attend_backward(
-    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions) -> tuple[Tensor, ...]:
     """The gradients of q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
     (q, k, v, mask), out, lse = saved
     if q.device.type != "cpu":
@@ -60,7 +58,7 @@ def attend_unfused(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, 
 
 def attend_unfused_backward(
     grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """`attend_backward` in matrix products."""
     (q, k, v, _), out, lse = saved
     weights = _weigh(_masked_scores(saved.inputs, options), lse)

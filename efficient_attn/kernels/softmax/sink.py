@@ -103,9 +103,7 @@ def _forward(inputs: SinkInputs, options: SinkOptions) -> tuple[Tensor, Tensor]:
     return apply_sink(out, lse, sink)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptions) -> tuple[Tensor, ...]:
     (q, k, v, sink, _), out, lse = saved
     grad_sink = sink_gradient(grad, out, lse, sink)
     if (whole := _plan_single_call(saved.inputs, options)) is not None:

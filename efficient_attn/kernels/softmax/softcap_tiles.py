@@ -118,9 +118,7 @@ def _forward(inputs: SinkInputs, options: SoftcapOptions) -> tuple[Tensor, Tenso
     return apply_sink(out, lse, sink)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOptions) -> tuple[Tensor, ...]:
     (q, k, v, sink, _), out, lse = saved
     grad_q, grad_k, grad_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     offsets, delta = lse[..., None] / -log(2), (grad * out).sum(-1, keepdim=True)

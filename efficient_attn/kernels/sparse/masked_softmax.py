@@ -54,7 +54,7 @@ def run_masked(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def masked_gradients(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def masked_gradients(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, ...]:
     """The gradients of q, k and v of the result of `run_masked`."""
     head_first = SavedSoftmax(_head_first(saved.inputs), saved.out.transpose(1, 2), saved.lse.transpose(1, 2))
     grad_q, grad_k, grad_v = gradients_with_lse(grad.transpose(1, 2), head_first, FusedOptions(False, scale))

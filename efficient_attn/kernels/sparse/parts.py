@@ -97,9 +97,7 @@ def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
     return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is 0, as required
 
 
-def plan_gradients(
-    grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig
-) -> tuple[Tensor, Tensor, Tensor]:
+def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig) -> tuple[Tensor, ...]:
     """The gradients of q, k and v of the result of `run_plan`."""
     (q, k, v, valid), out, lse = saved
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)

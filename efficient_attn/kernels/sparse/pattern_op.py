@@ -74,9 +74,7 @@ def _forward(inputs: SparseInputs, options: PatternOptions) -> tuple[Tensor, Ten
     return run_plan(inputs, choice) if isinstance(choice, PlanConfig) else run_masked(choice, options.scale)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SparseInputs], options: PatternOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], options: PatternOptions) -> tuple[Tensor, ...]:
     choice = _prepare(saved.inputs, options)
     if isinstance(choice, PlanConfig):
         return plan_gradients(grad, saved, choice)
