@@ -1,7 +1,5 @@
-"""Custom ops: kernels are wrapped where torch traces a call's operations.
-
-An op costs about 20 microseconds a call, and hides its operations from torch. Eager calls do not use them.
-"""
+"""Custom ops: kernels are wrapped where torch traces a call's operations. An op costs about 20 microseconds a call, and
+hides its operations from torch. Eager calls do not use them."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps

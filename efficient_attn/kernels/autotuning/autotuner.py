@@ -1,7 +1,5 @@
 """Select candidates, once for each process and shape: from a table of timings, measured at first use, or by rule.
-
-``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules.
-"""
+``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules."""
 
 import os
 from collections.abc import Iterable, Mapping

@@ -28,12 +28,10 @@ Candidates = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tunable:
-    """An operation and its candidates.
-
-    implementations: names of the candidates; compiled code uses the first. points: where calibration times all
-    candidates. make_candidates: the calls to time at a point; a candidate that does not support it is missing. rule:
-    the candidate without timings, from processor features. version: increased when older timings no longer apply.
-    """
+    """An operation and its candidates. implementations: names of the candidates; compiled code uses the first. points:
+    where calibration times all candidates. make_candidates: the calls to time at a point; a candidate that does not
+    support it is missing. rule: the candidate without timings, from processor features. version: increased when older
+    timings no longer apply."""
 
     name: str
     implementations: tuple[str, ...]

@@ -37,11 +37,9 @@ class Slab(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The tiles of a round. R rows, C chunks of m slots; keys have one more chunk of empty slots, before the first.
-
     indices: ``[R, (C + 1) m]``, the slots as indices into all rows together, arbitrary for empty slots. length: the
-    number of positions in a row. last_visible: ``[R, C, m]``, the last position that a query sees. key_position:
-    ``[R, C, 2m]``. earlier_chunks: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair.
-    """
+    number of positions in a row. last_visible: ``[R, C, m]``, the last position that a query sees. key_position: ``[R,
+    C, 2m]``. earlier_chunks: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair."""
 
     indices: Tensor
     length: int

@@ -65,12 +65,10 @@ class OutputGrads(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearConfig:
-    """The arguments of a call besides its tensors.
-
-    divisor: of outputs, a function of the sum of a row's weights; None without division. decays: keys decay with
-    distance, at a rate of their head. start, first_key: positions of the first query and the first key. parameters: of
-    the feature map. native: whether causal stretches run in C++, which does not support key weights.
-    """
+    """The arguments of a call besides its tensors. divisor: of outputs, a function of the sum of a row's weights; None
+    without division. decays: keys decay with distance, at a rate of their head. start, first_key: positions of the
+    first query and the first key. parameters: of the feature map. native: whether causal stretches run in C++, which
+    does not support key weights."""
 
     phi: FeatureMap
     divisor: Divisor | None

@@ -1,7 +1,5 @@
-"""Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called.
-
-The plan is a torch BlockMask of the pattern's own key blocks, so that no N x M mask is stored.
-"""
+"""Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called. The
+plan is a torch BlockMask of the pattern's own key blocks, so that no N x M mask is stored."""
 
 from __future__ import annotations
 
@@ -28,11 +26,9 @@ MAX_COMPILED_KERNELS = 256  # largest number of compiled kernels in a process
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
-    """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
-
-    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows
-    without keys are zeros. The caller applies ``mask.query_lengths``. On the CPU gradients raise torch's error.
-    """
+    """softmax(scale q k^T) v over the pairs that the pattern and the mask allow. q ``[B, H, N, D]``, k ``[B, Hkv, M,
+    D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows without keys are zeros. The caller
+    applies ``mask.query_lengths``. On the CPU gradients raise torch's error."""
     n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
     blocks = block_mask(pattern, g, device=q.device, valid=mask.key_valid(m))

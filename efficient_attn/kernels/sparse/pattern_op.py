@@ -1,7 +1,5 @@
 """Softmax over a pattern as a custom op, for `torch.compile` and `torch.export`: the plan is made inside, from a text.
-
-The text contains facts only, so that an exported program can use its pattern in any process.
-"""
+The text contains facts only, so that an exported program can use its pattern in any process."""
 
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
-"""Tiles that are views: of bands, of columns that many rows see, of rows that see every column, of own blocks.
-
-The windows of a band overlap, by the strides of the tensor itself, so that nothing is copied.
-"""
+"""Tiles that are views: of bands, of columns that many rows see, of rows that see every column, of own blocks. The
+windows of a band overlap, by the strides of the tensor itself, so that nothing is copied."""
 
 from collections.abc import Iterator
 from itertools import groupby
