@@ -76,12 +76,9 @@ class Trainer:
             learner.model.parameters(), lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY
         )
         self.saved_at = perf_counter()
-        checkpointed = checkpoint.read(path, setup.description) if path else None
-        if checkpointed and checkpoint.restore(learner.model, self.optimizer, checkpointed[0]):
-            self.progress = checkpointed[1]
-            return
-        self.progress = Progress(self._choose_step_count())
-        if setup.has_time_budget:
+        restored = checkpoint.restore(path, learner.model, self.optimizer, setup.description) if path else None
+        self.progress = restored or Progress(self._choose_step_count())
+        if setup.has_time_budget and not restored:
             self.save()  # so that resumed training has the same number of steps
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
@@ -110,8 +107,7 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint, if there is a path. Raises `CheckpointNotSaved`."""
         if self.path:
-            tensors = checkpoint.flatten(self.learner.model, self.optimizer)
-            checkpoint.write(self.path, tensors, self.progress, self.setup.description)
+            checkpoint.write(self.path, self.learner.model, self.optimizer, self.progress, self.setup.description)
         self.saved_at = perf_counter()
 
     def _choose_step_count(self) -> int:
