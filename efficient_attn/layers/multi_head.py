@@ -201,8 +201,6 @@ class MultiHeadAttention(nn.Module):
         """Its sizes, for ``print``."""
         return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
 
-    # -- implementation -----------------------------------------------------------------------------------------------
-
     def _project(
         self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:

@@ -110,9 +110,6 @@ class Learned(Encoding):
         return self.table[positions]
 
 
-# -- applied to queries and keys -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Positions:
     """Base class of positions that a layer applies to queries and keys.

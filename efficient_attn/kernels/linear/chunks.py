@@ -110,9 +110,6 @@ def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> 
     return products
 
 
-# -- chunks beside each other --------------------------------------------------------------------------------------
-
-
 def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:
     """Positions and their number of chunks: as many whole chunks together as suit the state, and the rest as one."""
     max_chunks, whole_chunks = max(MAX_SUMS_ELEMENTS // state.kv.numel(), 1), length // CHUNK

@@ -64,9 +64,6 @@ def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: M
     return dot / math.sqrt(squared_norm * exact_squared_norm) if squared_norm and exact_squared_norm else 0.0
 
 
-# -- weights -------------------------------------------------------------------------------------------------------
-
-
 def _compare_weights(
     attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: ExactReference
 ) -> tuple[float, float, int]:

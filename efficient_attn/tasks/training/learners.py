@@ -133,9 +133,6 @@ def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Te
     return EvaluationCounts(n_targets, n_correct, float(total_loss), len(targets), int(correct_rows.sum())), is_correct
 
 
-# -- models --------------------------------------------------------------------------------------------------------
-
-
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
     """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference. Raises
     `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism."""

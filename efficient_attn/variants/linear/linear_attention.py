@@ -232,8 +232,6 @@ class LinearAttention(Attention):
         next_sums = sums.sum_keys(config, KeyInputs(keys, values, _fold(valid, k), lane.logs), past_sums)
         return LinearState((lane.rebase(next_sums),), state.length + k.shape[2], state.starts)
 
-    # -- underneath -----------------------------------------------------------------------------------------------
-
     def _make_config(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
         decays = type(self).rates is not LinearAttention.rates
         parameters = tuple(self.parameters())

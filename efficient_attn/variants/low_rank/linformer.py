@@ -48,7 +48,6 @@ class Linformer(Attention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many mixtures as keys."""
         return {"rank": budget.keys}
 
     @property

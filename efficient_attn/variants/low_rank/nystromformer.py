@@ -36,7 +36,6 @@ class Nystromformer(Attention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many landmarks as keys."""
         return {"n_landmarks": budget.keys}
 
     @property

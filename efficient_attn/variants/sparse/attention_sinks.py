@@ -23,5 +23,4 @@ class AttentionSinks(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """Four sinks, the rest a window."""
         return {"n_sink": DEFAULT_SINKS, "window": budget.reach(budget.keys - DEFAULT_SINKS)}

@@ -17,5 +17,4 @@ class DilatedWindow(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many keys as a plain window has; the dilation is unchanged."""
         return {"window": budget.reach()}
