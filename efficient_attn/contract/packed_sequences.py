@@ -36,7 +36,7 @@ def run_each_sequence(
         out = run(*(None if x is None else x[index] for x in stacks), single_mask, **sequence_inputs)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
-        rows.update(zip(group, out.unbind(), strict=True))
+        rows |= zip(group, out.unbind(), strict=True)
     return torch.cat([rows[s] for s in sorted(rows)], 1)[None]
 
 

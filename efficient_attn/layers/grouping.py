@@ -102,11 +102,8 @@ def _draw_projections(layer: MultiHeadAttention, kv_heads: int, seed: int) -> di
     """New projections of keys and values, from the seed; different from those of a layer with that seed."""
     state = {}
     for name in ("k_proj", "v_proj"):
-        old = getattr(layer, name)
-        if old is not None:
-            size = old.out_features // layer.kv_heads * kv_heads
-            new = make_projection(
-                layer.d_model, size, bias=old.bias is not None, seed=seed, name=f"mean_pool_kv {name}"
-            )
-            state.update({f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()})
+        if (old := getattr(layer, name)) is not None:
+            size, has_bias = old.out_features // layer.kv_heads * kv_heads, old.bias is not None
+            new = make_projection(layer.d_model, size, bias=has_bias, seed=seed, name=f"mean_pool_kv {name}")
+            state |= {f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()}
     return state

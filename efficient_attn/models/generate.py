@@ -1,6 +1,6 @@
 """Generate tokens with a decoder, step by step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,9 +52,11 @@ def generate(
     if isinstance(prompts, Tensor):
         return _generate_batch(model, prompts, None, steps, draw)
     lengths = [len(prompt) for prompt in prompts]
-    single_batch = len(set(lengths)) < 2 or (min(lengths) > 0 and _supports_starts(model))
+    batches = [[i for i, n in enumerate(lengths) if n == length] for length in dict.fromkeys(lengths)]
+    if len(batches) > 1 and min(lengths) > 0 and _supports_starts(model):
+        batches = [list(range(len(prompts)))]
     outputs: dict[int, Tensor] = {}
-    for indices in [list(range(len(prompts)))] if single_batch and prompts else _group_by_length(lengths):
+    for indices in batches:
         rows = _generate_batch(model, *_pad([prompts[i] for i in indices]), steps, draw)
         outputs |= dict(zip(indices, rows, strict=True))
     return [outputs[i] for i in range(len(prompts))]
@@ -67,12 +69,6 @@ def _supports_starts(model: Decoder) -> bool:
     except UnsupportedError:
         return False
     return True
-
-
-def _group_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The indices of prompts of equal length."""
-    for length in dict.fromkeys(lengths):
-        yield [i for i, prompt_length in enumerate(lengths) if prompt_length == length]
 
 
 def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -74,10 +74,6 @@ class Layout:
         """The queries' part ``[A, T, W, ..]`` of ``x [A, S, ..]``. T chunks, W queries of each."""
         return _query_chunks(x, self.size)[:, :, slab.queries]
 
-    def windows(self, x: Tensor) -> Tensor:
-        """The keys visible to each chunk of ``x [A, S, D]``: ``[A, T, 2m, D]``, overlapping views."""
-        return _key_windows(x, self.size).mT
-
     def trim(self, x: Tensor, slab: Slab) -> Tensor:
         """``x [A, T, W, ..]`` without the slots after a row's end: ``[A * those, ..]``."""
         last = min((slab.chunks.stop - 1) * self.size + slab.queries.stop, self.length)
@@ -125,8 +121,8 @@ def make_layout(rounds: Rounds, r: int, causal: bool) -> Layout:
     earlier_chunks = []
     for chunk in rounds.chunk[:r]:
         doubled = 2 * chunk.view(-1).index_select(0, indices.view(-1)).view(indices.shape)
-        earlier_chunks.append((_query_chunks(doubled, size) - 1, _key_windows(doubled, size)))
-    return Layout(indices, n, last_visible, _key_windows(key_position, size), tuple(earlier_chunks), causal)
+        earlier_chunks.append((_query_chunks(doubled, size) - 1, key_windows(doubled, size)))
+    return Layout(indices, n, last_visible, key_windows(key_position, size), tuple(earlier_chunks), causal)
 
 
 def _query_chunks(x: Tensor, size: int) -> Tensor:
@@ -134,7 +130,7 @@ def _query_chunks(x: Tensor, size: int) -> Tensor:
     return x[:, size:].unflatten(1, (-1, size))
 
 
-def _key_windows(x: Tensor, size: int) -> Tensor:
+def key_windows(x: Tensor, size: int) -> Tensor:
     """``[R, C, .., 2m]``: every chunk of ``x [R, (C + 1) m, ..]`` with the one before it, overlapping views."""
     return x.unfold(1, 2 * size, size)
 

@@ -18,7 +18,7 @@ from ..dense import widen
 from ..half_precision import fused_dtype
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
-from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows
+from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows, key_windows
 from .lsh import Rounds
 
 
@@ -119,7 +119,8 @@ def _gather_keys(
 ) -> tuple[Tensor, Tensor]:
     """Keys of unit length and values, ``[A, T, 2m, D]``."""
     keys = gather_rows(inputs.k, indices).to(compute_dtype).mul_(gather_rows(inputs.inverse, indices)[..., None])
-    return layout.windows(keys), layout.windows(gather_rows(inputs.v, indices).to(compute_dtype))
+    values = gather_rows(inputs.v, indices).to(compute_dtype)
+    return key_windows(keys, layout.size).mT, key_windows(values, layout.size).mT
 
 
 def _attend(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:

@@ -55,10 +55,8 @@ def attend(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:
 
 def _every_query_sees_keys(inputs: AdditiveInputs, options: AdditiveOptions) -> bool:
     """Whether no query is without keys, for sure."""
-    if options.causal and options.start < 0:
-        return False
-    valid = inputs.valid
-    return valid is None or bool((valid[:, 0] if options.causal else valid.any(-1)).all())
+    valid, first_is_seen = inputs.valid, not options.causal or options.start >= 0
+    return first_is_seen and (valid is None or bool((valid[:, 0] if options.causal else valid.any(-1)).all()))
 
 
 def _attend_unblocked(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:

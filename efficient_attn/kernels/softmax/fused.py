@@ -8,6 +8,7 @@ Later versions of that kernel support groups, one key-value head in each thread,
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,13 +34,11 @@ def attend(
     compute_dtypes = [fused_dtype(q, operation, q.shape[2], k.shape[2]) for operation in ("forward", "backward")]
     if compute_dtypes == [q.dtype, q.dtype] or (dropout and compute_dtypes[1] == q.dtype):
         return _call_torch(q, k, v, allowed, causal, scale, dropout)
-    if dropout or not wants_gradient(q, k, v):
-        inputs = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            *inputs, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-        )
-        return out.to(q.dtype)
-    return attend_differentiable(q, k, v, allowed, causal, scale)
+    if not dropout and wants_gradient(q, k, v):
+        return attend_differentiable(q, k, v, allowed, causal, scale)
+    inputs = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
+    options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
+    return F.scaled_dot_product_attention(*inputs, **options).to(q.dtype)
 
 
 def _call_torch(

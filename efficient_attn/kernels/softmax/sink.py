@@ -88,8 +88,8 @@ def _split_rows(inputs: SinkInputs, start: int) -> Iterator[tuple[slice, int, Fu
 def _plan_single_call(inputs: SinkInputs, options: SinkOptions) -> FusedInputs | None:
     """The inputs of the one kernel call that can process all rows; None if rows need masks of their own."""
     q, k, v, _, valid = inputs
-    if options.causal:
-        return FusedInputs(q, k, v, None) if valid is None and options.start == 0 else None
+    if options.causal and (valid is not None or options.start):
+        return None
     return FusedInputs(q, k, v, None if valid is None else fused.additive_mask(valid[:, None, None], q.dtype))
 
 

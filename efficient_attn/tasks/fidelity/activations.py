@@ -57,10 +57,9 @@ class Activations:
                 raise NotInstalled(_format_capture_hint(name, CAPTURES[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read_arrays(path)
-        missing = [n for n in ("q", "k", "v") if n not in arrays]
-        if missing:
-            message = f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
-            raise UsageError(message)
+        if missing := [n for n in ("q", "k", "v") if n not in arrays]:
+            has = f"it needs q, k and v, and has {sorted(arrays)}"
+            raise UsageError(f"{path.name}: no array named {missing[0]!r}; {has}")
         q, k, v = (_check_array(path, n, arrays[n]) for n in ("q", "k", "v"))
         _check_shapes(path, q, k, v)
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
