@@ -49,10 +49,9 @@ class Mask:
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
             raise UsageError(f"Mask: causal must be True or False, not {type(self.causal).__name__}")
-        if self.query_start is not None and (
-            isinstance(self.query_start, bool) or not isinstance(self.query_start, int)
-        ):
-            raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
+        start = self.query_start
+        if start is not None and (isinstance(start, bool) or not isinstance(start, int)):
+            raise UsageError(f"Mask: query_start must be a whole number, not {start!r}")
         if self.holds_tensors:
             self._check_tensor_fields()
 

@@ -67,9 +67,7 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
     """A new instance of the same mechanism with another number of key-value heads."""
     spec = attn.origin.spec
     if spec is None:
-        raise UnsupportedError(
-            f"mean_pool_kv: {attn.label} cannot be created again, because it was not made by ea.create"
-        )
+        raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be created again: it was not made by ea.create")
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
     grouped_attn = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)

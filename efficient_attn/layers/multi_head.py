@@ -254,9 +254,8 @@ def _check_fit(attn: Attention, dims: Dims) -> None:
     for name in (f.name for f in fields(Dims)):
         attn_size, layer_size = getattr(attn_dims, name), getattr(dims, name)
         if None not in (attn_size, layer_size) and attn_size != layer_size:
-            raise UsageError(
-                f"MultiHeadAttention: {attn.label} was created for {name}={attn_size}, the layer has {layer_size}"
-            )
+            difference = f"was created for {name}={attn_size}, the layer has {layer_size}"
+            raise UsageError(f"MultiHeadAttention: {attn.label} {difference}")
     if dims.kv_heads != dims.heads and not attn.traits.grouped:
         raise UnsupportedError(f"{attn.label} does not support fewer key-value heads than heads")
 

@@ -82,9 +82,7 @@ def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 @torch.no_grad()
 def _generate_batch(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, draw: Draw) -> Tensor:
     if steps < 1 or prompt.shape[1] < 1:
-        raise UsageError(
-            f"generate: needs a prompt and a step at least, got {prompt.shape[1]} tokens and {steps} steps"
-        )
+        raise UsageError(f"generate: needs a prompt and a step, got {prompt.shape[1]} tokens and {steps} steps")
     length, max_len = prompt.shape[1] + steps, model.config.max_len
     if length > max_len:
         raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={max_len}")

@@ -46,9 +46,8 @@ class VisionTransformer(nn.Module):
     def cut(self, images: Tensor) -> Tensor:
         """The patches ``[B, patches, C * patch * patch]``."""
         if images.ndim != 4 or images.shape[1:] != self.image:
-            raise UsageError(
-                f"VisionTransformer: images must be [B, {', '.join(map(str, self.image))}], got {list(images.shape)}"
-            )
+            expected = f"[B, {', '.join(map(str, self.image))}]"
+            raise UsageError(f"VisionTransformer: images must be {expected}, got {list(images.shape)}")
         side = self.patch
         parts = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # B, C, rows, side, columns, side
         return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

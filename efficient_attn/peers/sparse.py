@@ -46,12 +46,9 @@ class PeerLocalAttention(LibraryPattern):
         check_at_least_one("peer_local_attention", window=window)
         attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
-        self._attention = {  # in a dict, so that they are not registered as submodules
-            causal: attention_class(
-                window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False
-            )
-            for causal in (False, True)
-        }
+        options = {"autopad": True, "exact_windowsize": True, "use_rotary_pos_emb": False}
+        # in a dict, so that they are not registered as submodules
+        self._attention = {causal: attention_class(window, causal=causal, **options) for causal in (False, True)}
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, _, n, _ = q.shape

@@ -55,9 +55,8 @@ def _list_configs(request: TaskRequest) -> Iterator[tuple[CaseConfig, int | None
     """Every configuration with its number of key-value heads, and whether its memory is counted."""
     longest = max(request.grid["seq_len"])
     counts_peak = request.keys.peak_memory or "peak_memory" in request.words
-    for mode, point in product(
-        (word for word in request.words if word in MODES), request.grid.combine(*AXES, "seq_len")
-    ):
+    modes = [word for word in request.words if word in MODES]
+    for mode, point in product(modes, request.grid.combine(*AXES, "seq_len")):
         point, is_stepwise = dict(point), mode in ("decode", "prefill")
         if is_stepwise and point["fill"] != "full":
             raise UsageError(f"{mode}: rows decode one step at a time, so fill can only be full, not {point['fill']}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .linear_config import OutputGrads, Stretch
 from .scan_state import ChunkWeights, ScanState, weigh_past, weigh_sums
-from .sums import dot_rows
+from .sums import dot_rows, pair_gradients
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
 
@@ -85,8 +85,7 @@ def backward_keys(
 
 def _pair_gradients(grads: OutputGrads, v: Tensor, group: int, weights: ChunkWeights | None) -> Tensor:
     """Gradient ``[Bh C, G c, c]`` by the products of features in a chunk."""
-    products = grads.top @ v.mT if grads.total is None else torch.baddbmm(grads.total, grads.top, v.mT)
-    return _mask_causal(products, group, weights)
+    return _mask_causal(pair_gradients(*grads, v), group, weights)
 
 
 def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:

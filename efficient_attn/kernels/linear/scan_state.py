@@ -86,9 +86,8 @@ class ScanState:
         if count == 1:
             return self._current_sums()
         if weights is None:
-            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1).expand(
-                heads, -1, -1
-            )
+            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1)
+            coefficients = coefficients.expand(heads, -1, -1)
         else:
             coefficients = torch.cat([weights.sums, weights.carry], 2)
 

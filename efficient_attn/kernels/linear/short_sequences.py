@@ -18,7 +18,7 @@ from torch import Tensor
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
-from .sums import KERNEL, dot_rows, relative_weights
+from .sums import KERNEL, dot_rows, pair_gradients, relative_weights
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
@@ -138,9 +138,7 @@ def _lane_gradients(
     if causal:
         weights = _compute_weights(a, q, config)
         products = _mask_later(rows @ y.mT, q.shape[1], weights, config.start)
-        grad_products = (
-            grad_tops @ values.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, values.mT)
-        )
+        grad_products = pair_gradients(grad_tops, grad_totals, values)
         grad_products = _mask_later(grad_products, q.shape[1], weights, config.start)
         grad_x, grad_y, grad_v = grad_products @ y, grad_products.mT @ rows, products.mT @ grad_tops
     else:
@@ -169,9 +167,8 @@ def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tenso
         return None
     visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)
     logs = a[:, None].masked_fill(~visible, float("-inf"))
-    row_reference = (
-        a[:, config.start : config.start + q.shape[2], None] if config.decays else logs.amax(-1, keepdim=True)
-    )
+    own = slice(config.start, config.start + q.shape[2])
+    row_reference = a[:, own, None] if config.decays else logs.amax(-1, keepdim=True)
     return relative_weights(logs, row_reference)[:, None].to(config.widen(q[:0]).dtype)
 
 

@@ -264,5 +264,10 @@ def dot_rows(x: Tensor, z: Tensor) -> Tensor:
     return (z[:, None] @ x.mT).mT
 
 
+def pair_gradients(grad_tops: Tensor, grad_totals: Tensor | None, values: Tensor) -> Tensor:
+    """Gradients ``[Bh, rows, M]`` by the products of rows and keys."""
+    return grad_tops @ values.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, values.mT)
+
+
 def _fade(x: Tensor, fading: Tensor | None, rows: slice) -> Tensor:
     return x if fading is None else x * fading[:, None, rows, None].exp().to(x.dtype)

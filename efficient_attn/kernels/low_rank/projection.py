@@ -50,9 +50,8 @@ def _gradients(needed: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor | Non
             for b, h in product(range(x.shape[0]), range(x.shape[1])):
                 add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
         grad_weights = total.to(weights.dtype)
-    return grad_weights, *(
-        _project_each(weights.mT, g) if need else None for g, need in zip(grads, xs_needed, strict=True)
-    )
+    pairs = zip(grads, xs_needed, strict=True)
+    return grad_weights, *(_project_each(weights.mT, grad) if is_needed else None for grad, is_needed in pairs)
 
 
 def _project_each(weights: Tensor, x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ autograd sums: twice the keys repeated for each head. Here the backward pass pro
 Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -46,14 +45,12 @@ def _call_torch(
 ) -> Tensor:
     """torch's own call, with heads as rows of the batch if gradients are large: it lays them out position by position,
     all heads together, and tensors with heads first then need copies."""
-    attend_torch = partial(
-        F.scaled_dot_product_attention, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-    )
+    options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     foldable = q.shape[:2] == k.shape[:2] and (allowed is None or len(allowed) == 1)
     if not (foldable and wants_gradient(q, k, v) and k.numel() + q.numel() >= MIN_FLATTENED_ELEMENTS):
-        return attend_torch(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, **options)
     rows, keys, values = (x.flatten(0, 1)[:, None] for x in (q, k, v))
-    return attend_torch(rows, keys, values).unflatten(0, q.shape[:2]).squeeze(2)
+    return F.scaled_dot_product_attention(rows, keys, values, **options).unflatten(0, q.shape[:2]).squeeze(2)
 
 
 def attend_differentiable(
@@ -128,6 +125,5 @@ def _cast_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if mask is None else mask.to(dtype)
 
 
-FUSED = SoftmaxKernel(
-    "torch's fused kernel", FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse, op="fused"
-)
+NAME = "torch's fused kernel"
+FUSED = SoftmaxKernel(NAME, FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse, op="fused")

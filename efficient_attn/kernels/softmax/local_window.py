@@ -160,6 +160,5 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOpt
 
 
 # a query without keys in its window gets zeros
-attend = SoftmaxKernel(
-    "local attention", LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local"
-)
+NAME = "local attention"
+attend = SoftmaxKernel(NAME, LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local")

@@ -111,9 +111,7 @@ def attend_grouped(
     if q.device.type == "cpu" and not dropout and wants_gradient(q, k, v):
         return fused.attend_differentiable(q, k, v, allowed, causal, scale)
     if kernel_groups:
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, is_causal=causal, scale=scale, enable_gqa=True
-        )
+        return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=True)
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
 

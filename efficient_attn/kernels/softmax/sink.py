@@ -121,6 +121,5 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptio
 
 
 # k and v have q's heads, or one for all of them, or as many as torch's kernel supports
-SINK = SoftmaxKernel(
-    "attention with a sink", SinkInputs, SinkOptions, _forward, _gradients, n_differentiated=4, op="sink"
-)
+NAME = "attention with a sink"
+SINK = SoftmaxKernel(NAME, SinkInputs, SinkOptions, _forward, _gradients, n_differentiated=4, op="sink")

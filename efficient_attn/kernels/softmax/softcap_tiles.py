@@ -135,9 +135,8 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOp
         x, grad_x = x * tiles.factor, torch.zeros_like(x)
         for keys in key_tiles:
             tile = tiles.score_tanh(x, heads, keys, score_buffer)
-            weights = torch.add(
-                offset, tile, alpha=tiles.power, out=weight_buffer[: tile.numel()].view(tile.shape)
-            ).exp2_()
+            weights = weight_buffer[: tile.numel()].view(tile.shape)
+            torch.add(offset, tile, alpha=tiles.power, out=weights).exp2_()
             tiles.zero_hidden(weights, heads, rows, keys)
             flat_grad_v[heads, keys].baddbmm_(weights.mT, tile_grad)
             grad_score = _multiply_into(tile_grad, values[heads, keys].mT, grad_buffer).sub_(delta).mul_(weights)

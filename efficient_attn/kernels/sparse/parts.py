@@ -59,9 +59,8 @@ class PlanConfig:
             masked = Step(tile, 0, 1) if tile.mask is not None else step
             if self.group * masked.pairs <= MAX_CACHED_PAIRS:
                 key = *masked, self.group, like.dtype, like.device
-                return MASK_CACHE.find(
-                    key, lambda: make_additive_mask(self._allowed(tiling, masked, like.device), like.dtype)
-                )
+                device, dtype = like.device, like.dtype
+                return MASK_CACHE.find(key, lambda: make_additive_mask(self._allowed(tiling, masked, device), dtype))
         allowed = None if tile.rule is None else self._allowed(tiling, step, like.device)
         if valid is not None:
             keys = tiling.positions(step, like.device).clamp(0, valid.shape[1] - 1)
@@ -102,10 +101,8 @@ def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: Plan
     (q, k, v, valid), out, lse = saved
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v, grad, out = config.cast("backward", q, k, v, grad.contiguous(), out)
-    sum_dtype = _choose_sum_dtype(q, config)
-    grad_q, grad_k, grad_v = (
-        torch.zeros_like(x, dtype=sum_dtype, memory_format=torch.contiguous_format) for x in (q, k, v)
-    )
+    sum_dtype, layout = _choose_sum_dtype(q, config), torch.contiguous_format
+    grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=sum_dtype, memory_format=layout) for x in (q, k, v))
     for tiling in config.plan:
         keys, values = tiling.select_keys(k), tiling.select_keys(v)
         targets = [x if tiling.columns is None else torch.zeros_like(tiling.select_keys(x)) for x in (grad_k, grad_v)]
@@ -123,7 +120,8 @@ def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: Plan
     return grad_q.to(dtype), grad_k.to(dtype), grad_v.to(dtype)
 
 
-softmax_over_plan = SoftmaxKernel("the kernel of sparse patterns", SparseInputs, PlanConfig, run_plan, plan_gradients)
+KERNEL = "the kernel of sparse patterns"
+softmax_over_plan = SoftmaxKernel(KERNEL, SparseInputs, PlanConfig, run_plan, plan_gradients)
 
 
 def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_lse: Tensor) -> None:

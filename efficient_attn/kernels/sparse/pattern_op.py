@@ -15,7 +15,7 @@ from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .implementation_choice import choose_implementation
 from .masked_softmax import attend_masked, fold_mask, masked_gradients, run_masked
-from .parts import PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
+from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 
 FACTS = {fact.__name__: fact for fact in BUILTIN_FACTS}
@@ -79,6 +79,4 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], options: Pattern
     return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-softmax_over_text = SoftmaxKernel(
-    "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
-)
+softmax_over_text = SoftmaxKernel(KERNEL, SparseInputs, PatternOptions, _forward, _gradients, op="sparse")

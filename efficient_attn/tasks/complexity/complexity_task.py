@@ -85,9 +85,8 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each axis and configuration, of mechanisms and of layers."""
     keys: ComplexityKeys = request.keys
     key_values = keys.model_dump(exclude={"along", "sizes", "claims"})
-    key_values["claims"] = tuple(
-        (n, tuple(c.model_dump(exclude_defaults=True).items())) for n, c in keys.claims.items()
-    )
+    claims = {name: claim.model_dump(exclude_defaults=True) for name, claim in keys.claims.items()}
+    key_values["claims"] = tuple((name, tuple(fields.items())) for name, fields in claims.items())
     for along, point in product(keys.along, request.grid.combine("threads", "batch", "heads", "causal")):
         sizes, heads = _list_sizes(request, along, point["heads"]), point["heads"]
         width = max(sizes) if along == "width" else keys.width
@@ -124,9 +123,8 @@ def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ..
     }
     sizes = tuple(sorted(set(request.keys.sizes or defaults[along])))
     if len(sizes) <= request.keys.octaves:
-        raise UsageError(
-            f"{request.task}: {len(sizes)} sizes along {along}; give more than octaves, {request.keys.octaves}"
-        )
+        needed = f"give more than octaves, {request.keys.octaves}"
+        raise UsageError(f"{request.task}: {len(sizes)} sizes along {along}; {needed}")
     return sizes
 
 

@@ -217,9 +217,8 @@ def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
         sequential_steps = cls.cost.sequential(point.length) if hasattr(cls, "cost") else 1
         return config.batch * work / best.gemm_flops_per_s + sequential_steps * STEP_S
     width = point.width // point.heads
-    attn = create(
-        case.variant, dims=Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
-    )
+    dims = Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
+    attn = create(case.variant, dims=dims)
     work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
     work += 8 * point.length * point.width**2 if case.group.of_blocks else 0
     return config.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / DEFAULT_EFFICIENCY + LAUNCH_S

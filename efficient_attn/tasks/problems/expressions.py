@@ -33,9 +33,8 @@ def draw_expressions(
             yield tokens
             if len(unique) == count:
                 return
-    raise UsageError(
-        f"listops: of {DRAWS_PER_EXPRESSION * count} draws only {len(unique)} differ and have the requested length"
-    )
+    n_draws = DRAWS_PER_EXPRESSION * count
+    raise UsageError(f"listops: of {n_draws} draws only {len(unique)} differ and have the requested length")
 
 
 def _draw_numbers(generator: np.random.Generator) -> Iterator[float]:

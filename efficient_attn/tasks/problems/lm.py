@@ -88,13 +88,11 @@ def _compute_entropies(text: str) -> tuple[float, float]:
     for order in (1, 2):
         pairs = sum(train_codes[i : len(train_codes) - order + i] * n_codes ** (order - i) for i in range(order + 1))
         counts = np.bincount(pairs, minlength=n_codes ** (order + 1)).reshape(-1, n_codes)
-        context = sum(
-            test_codes[2 - order + i : len(test_codes) - order + i] * n_codes ** (order - 1 - i) for i in range(order)
-        )
+        begin, end = 2 - order, len(test_codes) - order
+        context = sum(test_codes[begin + i : end + i] * n_codes ** (order - 1 - i) for i in range(order))
         n_seen, n_followers = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
-        p = np.where(
-            n_seen > 0, (counts[context, test_codes[2:]] + n_followers * p) / np.maximum(n_seen + n_followers, 1), p
-        )
+        followed = counts[context, test_codes[2:]] + n_followers * p
+        p = np.where(n_seen > 0, followed / np.maximum(n_seen + n_followers, 1), p)
     return float(-np.log2(unigram_p).mean()), float(-np.log2(p).mean())
 
 

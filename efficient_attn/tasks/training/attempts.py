@@ -67,9 +67,8 @@ def resolve_attempt(
     validated = [row for row in completed if row.extra["train.validation"] is not None]
     if not validated:
         raise NotNeeded("no rate of the grid came to an end")
-    best = (min if problem.metric == "bits" else max)(
-        validated, key=lambda row: float(row.extra["train.validation"] or 0.0)
-    )
+    choose = min if problem.metric == "bits" else max
+    best = choose(validated, key=lambda row: float(row.extra["train.validation"] or 0.0))
     rate, steps = float(best.extra["train.learning_rate"] or 0.0), int(best.extra["train.budget"] or 0)
     if attempt.kind == "best":
         return AttemptSettings(rate, steps)

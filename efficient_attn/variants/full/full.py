@@ -44,9 +44,7 @@ class Full(SoftmaxAttention):
         self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
         if (softcap or sink) and not isinstance(self, FullWithOptions):
             if type(self) is not Full:
-                raise UsageError(
-                    f"{type(self).__name__}: with softcap or sink, subclass FullWithOptions instead of Full"
-                )
+                raise UsageError(f"{type(self).__name__}: with softcap or sink, subclass FullWithOptions, not Full")
             self.__class__ = FullWithOptions  # a separate class, so that calls of Full do not check for options
 
 

@@ -153,9 +153,7 @@ class LinearAttention(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if in_functorch_transform() and any_functorch_wrapped((*self.parameters(), *self.buffers())):
-            raise UnsupportedError(
-                f"{self.label}: torch.func does not support the tensors of its map; use backend=dense"
-            )
+            raise UnsupportedError(f"{self.label}: torch.func does not support its map's tensors; use backend=dense")
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:

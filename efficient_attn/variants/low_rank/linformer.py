@@ -36,9 +36,7 @@ class Linformer(Attention):
         heads = 1 if share else dims.kv_heads or dims.heads
         if dims.max_len is None or heads is None:
             required = "max_len" if share else "max_len, and kv_heads or heads,"
-            raise UsageError(
-                f"linformer:share={share or 'none'} needs dims with {required} for the size of its projections"
-            )
+            raise UsageError(f"linformer:share={share or 'none'} needs dims with {required} for its projections")
         self._rank, self._max_len = rank, dims.max_len
         size, generator = (heads, rank, dims.max_len), torch.Generator().manual_seed(seed)
         self.by_keys = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)

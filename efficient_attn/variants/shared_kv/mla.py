@@ -51,9 +51,7 @@ class MultiHeadLatent(Attention):
         if dims.kv_heads not in (None, 1):
             raise UsageError(f"mla has one latent for all heads, dims set kv_heads={dims.kv_heads}")
         if not 0 <= rotary_dim < dims.head_dim:
-            raise UsageError(
-                f"mla: rotary_dim={rotary_dim} has to be less than head_dim={dims.head_dim}, which includes it"
-            )
+            raise UsageError(f"mla: rotary_dim={rotary_dim} must be below head_dim={dims.head_dim}, which includes it")
         check_at_least_one("mla", latent_dim=latent_dim)
         self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
         self._latent_dim, self._value_dim = latent_dim or 4 * self._unrotated_dim, dims.value_dim or self._unrotated_dim
