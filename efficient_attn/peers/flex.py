@@ -41,9 +41,7 @@ class _FlexPeer(LibraryPattern):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         if min(n, m) < BLOCK:
-            raise UnsupportedError(
-                f"{self.label}: torch's CPU kernel computes wrong rows in sequences shorter than a block, {BLOCK}"
-            )
+            raise UnsupportedError(f"{self.label}: torch's CPU kernel errs at lengths shorter than a block, {BLOCK}")
         blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
 

@@ -86,12 +86,10 @@ class PeerPerformer(LibraryAttention):
         if dims.head_dim is None:
             raise UsageError("peer_performer: needs dims with head_dim, from which its features are drawn")
         self.n_features = n_features
-        attention_class = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
+        attention = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
         # the causal class prints that its CUDA kernel is missing
         with seeded_generator(seed), redirect_stdout(io.StringIO()):
-            self._attention = {
-                causal: attention_class(dims.head_dim, n_features, causal=causal) for causal in (False, True)
-            }
+            self._attention = {causal: attention(dims.head_dim, n_features, causal=causal) for causal in (False, True)}
         # passed to the library in each call, so that state dicts and .to() apply
         self.register_buffer("projection", self._attention[False].projection_matrix)
 

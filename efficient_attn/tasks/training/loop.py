@@ -98,9 +98,8 @@ class Trainer:
         self.save()
         keys = setup.keys
         counts, within_distance = self._evaluate("test", setup.length, keys.examples, on_step)
-        at_length = {
-            n: self._evaluate("test", n, keys.examples, on_step)[0] for n in keys.test_len if n != setup.length
-        }
+        others = [n for n in keys.test_len if n != setup.length]
+        at_length = {n: self._evaluate("test", n, keys.examples, on_step)[0] for n in others}
         return TrainingResult(progress, counts, at_length, within_distance)
 
     def save(self) -> None:

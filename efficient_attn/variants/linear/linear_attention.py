@@ -37,6 +37,9 @@ class LinearState:
     starts: RowStarts | None = None
 
 
+LinearStep = tuple[Tensor, LinearState]
+
+
 class KeyWeights(NamedTuple):
     """Weights of keys in addition to their features: logarithms ``[B, Hkv, M]``, and those of a key of weight 1 at the
     next position ``[B, Hkv]``, from which decoding continues."""
@@ -200,9 +203,7 @@ class LinearAttention(Attention):
     def why_no_starts(self) -> str | None:
         return "its feature map depends on positions" if self.feature_map.positional else None
 
-    def advance(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
-    ) -> tuple[Tensor, LinearState]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         config = self._make_config(state.length, state.length, self.divisor)
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         valid = _valid_positions(state, k)
