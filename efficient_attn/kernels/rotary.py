@@ -19,7 +19,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
 
 
 def _rotate_out_of_place(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
-    """In torch's own operations, none of them in place."""
     rotary_width = cos.shape[-1]
     rows = x[..., :rotary_width].to(cos.dtype)
     partners = rows.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else rows.roll(rotary_width // 2, -1)

@@ -64,7 +64,6 @@ def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first
 
 
 def _regroup(attn: Attention, kv_heads: int) -> Attention:
-    """A new instance of the same mechanism with another number of key-value heads."""
     spec = attn.origin.spec
     if spec is None:
         raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be created again: it was not made by ea.create")
@@ -78,7 +77,6 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
 def _pool_state(
     layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
 ) -> dict[str, Tensor]:
-    """The layer's parameters and buffers in the sizes of the grouped one."""
     grouped_state, parameter_names = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
     heads, kv_heads = layer.kv_heads, grouped.kv_heads
     state = {}

@@ -53,7 +53,6 @@ class VisionTransformer(nn.Module):
         return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def _encode(self, x: Tensor) -> Tensor:
-        """Apply all layers to the class token and the patches ``[B, patches, d_model]``."""
         return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
 
 

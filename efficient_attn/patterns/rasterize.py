@@ -118,7 +118,6 @@ def _sample_rows(first: int, end: int, max_rows: int) -> GridArray:
 
 
 def _count_pairs(allows: PairRule, queries: GridArray, column_edges: GridArray, g: Geometry) -> GridArray:
-    """Kept pairs of each of these queries, by columns of cells."""
     i, j = queries[:, None] + g.start, np.arange(g.m)[None, :]
     visible = np.broadcast_to(allows(i, j, g), (len(queries), g.m))
     visible = visible & (j <= i) if g.causal else visible

@@ -60,7 +60,6 @@ class _FlexPeer(LibraryPattern):
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _make_block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> BlockMask:
-    """The pairs that a pattern and causality allow."""
 
     def allows(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
         return allowed_pairs(pattern, g, qi + g.start, ki)

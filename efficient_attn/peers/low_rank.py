@@ -71,7 +71,6 @@ class PeerLinformer(LibraryAttention):
             raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             create = partial(self._layer_class, heads * width, self.max_len, k=self.rank, heads=heads)
             layer = self._layers[heads, width] = make_layer(create, "to_q", "to_k", "to_v")
@@ -139,7 +138,6 @@ class PeerNystromformer(LibraryAttention):
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
             create = partial(self._layer_class, self._config_class(**sizes))

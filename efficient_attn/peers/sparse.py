@@ -106,7 +106,6 @@ class PeerLongformer(LibraryPattern):
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
             config = self._config_class(attention_window=[2 * self.window], **sizes)

@@ -124,7 +124,6 @@ def _run_own_attention(group: Group) -> ForwardPass:
 
 @lru_cache(maxsize=1)
 def _load_layer_swap(group: Group) -> LayerSwap:
-    """The original model's outputs for a group of one layer."""
     from ..integrations.model_swap import LayerSwap
 
     assert group.config.layer is not None

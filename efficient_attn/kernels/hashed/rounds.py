@@ -105,12 +105,10 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedO
 
 
 def _find_self_only(lse: Tensor) -> Tensor:
-    """The rows that see no key but themselves."""
     return (lse == float("-inf")).nonzero()[:, 0]
 
 
 def _choose_compute_dtype(q: Tensor, operation: str, size: int) -> torch.dtype:
-    """The dtype that a pass over chunks of ``size`` positions computes in."""
     return fused_dtype(q, operation, min(size, ROWS_A_TILE), 2 * size)
 
 

@@ -117,7 +117,6 @@ class ScanState:
             self.z += _key_sum_gradient(x, grad_totals, weights)
 
     def _apply_carry(self, weights: ChunkWeights) -> None:
-        """Multiply the sums by their weight in the next chunk."""
         self.kv.mul_(weights.carry[:, -1:])
         self.z.mul_(weights.carry[:, -1])
 

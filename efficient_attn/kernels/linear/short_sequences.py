@@ -128,7 +128,6 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
 def _lane_gradients(
     tape: FeatureTape, causal: bool, q: Tensor, keys: KeyInputs, saved_rows: SavedRows
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Gradients of some lanes by q, k and v, and by logs."""
     config, query_rows = tape.config, slice(0, q.shape[2])
     x, backward_q = tape.record_queries(q, query_rows)
     (y, values, a), backward_k = tape.record_keys(keys, slice(0, keys.k.shape[1]))

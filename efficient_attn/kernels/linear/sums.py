@@ -108,7 +108,6 @@ def _sum_at_once(config: LinearConfig, keys: KeyInputs, past: Sums | None) -> Su
 
 
 def _read_at_once(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
-    """`read` in torch's own operations."""
     all_rows = slice(0, q.shape[2])
     x = _fade(config.queries(q, all_rows)[0], fading, all_rows)
     flat = x.flatten(1, 2)

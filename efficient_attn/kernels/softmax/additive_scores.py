@@ -81,7 +81,6 @@ def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions,
 
 
 def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
-    """Every row of the batch and key-value head, in blocks."""
     x, y, v, u, valid = inputs
     rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
     exp_rows, exp_keys = rows.exp(), keys.exp()

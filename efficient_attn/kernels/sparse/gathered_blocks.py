@@ -57,7 +57,6 @@ def _draw_rows(fact: Blocks, rule: TilingRule) -> Iterator[BlockRow]:
 
 
 def _counted_share(rule: TilingRule, row: int, rows: int, block: int, size: int) -> float:
-    """The share of a block's pairs that the rule counts."""
     queries, keys = torch.arange(row, row + rows)[:, None], torch.arange(block * size, (block + 1) * size)
     return rule(queries, keys).double().mean().item()
 

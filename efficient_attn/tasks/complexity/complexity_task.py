@@ -113,7 +113,6 @@ def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> N
 
 
 def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ...]:
-    """All sizes of a sweep, in order."""
     if along == "causal":
         return (1, 2)
     defaults = {

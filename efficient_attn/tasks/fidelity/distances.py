@@ -50,7 +50,6 @@ def measure_distances(
 
 
 def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: ExactReference) -> float:
-    """The cosine between the mechanism's gradients and exact attention's."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         out = attn(*leaves, mask)

@@ -104,7 +104,6 @@ def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=1)
 def _compute_reference(group: Group) -> ExactReference:
-    """Exact attention on a group's layer, which all its cases in this worker share."""
     from ...contract import Mask
     from .exact import compute_exact
 

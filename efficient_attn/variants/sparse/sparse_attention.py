@@ -109,7 +109,6 @@ class SparseAttention(Attention):
         return out[..., :value_width] if value_width < pad else out
 
     def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1) -> str:
-        """The backend that computes a call: the selected one, or its choice."""
         backend = self.backend
         return backend if backend != "adaptive" else choose_implementation(self.pattern, g, heads, width, masks)
 
@@ -167,7 +166,6 @@ class SparseAttention(Attention):
         return out, state.append(k, v)
 
     def _attend_newest(self, q: Tensor, state: KVCache) -> Tensor:
-        """Attend from the newest position to the stored keys that it sees."""
         keys, values = state.filled()
         i = state.length - 1
         # whether all rows had started at the oldest stored position
