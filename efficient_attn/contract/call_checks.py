@@ -1,6 +1,5 @@
 """Checks of a call before it runs: unsupported features and invalid shapes raise."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import MASK_FIELDS, Mask
-from .shapes import Shape, Values
+from .shapes import Inputs, Shape, Values
 from .traits import Traits
 
 MAX_ACCEPTED_CALLS = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
@@ -25,9 +24,7 @@ class AcceptedCall(NamedTuple):
     is_plain: bool = False
 
 
-def find_accepted(
-    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
-) -> AcceptedCall:
+def find_accepted(attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs) -> AcceptedCall:
     """`check_call_features` with the call's shape; for calls that were accepted before, only tensors of masks are
     checked again, because the checks take a tenth of the time of a short call. Compiled code has guards instead, and
     other tensor classes may have symbolic sizes."""
@@ -50,7 +47,7 @@ def find_accepted(
 
 
 def _read_call_facts(
-    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs
 ) -> tuple[Any, ...]:
     """The facts that the checks depend on, those that differ most often first."""
     value_facts = None if v is None else (type(v), v.shape, v.dtype, v.device)
@@ -60,9 +57,7 @@ def _read_call_facts(
     return *tensor_facts, *mask_facts, attn.backend, attn.dropping, *mechanism_facts
 
 
-def check_call_features(
-    attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor
-) -> Traits:
+def check_call_features(attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Inputs, q: Tensor) -> Traits:
     """Check that an instance supports a call, and return its traits. Raises `UnsupportedError` or `UsageError`."""
     traits, device = attn.traits, q.device
     knows_all_fields = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS

@@ -1,6 +1,6 @@
 """Packed sequences: several sequences concatenated in one call, each with the result of a separate call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .mask import Mask
-from .shapes import Values, map_tensors
+from .shapes import Inputs, Values, map_tensors
 
 
 def run_each_sequence(
-    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs
 ) -> Tensor:
     """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``. Sequences of one
     length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are split and joined

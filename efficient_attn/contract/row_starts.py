@@ -1,6 +1,6 @@
 """Left padding in decoding: a decode state stores the first position of each row of its batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import UnsupportedError, UsageError
 from .call_checks import CheckedMechanism
 from .mask import CAUSAL, INTEGER_DTYPES, Mask, zero_invalid
-from .shapes import Values, map_tensors
+from .shapes import Inputs, Values, map_tensors
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,7 @@ def make_step_mask(starts: RowStarts | None, length: int, first: int = 0) -> Mas
 
 
 def advance_from_starts(
-    advance: Callable[..., tuple[Tensor, Any]],
-    q: Tensor,
-    k: Tensor,
-    v: Values,
-    state: Any,
-    inputs: Mapping[str, Tensor],
+    advance: Callable[..., tuple[Tensor, Any]], q: Tensor, k: Tensor, v: Values, state: Any, inputs: Inputs
 ) -> tuple[Tensor, Any]:
     """Run a step. Queries, keys, values and outputs before the start of their row are zeros."""
     starts = getattr(state, "starts", None)

@@ -13,6 +13,7 @@ from ..errors import UsageError
 from .traits import Input
 
 T = TypeVar("T")
+Inputs: TypeAlias = Mapping[str, Tensor]  # a mechanism's further tensors by name
 Device: TypeAlias = torch.device | str
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 # Memory of a call beyond its output, in multiples of it; dense: also matrices N x M: scores, weights, gradients
@@ -145,7 +146,7 @@ def draw_sample(
 
 
 def map_tensors(
-    fn: Callable[[Tensor], T], q: Tensor, k: Tensor, v: Values, inputs: Mapping[str, Tensor]
+    fn: Callable[[Tensor], T], q: Tensor, k: Tensor, v: Values, inputs: Inputs
 ) -> tuple[T, T, T | None, dict[str, T]]:
     """Apply fn to the tensors of a call, once to each, so that a tensor shared by two inputs stays shared."""
     unique = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}

@@ -13,6 +13,7 @@ from .multi_head import MultiHeadAttention
 from .weights import make_projection
 
 PoolingMethod = Literal["mean", "first", "random"]
+Pooling = Literal["mean", "first"]
 
 
 def mean_pool_kv(
@@ -57,7 +58,7 @@ def mean_pool_kv(
     return grouped.train(layer.training)
 
 
-def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
+def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Pooling) -> Tensor:
     """Reduce a tensor ``[heads * rows, ..]`` to ``[kv_heads * rows, ..]``, from groups of adjacent heads."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
@@ -74,9 +75,7 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
     return grouped_attn
 
 
-def _pool_state(
-    layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
-) -> dict[str, Tensor]:
+def _pool_state(layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Pooling) -> dict[str, Tensor]:
     grouped_state, parameter_names = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
     heads, kv_heads = layer.kv_heads, grouped.kv_heads
     state = {}

@@ -18,7 +18,7 @@ from ..half_precision import fused_dtype
 from ..softmax.fused import additive_mask
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, make_additive_mask
+from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
 from .tiles import Step, TilePlan, Tiling
 
 
@@ -47,14 +47,12 @@ class PlanConfig:
         compute_dtype = fused_dtype(q, operation, largest.queries.size * self.group, largest.keys.size)
         return tuple(x.to(compute_dtype) for x in (q, *tensors))
 
-    def mask(
-        self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def mask(self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None) -> AdditiveMask:
         """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys. valid:
         ``[B, M]``, with padding; the mask is then created for this call."""
         tile = step.tile
         if tile.rule is None and valid is None:
-            return None, None
+            return AdditiveMask(None, None)
         if valid is None and not like.is_meta:
             masked = Step(tile, 0, 1) if tile.mask is not None else step
             if self.group * masked.pairs <= MAX_CACHED_PAIRS:
@@ -67,7 +65,7 @@ class PlanConfig:
             visible = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = visible if allowed is None else allowed & visible
         assert allowed is not None
-        return additive_mask(allowed, like.dtype), ~allowed.any(-1)
+        return AdditiveMask(additive_mask(allowed, like.dtype), ~allowed.any(-1))
 
     def _allowed(self, tiling: Tiling, step: Step, device: torch.device) -> Tensor:
         """Which pairs of a step count, for the rows of all heads of a group."""
