@@ -166,8 +166,8 @@ def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tenso
         return None
     visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)
     logs = a[:, None].masked_fill(~visible, float("-inf"))
-    own = slice(config.start, config.start + q.shape[2])
-    row_reference = a[:, own, None] if config.decays else logs.amax(-1, keepdim=True)
+    own_positions = slice(config.start, config.start + q.shape[2])
+    row_reference = a[:, own_positions, None] if config.decays else logs.amax(-1, keepdim=True)
     return relative_weights(logs, row_reference)[:, None].to(config.widen(q[:0]).dtype)
 
 
