@@ -36,27 +36,34 @@ if TYPE_CHECKING:
     from .variants.linear.linear_attention import LinearAttention as LinearAttention
     from .variants.sparse.sparse_attention import SparseAttention as SparseAttention
 
-_NAMES_OF_MODULE = {
-    "cli.python_api": ("Run", "run"),
-    "contract.capacity": ("longest_context",),
-    "contract.decode_state": ("state_bytes",),
-    "contract.mask": ("Mask",),
-    "contract.mechanism": ("Attention",),
-    "contract.shapes": ("Dims",),
-    "contract.traits": ("Growth", "Input", "Traits"),
-    "errors": ("UnsupportedError", "UsageError"),
-    "feature_maps": ("FeatureMap",),
-    "layers.grouping": ("mean_pool_kv",),
-    "layers.multi_head": ("MultiHeadAttention",),
-    "registry": ("create", "info", "load_plugin", "names", "register"),
-    "registry.call": ("attention",),
-    "results.frames": ("load",),
-    "variants.full.scored": ("ScoredAttention",),
-    "variants.full.softmax_attention": ("SoftmaxAttention",),
-    "variants.linear.linear_attention": ("LinearAttention",),
-    "variants.sparse.sparse_attention": ("SparseAttention",),
+_MODULE_OF_NAME = {
+    "Attention": "contract.mechanism",
+    "Dims": "contract.shapes",
+    "FeatureMap": "feature_maps",
+    "Growth": "contract.traits",
+    "Input": "contract.traits",
+    "LinearAttention": "variants.linear.linear_attention",
+    "Mask": "contract.mask",
+    "MultiHeadAttention": "layers.multi_head",
+    "Run": "cli.python_api",
+    "ScoredAttention": "variants.full.scored",
+    "SoftmaxAttention": "variants.full.softmax_attention",
+    "SparseAttention": "variants.sparse.sparse_attention",
+    "Traits": "contract.traits",
+    "UnsupportedError": "errors",
+    "UsageError": "errors",
+    "attention": "registry.call",
+    "create": "registry",
+    "info": "registry",
+    "load": "results.frames",
+    "load_plugin": "registry",
+    "longest_context": "contract.capacity",
+    "mean_pool_kv": "layers.grouping",
+    "names": "registry",
+    "register": "registry",
+    "run": "cli.python_api",
+    "state_bytes": "contract.decode_state",
 }
-_MODULE_OF_NAME = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
 _PUBLIC_MODULES = ("feature_maps", "patterns", "testing")
 
 __all__ = ["__version__", *sorted(_MODULE_OF_NAME), *_PUBLIC_MODULES]  # noqa: F822  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,10 +1,8 @@
 """Decode states: preallocated caches, because growing a cache in each step costs more than attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,7 +37,7 @@ class KVCache:
         """The mask of queries that are aligned with the last keys."""
         return make_step_mask(self.starts, self.length)
 
-    def append(self, k: Tensor, v: Tensor) -> KVCache:
+    def append(self, k: Tensor, v: Tensor) -> Self:
         """Append T positions; buffers that were not allocated are allocated in the first step."""
         end = _check_end(self.length, k, self.capacity)
         k, v = blank_before_start(self, k), blank_before_start(self, v)
@@ -64,7 +62,7 @@ class LatentCache:
     length: int = 0
     starts: RowStarts | None = None
 
-    def append(self, rows: Tensor) -> LatentCache:
+    def append(self, rows: Tensor) -> Self:
         """Write T positions after the last."""
         end = _check_end(self.length, rows, self.capacity)
         rows = blank_before_start(self, rows)
@@ -92,7 +90,7 @@ class RollingCache(KVCache):
         """The number of positions that are allocated: the first ones, and the ring."""
         return self.prefix + self.capacity
 
-    def append(self, k: Tensor, v: Tensor) -> RollingCache:
+    def append(self, k: Tensor, v: Tensor) -> Self:
         """Write T positions; of those after the prefix only the last ``capacity`` stay."""
         end = _check_end(self.length, k, self.max_len)
         k, v = blank_before_start(self, k), blank_before_start(self, v)

@@ -1,9 +1,8 @@
 """Masks: causality, padding and alignment as one value that every mechanism interprets in the same way."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -108,7 +107,7 @@ class Mask:
         start = self.start(n, m)
         return start, start + n
 
-    def rows(self, selection: slice | Tensor, n: int, m: int) -> Mask:
+    def rows(self, selection: slice | Tensor, n: int, m: int) -> Self:
         """The mask of some of n queries, over the same m keys. Not for packed sequences. selection: a slice, or the
         increasing indices of the queries, for references only."""
         lengths = self.query_lengths

@@ -1,11 +1,9 @@
 """The multi-head layer: projections around any mechanism."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -173,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         return self._project_output(out, x), replace(state, state=inner, length=state.length + x.shape[1])
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+    def from_torch(cls, module: nn.MultiheadAttention) -> Self:
         """The layer with the weights of torch's, and the same outputs, always ``[B, N, d_model]``.
 
         Raises `UnsupportedError` for features without a counterpart: add_bias_kv, add_zero_attn, kdim or vdim other

@@ -1,12 +1,10 @@
 """An operation with several implementations, of which shape and machine determine the fastest, and their timing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -52,7 +50,7 @@ class TimingTable:
     cached: bool = False
 
     @classmethod
-    def from_json(cls, contents: Mapping[str, Any], source: str, *, cached: bool = False) -> TimingTable:
+    def from_json(cls, contents: Mapping[str, Any], source: str, *, cached: bool = False) -> Self:
         """The table that `as_json` describes."""
         timings = tuple((TuningPoint(kind, tuple(sizes)), dict(times)) for kind, sizes, times in contents["timings"])
         return cls(timings, source, contents["seconds"], cached)

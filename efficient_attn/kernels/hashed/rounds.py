@@ -6,8 +6,6 @@
 A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,6 +18,14 @@ from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, 
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows, key_windows
 from .lsh import Rounds
+
+
+class HashedOptions(NamedTuple):
+    """size: positions of a chunk."""
+
+    size: int
+    causal: bool
+    scale: float
 
 
 class HashedInputs(NamedTuple):
@@ -36,14 +42,6 @@ class HashedInputs(NamedTuple):
     def tiles(self, options: HashedOptions) -> Iterator[tuple[Layout, Slab]]:
         """The tiles of a call."""
         return cut_tiles(Rounds(self.order, self.chunk, options.size, self.lengths), options.causal)
-
-
-class HashedOptions(NamedTuple):
-    """size: positions of a chunk."""
-
-    size: int
-    causal: bool
-    scale: float
 
 
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: Rounds, causal: bool, scale: float) -> Tensor:

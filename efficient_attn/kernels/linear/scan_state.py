@@ -6,8 +6,6 @@ over all keys j before chunk c, where a_j is the logarithm of a key's weight and
 largest a so far, or with decays that of the newest position. Without weights all a and r are 0.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -27,6 +25,14 @@ class ChunkWeights(NamedTuple):
     sums: Tensor  # [Bh, C + 1, C], of each chunk's sums before each chunk, and after the last
     carry: Tensor  # [Bh, C + 1, 1], of the state before all of them there
     reference: Tensor  # [Bh], of the state after the last
+
+
+class PastSums(NamedTuple):
+    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
+
+    kv: Tensor
+    z: Tensor | None  # where something divides by them
+    end_sums: tuple[Tensor, Tensor] | None = None
 
 
 class ScanState:
@@ -129,14 +135,6 @@ class ScanState:
         if z is None:
             return PastSums(past_kv, None, (end_kv, self.z))
         return PastSums(past_kv, z[:, :-1].flatten(0, 1), (end_kv, z[:, -1].clone()))
-
-
-class PastSums(NamedTuple):
-    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
-
-    kv: Tensor
-    z: Tensor | None  # where something divides by them
-    end_sums: tuple[Tensor, Tensor] | None = None
 
 
 def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:

@@ -8,8 +8,6 @@ One exponential for each query and key instead of each pair; one multiply-add an
 is the sigmoid of the sum: slower, correct for any size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -80,15 +78,6 @@ def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions,
     return scores
 
 
-def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
-    x, y, v, u, valid = inputs
-    rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
-    exp_rows, exp_keys = rows.exp(), keys.exp()
-    for b, h in product(range(y.shape[0]), range(y.shape[1])):
-        head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
-        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
-
-
 class _HeadBlocks:
     """One key-value head in blocks of queries and keys: ``x [G, N, A]`` and ``y [M, A]``, twice the sums' parts, their
     exponentials, v, -2 u, and the valid keys. far_x, far_y: queries and keys whose exponentials overflow, if any."""
@@ -127,6 +116,15 @@ class _HeadBlocks:
         """`_mask_scores` with the head's padding."""
         valid = None if self.valid is None else self.valid[keys]
         return _mask_scores(scores, valid, self.options, rows, keys)
+
+
+def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
+    x, y, v, u, valid = inputs
+    rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
+    exp_rows, exp_keys = rows.exp(), keys.exp()
+    for b, h in product(range(y.shape[0]), range(y.shape[1])):
+        head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
+        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
 
 
 def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, Tensor]:

@@ -129,9 +129,9 @@ class SweepCall:
         attn.backend = "dense"
         with torch.no_grad():
             error = relative_error(self.forward(), self.forward(oracle))
-        limit = TOLERANCE[dtype]
-        if not error <= limit:
-            raise InvalidResult(f"relative error {error:.2g} against its dense reference, more than {limit:.0e}")
+        if not error <= TOLERANCE[dtype]:
+            allowed = f"{TOLERANCE[dtype]:.0e}"
+            raise InvalidResult(f"relative error {error:.2g} against its dense reference, more than {allowed}")
         return error
 
 

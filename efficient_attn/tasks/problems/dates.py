@@ -31,8 +31,7 @@ FORMATS = (
 
 def check(keys: LearnKeys, length: int) -> None:
     if length < MAX_DATE_CHARACTERS:
-        needed = f"a date needs up to {MAX_DATE_CHARACTERS} characters"
-        raise UsageError(f"dates: {needed}, a length of {length} is too short")
+        raise UsageError(f"dates: a date needs up to {MAX_DATE_CHARACTERS} characters, length {length} is too short")
 
 
 @cache

@@ -27,8 +27,8 @@ class LmKeys(LearnKeys):
 def check(keys: LmKeys, length: int) -> None:
     for split, corpus in read_splits(keys.text).items():
         if len(corpus) <= length:
-            size = f"{len(corpus)} bytes, a length of {length} needs more"
-            raise UsageError(f"lm: the {split} part of {keys.text} has {size}")
+            needed = f"a length of {length} needs more"
+            raise UsageError(f"lm: the {split} part of {keys.text} has {len(corpus)} bytes, {needed}")
 
 
 @lru_cache(4)
@@ -43,10 +43,8 @@ def read_splits(text: str) -> dict[Split, Array]:
     order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // N_PARTS
     validation, test, train = np.split(order, [tenth, 2 * tenth])
     parts: dict[Split, Array] = {"train": train, "validation": validation, "test": test}
-    corpora: dict[Split, Array] = {}
-    for split, indices in parts.items():
-        corpora[split] = np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8)
-    return corpora
+    corpora = {split: b"\n".join(documents[i] for i in sorted(indices)) for split, indices in parts.items()}
+    return {split: np.frombuffer(corpus, np.uint8) for split, corpus in corpora.items()}
 
 
 def _read_library() -> list[bytes]:

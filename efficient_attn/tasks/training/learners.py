@@ -1,12 +1,10 @@
 """Learners: a problem's model with a mechanism, all with the same number of parameters, and its results on a batch."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -96,8 +94,8 @@ class EvaluationCounts:
     correct_examples: int
     target_squares: float = 0.0
 
-    def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
-        return EvaluationCounts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     @property
     def loss(self) -> float:
@@ -148,8 +146,8 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
-        message = f"{variant} has {learner.parameters:,} parameters here, the others {target:,}"
-        raise UnsupportedError(f"{message}; no width makes them equal")
+        counts = f"{learner.parameters:,} parameters here, the others {target:,}"
+        raise UnsupportedError(f"{variant} has {counts}; no width makes them equal")
     return learner
 
 

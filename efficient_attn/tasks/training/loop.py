@@ -147,8 +147,8 @@ class Trainer:
         progress.running = []
         counts, _ = self._evaluate("validation", self.setup.length, max(1, self.setup.keys.examples // 2), lambda: None)
         if not math.isfinite(counts.loss):
-            message = f"the loss on validation is {counts.loss} after step {progress.step}"
-            raise InvalidResult(f"{message}, at learning rate {self.setup.rate:g}")
+            place = f"after step {progress.step}, at learning rate {self.setup.rate:g}"
+            raise InvalidResult(f"the loss on validation is {counts.loss} {place}")
         score = counts.score(problem.metric)
         progress.scores.append((progress.step, score))
         solved = problem.recipe.solved
