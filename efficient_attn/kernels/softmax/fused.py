@@ -35,9 +35,9 @@ def attend(
         return _call_torch(q, k, v, allowed, causal, scale, dropout)
     if not dropout and wants_gradient(q, k, v):
         return attend_differentiable(q, k, v, allowed, causal, scale)
-    inputs = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
+    rows, keys, values = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
-    return F.scaled_dot_product_attention(*inputs, **options).to(q.dtype)
+    return F.scaled_dot_product_attention(rows, keys, values, **options).to(q.dtype)
 
 
 def _call_torch(

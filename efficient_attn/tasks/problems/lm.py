@@ -43,8 +43,10 @@ def read_splits(text: str) -> dict[Split, Array]:
     order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // N_PARTS
     validation, test, train = np.split(order, [tenth, 2 * tenth])
     parts: dict[Split, Array] = {"train": train, "validation": validation, "test": test}
-    corpora = {split: b"\n".join(documents[i] for i in sorted(indices)) for split, indices in parts.items()}
-    return {split: np.frombuffer(corpus, np.uint8) for split, corpus in corpora.items()}
+    corpora: dict[Split, Array] = {}
+    for split, indices in parts.items():
+        corpora[split] = np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8)
+    return corpora
 
 
 def _read_library() -> list[bytes]:

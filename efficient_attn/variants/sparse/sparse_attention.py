@@ -154,7 +154,8 @@ class SparseAttention(Attention):
             return self._attend_newest(q, state), state
         if not isinstance(state, RollingCache):
             state = state.append(k, v)
-            return self.run(q, *state.filled(), state.mask), state
+            keys, values = state.filled()
+            return self.run(q, keys, values, state.mask), state
         end = state.length + q.shape[2]
         if not state.length:
             return self.run(q, k, v, make_step_mask(state.starts, end)), state.append(k, v)
