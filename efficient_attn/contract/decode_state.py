@@ -28,11 +28,6 @@ class KVCache:
         return self.capacity
 
     @property
-    def stored(self) -> int:
-        """The number of positions that are stored."""
-        return min(self.length, self.slots)
-
-    @property
     def mask(self) -> Mask:
         """The mask of queries that are aligned with the last keys."""
         return make_step_mask(self.starts, self.length)
@@ -50,7 +45,8 @@ class KVCache:
         """The stored keys and values, as views in the order of their slots."""
         assert self.keys is not None
         assert self.values is not None
-        return self.keys[:, :, : self.stored], self.values[:, :, : self.stored]
+        stored = slice(min(self.length, self.slots))
+        return self.keys[:, :, stored], self.values[:, :, stored]
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ class RollingCache(KVCache):
 
     def positions(self) -> Tensor:
         """The position in each used slot, ``[used]``."""
-        slots = torch.arange(self.stored)
+        slots = torch.arange(min(self.length, self.slots))
         last = self.length - 1
         ring = last - (last - slots) % self.capacity if self.capacity else slots
         return torch.where(slots < self.prefix, slots, ring)

@@ -77,16 +77,18 @@ def attend_fused(
         if decode.cpp_supports(rows, k, v):
             return decode.attend_in_one_pass(rows, k, v, factor).reshape(*q.shape[:3], value_width)
     q, k, v = pad_widths(q, k, v)
-    rows, out = q, None
-    # no row has its own mask: a group's heads are more query rows of the one key-value head
-    if not causal and (allowed is None or allowed.shape[2] == 1):
+    few_rows_out = None
+    if allowed is None and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        if allowed is None and not dropout:
-            out = decode.attend_few(rows, k, v, factor)
-    if out is not None:
-        out = out.reshape(q.shape)
-    elif rows.shape[1] == kv_heads:
-        out = fused.attend(rows, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout).reshape(q.shape)
+        few_rows_out = decode.attend_few(rows, k, v, factor)
+    if few_rows_out is not None:
+        out = few_rows_out.reshape(q.shape)
+    elif kv_heads == q.shape[1]:
+        out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
+    elif not causal and (allowed is None or allowed.shape[2] == 1):
+        # no row has its own mask: a group's heads are more query rows of the one key-value head
+        rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
+        out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=factor, dropout=dropout).reshape(q.shape)
     else:
         out = attend_grouped(q, k, v, allowed, causal, factor, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out
