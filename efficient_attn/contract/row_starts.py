@@ -32,7 +32,7 @@ class RowStarts:
 def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
     """Check starts. Raises `UsageError` unless they are ``batch`` whole numbers from 0 to below max_len."""
     if not isinstance(starts, Tensor) or starts.dtype not in INTEGER_DTYPES or starts.shape != (batch,):
-        raise UsageError(f"init_state: starts must be {batch} integers in a tensor, the first position of each row")
+        raise UsageError(f"init_state: starts must be {batch} whole numbers in a tensor, each row's first position")
     if starts.is_meta:
         return RowStarts(starts, max_len)
     low, high = (int(x) for x in starts.aminmax())

@@ -128,7 +128,7 @@ def test_overridden_steps_and_states_refuse_starts() -> None:
 @pytest.mark.parametrize(
     ("starts", "message"),
     [
-        (torch.tensor([0, 1]), "1 integers in a tensor"),
+        (torch.tensor([0, 1]), "1 whole numbers in a tensor"),
         (torch.tensor([0.0]), "whole numbers"),
         ([0], "whole numbers"),
         (torch.tensor([8]), r"starts must be in \[0, 8\), got 8"),
