@@ -1,7 +1,5 @@
 """The package's exceptions, the message for unknown names, and deprecated attributes."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import traceback

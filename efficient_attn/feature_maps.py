@@ -1,7 +1,5 @@
 """Feature maps for linearized attention: a softmax kernel replaced by phi(q) . phi(k), as a value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +9,6 @@ from operator import mul
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-Mapped = tuple[Tensor, Tensor | None]  # features [.., F], and the logarithm [..] of their common factor
-
-
-def _keep_width(width: int) -> int:
-    return width
 
 
 @dataclass(frozen=True)
@@ -34,15 +26,15 @@ class FeatureMap:
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
-    width: Callable[[int], int] = _keep_width
+    width: Callable[[int], int] = int  # as many features as components
     scaled: bool = False
     positional: bool = False
     signed: bool = False
     exact: bool = False
     back: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
 
-    def __call__(self, x: Tensor, at: Tensor | None = None) -> Mapped:
-        """The features, and the logarithm of their factor if the map is scaled."""
+    def __call__(self, x: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The features ``[.., F]``, and the logarithm ``[..]`` of their common factor if the map is scaled."""
         output = self.phi(x, at) if self.positional else self.phi(x)
         return output if isinstance(output, tuple) else (output, None)
 

@@ -1,7 +1,5 @@
 """Bundled files: suites, captured activations and model shapes."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from functools import cache

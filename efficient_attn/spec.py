@@ -4,12 +4,10 @@
 `Spec` or a `Union`. `list_names` and `format_label` read labels of rows and reports without validating them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from .errors import UsageError
 
@@ -36,7 +34,7 @@ class Spec(_EqualByText):
     backend: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Spec:
+    def parse(cls, text: str) -> Self:
         """Read ``name:option=value:backend=name``; values stay text until `registry.create` converts them."""
         name, *pairs = _split(text)
         options: dict[str, str] = {}
@@ -52,7 +50,7 @@ class Spec(_EqualByText):
         return cls(name, options, options.pop("backend", None))
 
     @property
-    def parts(self) -> tuple[Spec, ...]:
+    def parts(self) -> tuple[Self, ...]:
         """This spec alone; the parts of a `Union`."""
         return (self,)
 
@@ -61,15 +59,15 @@ class Spec(_EqualByText):
         """The mechanism's name alone; the names in a `Union`."""
         return (self.name,)
 
-    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Spec:
+    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Self:
         """The spec with further options. Raises `UsageError` for an option or a backend that it has already."""
         if self.backend and backend and self.backend != backend:
             raise UsageError(f"{self}: backend is given twice, as {self.backend!r} and {backend!r}")
         if duplicates := self.options.keys() & options.keys():
             raise UsageError(f"{self}: option {min(duplicates)!r} is given twice")
-        return Spec(self.name, {**self.options, **options}, backend or self.backend)
+        return replace(self, options={**self.options, **options}, backend=backend or self.backend)
 
-    def without_backend(self) -> Spec:
+    def without_backend(self) -> Self:
         """The spec of the same mechanism without a backend."""
         return replace(self, backend=None)
 
@@ -99,13 +97,13 @@ class Union(_EqualByText):
         """The mechanisms' names, in the order in which they were written."""
         return tuple(part.name for part in self.parts)
 
-    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Union:
+    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Self:
         """The union itself. Raises `UsageError` for options or a backend, which would belong to none of its parts."""
         if options or backend:
             raise UsageError(f"{self}: options of a union belong to its parts, in the string")
         return self
 
-    def without_backend(self) -> Union:
+    def without_backend(self) -> Self:
         """Itself, as it has none."""
         return self
 
@@ -125,13 +123,8 @@ def parse(spec: SpecLike) -> Spec | Union:
     """Read a spec or a union; parsed ones are returned unchanged. Raises `UsageError` for invalid text."""
     if not isinstance(spec, str):
         return spec
-    specs = parse_union(spec)
+    specs = tuple(Spec.parse(part) for part in spec.split("|"))
     return specs[0] if len(specs) == 1 else Union(specs)
-
-
-def parse_union(text: str) -> tuple[Spec, ...]:
-    """Read ``a:x=1|b:y=2``: the parts of a union of patterns, one part for a plain mechanism."""
-    return tuple(Spec.parse(part) for part in text.split("|"))
 
 
 def list_names(label: str) -> tuple[str, ...]:

@@ -3,8 +3,6 @@
 Imports nothing heavy, so that the command line can use it; missing values are detected without pandas.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

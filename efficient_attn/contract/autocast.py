@@ -1,15 +1,13 @@
 """Autocast, and zero gradients instead of missing ones."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .shapes import Values, map_tensors
+from .shapes import Inputs, Values, map_tensors
 
 
 def is_autocast_enabled(x: Tensor) -> bool:
@@ -18,19 +16,11 @@ def is_autocast_enabled(x: Tensor) -> bool:
 
 
 def run_under_autocast(
-    run: Callable[..., Any],
-    q: Tensor,
-    k: Tensor,
-    v: Values,
-    *arguments: Any,
-    inputs: Mapping[str, Tensor],
-    dtype: Any = None,
+    run: Callable[..., Any], q: Tensor, k: Tensor, v: Values, *arguments: Any, inputs: Inputs, dtype: Any = None
 ) -> Any:
     """Call ``run(q, k, v, *arguments, **inputs)`` under autocast: tensors are cast as for torch's own attention, and
-    autocast is disabled inside, so that kernels get one dtype and choose the dtype of their sums.
-
-    dtype: that of a decode state, instead of autocast's. float64 is not cast.
-    """
+    autocast is disabled inside, so that kernels get one dtype and choose the dtype of their sums. dtype: that of a
+    decode state, instead of autocast's. float64 is not cast."""
     device = q.device.type
     cast_to = partial(_cast, dtype=dtype or torch.get_autocast_dtype(device))
     q, k, v, cast_inputs = map_tensors(cast_to, q, k, v, inputs)
@@ -38,9 +28,7 @@ def run_under_autocast(
         return run(q, k, v, *arguments, **cast_inputs)
 
 
-def step_under_autocast(
-    run: Callable[..., Any], q: Tensor, *tensors: Any, inputs: Mapping[str, Tensor], dtype: Any
-) -> Any:
+def step_under_autocast(run: Callable[..., Any], q: Tensor, *tensors: Any, inputs: Inputs, dtype: Any) -> Any:
     """`run_under_autocast` for a decode step. dtype: that of the state, which is kept; the output has autocast's."""
     out, state = run_under_autocast(run, q, *tensors, inputs=inputs, dtype=dtype)
     return _cast(cast(Tensor, out), torch.get_autocast_dtype(q.device.type)), state

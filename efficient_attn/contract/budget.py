@@ -1,7 +1,5 @@
 """Budgets: mechanisms are compared with the same number of keys or the same size of decode state."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Self
@@ -20,10 +18,8 @@ def is_byte_budget(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A number of keys for each query, or a decode state as large as those keys and their values.
-
-    keys: of each key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction.
-    """
+    """A number of keys for each query, or a decode state as large as those keys and their values. keys: of each
+    key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction."""
 
     keys: int
     length: int
@@ -33,10 +29,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str, *, length: int, kv_heads: int, head_dim: int, dtype: str, causal: bool) -> Self:
         """Read a number of keys, ``128``, a share of the length, ``N/16``, or a layer's state in bytes over all heads,
-        ``192KiB``.
-
-        Raises `UsageError` for anything else, and for a budget of less than one key.
-        """
+        ``192KiB``. Raises `UsageError` for anything else, and for a budget of less than one key."""
         if text.isdecimal():
             keys = int(text)
         elif fraction := FRACTION.fullmatch(text):
@@ -49,10 +42,7 @@ class Budget:
 
     def reach(self, keys: int | None = None) -> int:
         """How far a window of so many keys, by default all of them, extends on each side of its own key, which it
-        includes.
-
-        Raises `UsageError` for a window without a key.
-        """
+        includes. Raises `UsageError` for a window without a key."""
         keys = self.keys if keys is None else keys
         if keys < 1:
             raise UsageError(f"a budget of {self.keys} keys leaves none for the window")

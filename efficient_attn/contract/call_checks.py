@@ -1,8 +1,5 @@
 """Checks of a call before it runs: unsupported features and invalid shapes raise."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -10,7 +7,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import MASK_FIELDS, Mask
-from .shapes import Shape, Values
+from .shapes import Inputs, Shape, Values
 from .traits import Traits
 
 MAX_ACCEPTED_CALLS = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
@@ -27,27 +24,21 @@ class AcceptedCall(NamedTuple):
     is_plain: bool = False
 
 
-def find_accepted(
-    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
-) -> AcceptedCall:
+def find_accepted(attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs) -> AcceptedCall:
     """`check_call_features` with the call's shape; for calls that were accepted before, only tensors of masks are
-    checked again.
-
-    The checks take a tenth of the time of a short call. Compiled code has guards instead, and other tensor classes may
-    have symbolic sizes.
-    """
+    checked again, because the checks take a tenth of the time of a short call. Compiled code has guards instead, and
+    other tensor classes may have symbolic sizes."""
     cacheable = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
-    if not cacheable:
-        shape = attn.shape_of(q, k, v)
-        return AcceptedCall((), shape, check_call_features(attn, shape, mask, inputs, q))
-    facts = _read_call_facts(attn, q, k, v, mask, inputs)
-    for accepted in attn.accepted_calls:
+    facts = _read_call_facts(attn, q, k, v, mask, inputs) if cacheable else ()
+    for accepted in attn.accepted_calls if cacheable else ():
         if accepted.facts == facts:
             if not accepted.is_plain:
                 mask.check(accepted.shape.batch, accepted.shape.n, accepted.shape.m, q.device)
             return accepted
     shape = attn.shape_of(q, k, v)
     traits = check_call_features(attn, shape, mask, inputs, q)
+    if not cacheable:
+        return AcceptedCall((), shape, traits)
     is_plain = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
     accepted_call = AcceptedCall(facts, shape, traits, is_plain)
     # one assignment, so that other threads never see an incomplete tuple
@@ -56,7 +47,7 @@ def find_accepted(
 
 
 def _read_call_facts(
-    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs
 ) -> tuple[Any, ...]:
     """The facts that the checks depend on, those that differ most often first."""
     value_facts = None if v is None else (type(v), v.shape, v.dtype, v.device)
@@ -66,9 +57,7 @@ def _read_call_facts(
     return *tensor_facts, *mask_facts, attn.backend, attn.dropping, *mechanism_facts
 
 
-def check_call_features(
-    attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor
-) -> Traits:
+def check_call_features(attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Inputs, q: Tensor) -> Traits:
     """Check that an instance supports a call, and return its traits. Raises `UnsupportedError` or `UsageError`."""
     traits, device = attn.traits, q.device
     knows_all_fields = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS

@@ -1,7 +1,5 @@
 """The longest context whose decode state fits a memory budget."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 
 import torch

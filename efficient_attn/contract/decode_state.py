@@ -1,10 +1,8 @@
 """Decode states: preallocated caches, because growing a cache in each step costs more than attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,7 +32,7 @@ class KVCache:
         """The mask of queries that are aligned with the last keys."""
         return make_step_mask(self.starts, self.length)
 
-    def append(self, k: Tensor, v: Tensor) -> KVCache:
+    def append(self, k: Tensor, v: Tensor) -> Self:
         """Append T positions; buffers that were not allocated are allocated in the first step."""
         end = _check_end(self.length, k, self.capacity)
         k, v = blank_before_start(self, k), blank_before_start(self, v)
@@ -44,10 +42,11 @@ class KVCache:
         return replace(self, keys=keys, values=values, length=end)
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        """The keys and values so far, as views."""
+        """The stored keys and values, as views in the order of their slots."""
         assert self.keys is not None
         assert self.values is not None
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        stored = slice(min(self.length, self.slots))
+        return self.keys[:, :, stored], self.values[:, :, stored]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class LatentCache:
     length: int = 0
     starts: RowStarts | None = None
 
-    def append(self, rows: Tensor) -> LatentCache:
+    def append(self, rows: Tensor) -> Self:
         """Write T positions after the last."""
         end = _check_end(self.length, rows, self.capacity)
         rows = blank_before_start(self, rows)
@@ -73,27 +72,21 @@ class LatentCache:
         return self.rows[:, :, : self.length]
 
 
-@dataclass(frozen=True)
-class RollingCache:
+@dataclass(frozen=True, kw_only=True)
+class RollingCache(KVCache):
     """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Its size does not grow with N.
+    Position p is in slot p if it is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``. ``length``
+    counts all positions so far, those overwritten included."""
 
-    Position p is in slot p if it is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
-    """
-
-    capacity: int
     max_len: int
     prefix: int = 0
-    keys: Tensor | None = None
-    values: Tensor | None = None
-    length: int = 0  # positions seen so far, those overwritten included
-    starts: RowStarts | None = None
 
     @property
     def slots(self) -> int:
         """The number of positions that are allocated: the first ones, and the ring."""
         return self.prefix + self.capacity
 
-    def append(self, k: Tensor, v: Tensor) -> RollingCache:
+    def append(self, k: Tensor, v: Tensor) -> Self:
         """Write T positions; of those after the prefix only the last ``capacity`` stay."""
         end = _check_end(self.length, k, self.max_len)
         k, v = blank_before_start(self, k), blank_before_start(self, v)
@@ -114,13 +107,6 @@ class RollingCache:
             size = min(end - first, self.capacity - ring_slot)
             yield first, self.prefix + ring_slot, size
             first += size
-
-    def filled(self) -> tuple[Tensor, Tensor]:
-        """The stored keys and values, as views in the order of their slots, which does not affect softmax."""
-        assert self.keys is not None
-        assert self.values is not None
-        used = min(self.length, self.slots)
-        return self.keys[:, :, :used], self.values[:, :, :used]
 
     def positions(self) -> Tensor:
         """The position in each used slot, ``[used]``."""
@@ -162,12 +148,11 @@ def allocate(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
     return buffer
 
 
-Cache = TypeVar("Cache", KVCache, RollingCache)
+Cache = TypeVar("Cache", bound=KVCache)
 
 
 def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype, device: torch.device) -> Cache:
-    """Allocate the buffers now, from ``(batch, kv_heads, key width, value width)``; a None among them leaves it to
-    the first step."""
+    """Allocate the buffers of ``(batch, kv_heads, key width, value width)``; with a None the first step does it."""
     if None in sizes:
         return cache
     batch, heads, *widths = sizes
@@ -190,11 +175,9 @@ def state_bytes(state: Any) -> int:
 
 
 def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
-    """A copy of a decode state with these rows of its batch, in this order; rows may be repeated.
-
-    The copy shares nothing with the state, so that both can continue. The first dimension of each tensor is the batch,
-    or batch and heads folded. Raises `UnsupportedError` for a state with other contents.
-    """
+    """A copy of a decode state with these rows of its batch, in this order; rows may be repeated. The state and the
+    copy share nothing. The first dimension of each tensor is the batch, or batch and heads folded. Raises
+    `UnsupportedError` for a state with other contents."""
     if isinstance(state, Tensor):
         return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)
     if state is None or isinstance(state, bool | int | float | str):
@@ -221,9 +204,6 @@ def _iterate_tensors(value: Any) -> Iterator[Tensor]:
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
             yield from _iterate_tensors(getattr(value, f.name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _iterate_tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _iterate_tensors(item)

@@ -1,9 +1,8 @@
 """Masks: causality, padding and alignment as one value that every mechanism interprets in the same way."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -49,10 +48,9 @@ class Mask:
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
             raise UsageError(f"Mask: causal must be True or False, not {type(self.causal).__name__}")
-        if self.query_start is not None and (
-            isinstance(self.query_start, bool) or not isinstance(self.query_start, int)
-        ):
-            raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
+        start = self.query_start
+        if start is not None and (isinstance(start, bool) or not isinstance(start, int)):
+            raise UsageError(f"Mask: query_start must be a whole number, not {start!r}")
         if self.holds_tensors:
             self._check_tensor_fields()
 
@@ -90,10 +88,8 @@ class Mask:
         return self.cu_seqlens is not None or self.query_positions is not None
 
     def start(self, n: int, m: int) -> int:
-        """The position of the first of n queries over m keys.
-
-        Raises `UnsupportedError` if `query_positions` are set, which need not be consecutive.
-        """
+        """The position of the first of n queries over m keys. Raises `UnsupportedError` if `query_positions` are set,
+        which need not be consecutive."""
         if self.query_positions is not None:
             raise UnsupportedError("Mask: queries at query_positions are not consecutive, so that they have no start")
         return m - n if self.query_start is None else self.query_start
@@ -111,11 +107,9 @@ class Mask:
         start = self.start(n, m)
         return start, start + n
 
-    def rows(self, selection: slice | Tensor, n: int, m: int) -> Mask:
-        """The mask of some of n queries, over the same m keys. Not for packed sequences.
-
-        selection: a slice, or the increasing indices of the queries, for references only.
-        """
+    def rows(self, selection: slice | Tensor, n: int, m: int) -> Self:
+        """The mask of some of n queries, over the same m keys. Not for packed sequences. selection: a slice, or the
+        increasing indices of the queries, for references only."""
         lengths = self.query_lengths
         if isinstance(selection, Tensor) and len(selection) == 1:
             selection = slice(int(selection), int(selection) + 1)  # which all backends support
@@ -140,10 +134,8 @@ class Mask:
         return None if self.query_lengths is None else _mask_lengths(self.query_lengths, n)
 
     def packed_lengths(self, n: int) -> list[int]:
-        """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it.
-
-        Raises `UsageError` where they do not fit.
-        """
+        """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it. Raises
+        `UsageError` where they do not fit."""
         if self.cu_seqlens is None:
             return [n]
         ends = self.cu_seqlens.tolist()

@@ -1,7 +1,5 @@
 """The contract of mechanisms: one call signature, declared traits, and a dense reference implementation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The origin of an instance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

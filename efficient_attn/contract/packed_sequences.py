@@ -1,8 +1,6 @@
 """Packed sequences: several sequences concatenated in one call, each with the result of a separate call."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -11,18 +9,15 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .mask import Mask
-from .shapes import Values, map_tensors
+from .shapes import Inputs, Values, map_tensors
 
 
 def run_each_sequence(
-    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Inputs
 ) -> Tensor:
-    """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``.
-
-    Sequences of one length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are
-    split and joined once for all calls, because the gradient of each separate slice would be as long as all N
-    positions.
-    """
+    """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``. Sequences of one
+    length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are split and joined
+    once for all calls, because the gradient of each separate slice would be as long as all N positions."""
     n = q.shape[2]
     for name, x in inputs.items():
         if x.ndim < 3 or x.shape[0] != 1 or x.shape[2] != n:
@@ -41,7 +36,7 @@ def run_each_sequence(
         out = run(*(None if x is None else x[index] for x in stacks), single_mask, **sequence_inputs)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
-        rows.update(zip(group, out.unbind(), strict=True))
+        rows |= zip(group, out.unbind(), strict=True)
     return torch.cat([rows[s] for s in sorted(rows)], 1)[None]
 
 

@@ -1,8 +1,6 @@
 """Left padding in decoding: a decode state stores the first position of each row of its batch."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +11,7 @@ from torch import Tensor
 from ..errors import UnsupportedError, UsageError
 from .call_checks import CheckedMechanism
 from .mask import CAUSAL, INTEGER_DTYPES, Mask, zero_invalid
-from .shapes import Values, map_tensors
+from .shapes import Inputs, Values, map_tensors
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,7 @@ class RowStarts:
     last: int
 
     def valid_or_none(self, position: int, size: int) -> Tensor | None:
-        """``[B, size]`` bool, True where a row has begun, of the ``size`` positions from ``position`` on; None where
-        all have."""
+        """``[B, size]`` bool, whether a row has begun at positions from ``position`` on; None where all have."""
         if position >= self.last:
             return None
         return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]
@@ -35,9 +32,7 @@ class RowStarts:
 def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
     """Check starts. Raises `UsageError` unless they are ``batch`` whole numbers from 0 to below max_len."""
     if not isinstance(starts, Tensor) or starts.dtype not in INTEGER_DTYPES or starts.shape != (batch,):
-        raise UsageError(
-            f"init_state: starts must be {batch} whole numbers in a tensor, the first position of each row"
-        )
+        raise UsageError(f"init_state: starts must be {batch} whole numbers in a tensor, each row's first position")
     if starts.is_meta:
         return RowStarts(starts, max_len)
     low, high = (int(x) for x in starts.aminmax())
@@ -73,12 +68,7 @@ def make_step_mask(starts: RowStarts | None, length: int, first: int = 0) -> Mas
 
 
 def advance_from_starts(
-    advance: Callable[..., tuple[Tensor, Any]],
-    q: Tensor,
-    k: Tensor,
-    v: Values,
-    state: Any,
-    inputs: Mapping[str, Tensor],
+    advance: Callable[..., tuple[Tensor, Any]], q: Tensor, k: Tensor, v: Values, state: Any, inputs: Inputs
 ) -> tuple[Tensor, Any]:
     """Run a step. Queries, keys, values and outputs before the start of their row are zeros."""
     starts = getattr(state, "starts", None)

@@ -1,10 +1,8 @@
 """Sizes: what is known of the tensors before a call, and the sizes of a call's tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +11,36 @@ from ..errors import UsageError
 from .traits import Input
 
 T = TypeVar("T")
+Inputs: TypeAlias = Mapping[str, Tensor]  # a mechanism's further tensors by name
 Device: TypeAlias = torch.device | str
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 # Memory of a call beyond its output, in multiples of it; dense: also matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.0, 2, 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one call: q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    n: int
+    m: int
+    head_dim: int
+    value_dim: int
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Values) -> Self:
+        """The sizes of three tensors. Raises `UsageError` for the one that does not fit."""
+        v = require_values(v)
+        check_tensors(q=q, k=k, v=v)
+        (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
+        if kb != batch or kd != width or front != [batch, kv_heads, m]:
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
+        if kv_heads == 0 or heads % kv_heads:
+            raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
+        return cls(batch, heads, kv_heads, n, m, width, value_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +66,8 @@ class Dims:
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
     def check(self, shape: Shape, *, kv_heads: int | None, get_label: Callable[[], str]) -> None:
-        """Raise `UsageError` for a call with other sizes.
-
-        kv_heads: the number that the mechanism requires. get_label: returns its name, for messages.
-        """
+        """Raise `UsageError` for a call with other sizes. kv_heads: the number that the mechanism requires. get_label:
+        returns its name, for messages."""
         for name, expected, actual in (
             ("heads", self.heads, shape.heads),
             ("kv_heads", kv_heads, shape.kv_heads),
@@ -54,31 +76,6 @@ class Dims:
         ):
             if expected is not None and expected != actual:
                 raise UsageError(f"{get_label()} was created for {name}={expected}, got {actual}")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of one call: q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    n: int
-    m: int
-    head_dim: int
-    value_dim: int
-
-    @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
-        """The sizes of three tensors. Raises `UsageError` for the one that does not fit."""
-        v = require_values(v)
-        check_tensors(q=q, k=k, v=v)
-        (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
-        if kb != batch or kd != width or front != [batch, kv_heads, m]:
-            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
-        if kv_heads == 0 or heads % kv_heads:
-            raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
-        return cls(batch, heads, kv_heads, n, m, width, value_dim)
 
 
 def require_values(v: Values) -> Tensor:
@@ -147,7 +144,7 @@ def draw_sample(
 
 
 def map_tensors(
-    fn: Callable[[Tensor], T], q: Tensor, k: Tensor, v: Values, inputs: Mapping[str, Tensor]
+    fn: Callable[[Tensor], T], q: Tensor, k: Tensor, v: Values, inputs: Inputs
 ) -> tuple[T, T, T | None, dict[str, T]]:
     """Apply fn to the tensors of a call, once to each, so that a tensor shared by two inputs stays shared."""
     unique = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}

@@ -1,7 +1,5 @@
 """The traits that a mechanism declares, its further inputs, and the growth of its cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple

@@ -1,2 +1,1 @@
-"""Fast implementations, named by what they compute, and the arithmetic of references: the only place concerned with
-speed."""
+"""Fast implementations, named by what they compute, and the arithmetic of references."""

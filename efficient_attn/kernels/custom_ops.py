@@ -1,9 +1,5 @@
-"""Custom ops: kernels are wrapped where torch traces a call's operations.
-
-An op costs about 20 microseconds a call, and hides its operations from torch. Eager calls do not use them.
-"""
-
-from __future__ import annotations
+"""Custom ops: kernels are wrapped where torch traces a call's operations. An op costs about 20 microseconds a call, and
+hides its operations from torch. Eager calls do not use them."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -31,10 +27,8 @@ def any_functorch_wrapped(tensors: Iterable[Tensor]) -> bool:
 
 
 def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """``run`` as the op ``efficient_attn::name``; its signature is typed. fake: the same for shapes only.
-
-    The op's results are contiguous whatever ``run`` returns, because compiled code assumes it.
-    """
+    """``run`` as the op ``efficient_attn::name``; its signature is typed. fake: the same for shapes only. The op's
+    results are contiguous whatever ``run`` returns, because compiled code assumes it."""
 
     @wraps(run)
     def run_contiguous(*arguments: Any) -> Any:
@@ -48,7 +42,6 @@ def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any
 
 
 def set_signature(function: Any, types: dict[str, Any], n_results: int) -> None:
-    """Give a function of ``*arguments`` the typed signature that torch reads an op's schema from. It returns so many
-    tensors."""
+    """Give a function of ``*arguments`` that returns so many tensors the signature from which torch makes a schema."""
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for name, t in types.items()]
     function.__signature__ = Signature(parameters, return_annotation=tuple[(Tensor,) * n_results])

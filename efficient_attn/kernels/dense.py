@@ -1,7 +1,5 @@
 """The arithmetic of references: dense, simple, in float32 or wider. It defines correct results and is not fast."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,10 +27,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given.
-
-    dropout: the probability with which a weight becomes zero; the others are divided by 1 - dropout.
-    """
+    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given. dropout: the
+    probability with which a weight becomes zero; the others are divided by 1 - dropout."""
     wq, wk, wv = widen(q), widen(expand_heads(k, q.shape[1])), widen(expand_heads(v, q.shape[1]))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return attend_with_scores(wq @ wk.mT * factor, wv, allowed, dropout=dropout).to(q.dtype)

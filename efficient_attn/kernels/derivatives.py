@@ -4,8 +4,6 @@ With ``create_graph=True`` autograd would miss the dependence through saved tens
 Gradients are therefore a separate function here, whose derivative raises an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +17,7 @@ from .custom_ops import in_functorch_transform
 
 
 class KernelFunction(torch.autograd.Function):
-    """Base class of kernels as autograd functions with `setup_context`. Under vmap a kernel processes one member after
-    another."""
+    """Base class of kernels as autograd functions with `setup_context`."""
 
     @classmethod
     def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -29,8 +26,7 @@ class KernelFunction(torch.autograd.Function):
 
     @classmethod
     def record(cls, *args: Any) -> Any:
-        """Faster than torch's own `apply`, which inspects the signature of `forward` for defaults in every call: 50
-        microseconds."""
+        """As torch's own `apply`, which inspects the signature of `forward` in every call: 50 microseconds."""
         if in_functorch_transform():
             return super().apply(*args)
         base: Any = super(torch.autograd.Function, cls)
@@ -63,9 +59,8 @@ def vmap_serially(run: Callable[..., Any], info: Any, in_dims: tuple[int | None,
     results = [run_member(i) for i in range(info.batch_size)]
     if isinstance(results[0], Tensor):
         return torch.stack(results), 0
-    outputs = list(zip(*results, strict=True))
-    dims = tuple(None if output[0] is None else 0 for output in outputs)
-    return tuple(None if output[0] is None else torch.stack(output) for output in outputs), dims
+    outputs = tuple(None if output[0] is None else torch.stack(output) for output in zip(*results, strict=True))
+    return outputs, tuple(None if output is None else 0 for output in outputs)
 
 
 class _FirstDerivative(KernelFunction):

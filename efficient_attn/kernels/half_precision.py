@@ -1,11 +1,8 @@
 """Half precision on CPUs: in its own dtype if the processor multiplies it, else in float32 inside a kernel.
 
-Without hardware support torch emulates bfloat16 and float16: on an AMD Zen 3 at 3 GFLOP/s instead of float32's 60, and
-in torch's backward pass at 9. Kernels that compute in float32 cast their inputs and outputs, and save the original
-inputs for the backward pass.
+Without hardware support torch emulates bfloat16 and float16: on an AMD Zen 3 at 3 GFLOP/s instead of float32's 60.
+Kernels that compute in float32 cast their inputs and outputs, and save the original inputs for the backward pass.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
@@ -23,10 +20,8 @@ LARGE_TILE_ROWS = 256  # by rule: rows of a tile from which torch's backward pas
 
 
 def fused_dtype(x: Tensor, operation: str, rows: int, keys: int) -> torch.dtype:
-    """The dtype in which torch's fused kernel should attend from so many rows to so many keys at a time.
-
-    operation: ``forward`` or ``backward``. x: one of the tensors, whose dtype is returned unless it has half precision.
-    """
+    """The dtype in which torch's fused kernel should attend from so many rows to so many keys at a time. operation:
+    ``forward`` or ``backward``. x: one of the tensors, whose dtype is returned unless it has half precision."""
     return _choose_dtype(x, operation, rows, keys, x.shape[-1])
 
 
@@ -56,7 +51,7 @@ def _choose_dtype(x: Tensor, operation: str, *sizes: int) -> torch.dtype:
 
 
 def _make_candidates(point: TuningPoint) -> Candidates:
-    """The calls of a point: of the fused kernel with sizes rows, keys and width, of a product with its three sizes."""
+    """The calls of a point: of the fused kernel with rows, keys and width, or of a product with its three sizes."""
     name, operation = point.kind.split()
     make_call = _make_product_call if operation == "product" else _make_fused_call
     return {"own": make_call(point, getattr(torch, name)), "float32": make_call(point, torch.float32)}

@@ -1,11 +1,8 @@
 """Matrix products of many heads: all in one call of torch, or one head after another through oneDNN.
 
-torch multiplies float32 matrices with its BLAS, which may not use this processor's vector instructions; oneDNN does,
-but has no product of many heads. Which is faster depends on the processor and on the sizes: on an AMD Zen 5 oneDNN is
-twice as fast for large matrices, on a Zen 3 never.
+torch's BLAS may not use this processor's vector instructions; oneDNN does, but has no product of many heads. On an AMD
+Zen 5 oneDNN is twice as fast for large matrices, on a Zen 3 never.
 """
-
-from __future__ import annotations
 
 from functools import cache
 from itertools import product
@@ -77,22 +74,15 @@ def combine_directions(x: Tensor, directions: Tensor) -> Tensor:
 
 
 def _choose_by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) -> bool:
-    return can_use_onednn(x) and choose(PRODUCTS, kind, heads, x.shape[1], inner, columns) == "by_head"
-
-
-def can_use_onednn(x: Tensor) -> bool:
-    """Whether a tensor's products can use oneDNN; compiled code uses the compiler's."""
-    fits = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
-    return fits and has_onednn()
+    """Whether oneDNN multiplies one head after another; compiled code uses the compiler's products."""
+    supported = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return supported and has_onednn() and choose(PRODUCTS, kind, heads, x.shape[1], inner, columns) == "by_head"
 
 
 @cache
 def has_onednn() -> bool:
     """Whether torch has oneDNN's product with a weight."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-# -- selection ---------------------------------------------------------------------------------------------------
 
 
 def _make_candidates(point: TuningPoint) -> Candidates:
@@ -121,14 +111,12 @@ def _choose_by_rule(point: TuningPoint) -> str:
 def _list_points() -> tuple[TuningPoint, ...]:
     """As many rows as give an operand of `OPERAND_ELEMENTS` numbers, and few: the most frequent sizes first."""
     widths = ((64, 64), (32, 32), (128, 128), (256, 64), (64, 256))
-    batched_points = [
+    points = [
         TuningPoint(kind, (heads, OPERAND_ELEMENTS // (heads * max(factor_widths)), *factor_widths))
         for factor_widths, heads, kind in product(widths, (4, 32, 1), ("rows", "sums"))
     ]
-    return (
-        *batched_points,
-        *(TuningPoint("flat", (1, rows, width, 256)) for width in (64, 32, 128) for rows in (1024, 128)),
-    )
+    points += [TuningPoint("flat", (1, rows, width, 256)) for width in (64, 32, 128) for rows in (1024, 128)]
+    return tuple(points)
 
 
 PRODUCTS = Tunable(

@@ -1,7 +1,5 @@
 """Pairs of numbers turned by angles, in one fresh tensor: new pages cost as much as the arithmetic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -11,12 +9,8 @@ from .custom_ops import in_functorch_transform
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
-    """Each number of ``x [.., D]`` times its cosine, plus its partner times its signed sine; further ones are
-    unchanged.
-
-    cos, sin: ``[.., rotated]``, float32 or wider, in which it is computed. adjacent: whether partners are neighbors;
-    else i and i + rotated / 2.
-    """
+    """Each number of ``x [.., D]`` times its cosine, plus its partner times its signed sine; the rest is unchanged.
+    cos, sin: ``[.., rotated]``, float32 or wider. adjacent: whether partners are neighbors; else i, i + rotated / 2."""
     if torch.compiler.is_compiling() or in_functorch_transform():
         return _rotate_out_of_place(x, cos, sin, adjacent)
     if torch.is_grad_enabled() and x.requires_grad:
@@ -25,7 +19,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
 
 
 def _rotate_out_of_place(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
-    """In torch's own operations, none of them in place."""
     rotary_width = cos.shape[-1]
     rows = x[..., :rotary_width].to(cos.dtype)
     partners = rows.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if adjacent else rows.roll(rotary_width // 2, -1)

@@ -3,8 +3,6 @@
 Each maps ``x [B, N, d_model]`` to the same shape; causal ones also have `step`. `cost` is the published cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -108,8 +106,7 @@ class LSTM(Recurrent):
 
 @dataclass(frozen=True)
 class Tape:
-    """The memory of an `LSTMN`: hidden states and memories of all positions so far ``[B, length, D]``, and their last
-    summary."""
+    """The memory of an `LSTMN`: hidden states and memories so far ``[B, length, D]``, and their last summary."""
 
     hidden: Tensor
     memory: Tensor
@@ -190,8 +187,7 @@ class Convolution(Baseline):
 
 
 class Dense(Baseline):
-    """One linear map over all ``length`` positions: each output number depends on all numbers of all positions. Inputs
-    must have that length."""
+    """One linear map over all positions: each output number depends on all inputs, which have that ``length``."""
 
     causal = False
     cost = Cost(time="O(N^2 D^2)", parameters=lambda n, d, out: n * n * d * out, sequential=once)

@@ -1,13 +1,11 @@
 """Convert a trained multi-head layer to grouped-query attention."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from ..contract.mechanism import Attention
+from ..contract import Attention
 from ..errors import UnsupportedError, UsageError, make_unknown_error
 from ..registry import create
 from ..spec import Spec
@@ -15,6 +13,7 @@ from .multi_head import MultiHeadAttention
 from .weights import make_projection
 
 PoolingMethod = Literal["mean", "first", "random"]
+Pooling = Literal["mean", "first"]
 
 
 def mean_pool_kv(
@@ -59,19 +58,16 @@ def mean_pool_kv(
     return grouped.train(layer.training)
 
 
-def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
+def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Pooling) -> Tensor:
     """Reduce a tensor ``[heads * rows, ..]`` to ``[kv_heads * rows, ..]``, from groups of adjacent heads."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
 
 
 def _regroup(attn: Attention, kv_heads: int) -> Attention:
-    """A new instance of the same mechanism with another number of key-value heads."""
     spec = attn.origin.spec
     if spec is None:
-        raise UnsupportedError(
-            f"mean_pool_kv: {attn.label} cannot be created again, because it was not made by ea.create"
-        )
+        raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be created again: it was not made by ea.create")
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
     grouped_attn = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
@@ -79,10 +75,7 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
     return grouped_attn
 
 
-def _pool_state(
-    layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
-) -> dict[str, Tensor]:
-    """The layer's parameters and buffers in the sizes of the grouped one."""
+def _pool_state(layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Pooling) -> dict[str, Tensor]:
     grouped_state, parameter_names = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
     heads, kv_heads = layer.kv_heads, grouped.kv_heads
     state = {}
@@ -104,11 +97,8 @@ def _draw_projections(layer: MultiHeadAttention, kv_heads: int, seed: int) -> di
     """New projections of keys and values, from the seed; different from those of a layer with that seed."""
     state = {}
     for name in ("k_proj", "v_proj"):
-        old = getattr(layer, name)
-        if old is not None:
-            size = old.out_features // layer.kv_heads * kv_heads
-            new = make_projection(
-                layer.d_model, size, bias=old.bias is not None, seed=seed, name=f"mean_pool_kv {name}"
-            )
-            state.update({f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()})
+        if (old := getattr(layer, name)) is not None:
+            size, has_bias = old.out_features // layer.kv_heads * kv_heads, old.bias is not None
+            new = make_projection(layer.d_model, size, bias=has_bias, seed=seed, name=f"mean_pool_kv {name}")
+            state |= {f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()}
     return state

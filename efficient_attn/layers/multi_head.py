@@ -1,20 +1,16 @@
 """The multi-head layer: projections around any mechanism."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from ..contract import Attention, Dims, Input, Mask, Shape
 from ..contract.autocast import is_autocast_enabled
-from ..contract.mask import EVERYTHING, Mask
-from ..contract.mechanism import Attention
-from ..contract.shapes import Dims, Shape
-from ..contract.traits import Input
+from ..contract.mask import EVERYTHING
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
 from ..spec import SpecLike
@@ -99,7 +95,9 @@ class MultiHeadAttention(nn.Module):
             return make_projection(d_model, size, bias=bias, seed=seed, name=name)
 
         self.q_proj = make_linear("q_proj", heads * self.head_dim)
-        keys_are_queries, takes_values = self._keys_are_queries(), self.attn.traits.values
+        shape = Shape(1, heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
+        sample = self.attn.sample(shape, generator=torch.Generator())
+        keys_are_queries, takes_values = sample.k is sample.q, self.attn.traits.values
         self.k_proj = None if keys_are_queries else make_linear("k_proj", self.kv_heads * self.key_dim)
         self.v_proj = make_linear("v_proj", self.kv_heads * self.value_dim) if takes_values else None
         self.out_proj = make_projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
@@ -173,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         return self._project_output(out, x), replace(state, state=inner, length=state.length + x.shape[1])
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+    def from_torch(cls, module: nn.MultiheadAttention) -> Self:
         """The layer with the weights of torch's, and the same outputs, always ``[B, N, d_model]``.
 
         Raises `UnsupportedError` for features without a counterpart: add_bias_kv, add_zero_attn, kdim or vdim other
@@ -201,8 +199,6 @@ class MultiHeadAttention(nn.Module):
         """Its sizes, for ``print``."""
         return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
 
-    # -- implementation -----------------------------------------------------------------------------------------------
-
     def _project(
         self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
@@ -228,12 +224,6 @@ class MultiHeadAttention(nn.Module):
 
     def _count_heads(self, input_spec: Input) -> int:
         return (self.heads if input_spec.side == "query" else self.kv_heads) if input_spec.per_head else 1
-
-    def _keys_are_queries(self) -> bool:
-        """Whether a mechanism uses its queries as keys: its samples have one tensor for both."""
-        shape = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
-        sample = self.attn.sample(shape, generator=torch.Generator())
-        return sample.k is sample.q
 
     def _check(self, name: str, x: Tensor, *, batch: int | None = None) -> None:
         if x.ndim != 3 or x.shape[2] != self.d_model or batch not in (None, x.shape[0]):
@@ -262,9 +252,8 @@ def _check_fit(attn: Attention, dims: Dims) -> None:
     for name in (f.name for f in fields(Dims)):
         attn_size, layer_size = getattr(attn_dims, name), getattr(dims, name)
         if None not in (attn_size, layer_size) and attn_size != layer_size:
-            raise UsageError(
-                f"MultiHeadAttention: {attn.label} was created for {name}={attn_size}, the layer has {layer_size}"
-            )
+            difference = f"was created for {name}={attn_size}, the layer has {layer_size}"
+            raise UsageError(f"MultiHeadAttention: {attn.label} {difference}")
     if dims.kv_heads != dims.heads and not attn.traits.grouped:
         raise UnsupportedError(f"{attn.label} does not support fewer key-value heads than heads")
 

@@ -1,7 +1,5 @@
 """Layers by spec: baselines, and multi-head attention with a registered mechanism."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Positions: encodings added to a model's input, or applied to queries and keys."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,8 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
+from ..contract import Attention, Mask
 from ..errors import UnsupportedError, UsageError
 from ..kernels.rotary import rotate
 
@@ -113,9 +110,6 @@ class Learned(Encoding):
         return self.table[positions]
 
 
-# -- applied to queries and keys -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Positions:
     """Base class of positions that a layer applies to queries and keys.
@@ -129,9 +123,7 @@ class Positions:
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
         """Raise `UnsupportedError` for a mechanism that does not support these positions."""
         if attn.key_dim is not None or not attn.traits.values:
-            raise UnsupportedError(
-                f"{attn.label} computes its own keys, so {type(self).__name__} cannot be applied to them"
-            )
+            raise UnsupportedError(f"{attn.label} computes its own keys, so {type(self).__name__} cannot be applied")
 
     def check_mask(self, mask: Mask) -> None:
         """Raise `UnsupportedError` for a mask that these positions do not support."""
@@ -186,9 +178,7 @@ class Rotary(Positions):
     def _compute_turned_width(self, width: int) -> int:
         turned_width = round(width * self.part)
         if turned_width < 2 or turned_width % 2 or not math.isclose(turned_width, width * self.part):
-            raise UsageError(
-                f"Rotary: {self.part:g} of {width} components cannot be rotated in pairs; give another part"
-            )
+            raise UsageError(f"Rotary: {self.part:g} of {width} components cannot be rotated in pairs; change part")
         return turned_width
 
 

@@ -1,7 +1,5 @@
 """Initial weights. They depend on a seed and a name only, and do not use torch's global generator."""
 
-from __future__ import annotations
-
 import zlib
 
 import torch

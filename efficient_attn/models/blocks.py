@@ -1,7 +1,5 @@
 """The transformer block: attention and a feed-forward part, each added to its input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..contract.mask import Mask
+from ..contract import Mask
 from ..contract.row_starts import RowStarts, make_row_starts
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.weights import draw_uniform, make_projection
@@ -57,8 +55,7 @@ class ShortConvolution(nn.Module):
 
 @dataclass(frozen=True)
 class BlockState:
-    """The state of one block: its mechanism's, the inputs that its convolution still reads, and the rows' starts, in
-    its own count."""
+    """The state of one block: its mechanism's, the inputs that its convolution still reads, and the rows' starts."""
 
     attention: Any
     past: Tensor | None = None

@@ -1,12 +1,9 @@
 """The configuration of a transformer model, as a value."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
-from ..contract.mechanism import Attention
-from ..contract.traits import Traits
+from ..contract import Attention, Traits
 from ..errors import UnsupportedError, UsageError
 from ..layers.positions import Alibi, Binary, Encoding, Learned, Positions, Rotary, Sinusoidal
 

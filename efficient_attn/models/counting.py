@@ -1,12 +1,10 @@
 """Count a model's parameters by purpose."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from torch import nn
 
-from ..contract.mechanism import Attention
+from ..contract import Attention
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.positions import Encoding
 

@@ -1,8 +1,6 @@
 """Generate tokens with a decoder, step by step."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,9 +52,11 @@ def generate(
     if isinstance(prompts, Tensor):
         return _generate_batch(model, prompts, None, steps, draw)
     lengths = [len(prompt) for prompt in prompts]
-    single_batch = len(set(lengths)) < 2 or (min(lengths) > 0 and _supports_starts(model))
+    batches = [[i for i, n in enumerate(lengths) if n == length] for length in dict.fromkeys(lengths)]
+    if len(batches) > 1 and min(lengths) > 0 and _supports_starts(model):
+        batches = [list(range(len(prompts)))]
     outputs: dict[int, Tensor] = {}
-    for indices in [list(range(len(prompts)))] if single_batch and prompts else _group_by_length(lengths):
+    for indices in batches:
         rows = _generate_batch(model, *_pad([prompts[i] for i in indices]), steps, draw)
         outputs |= dict(zip(indices, rows, strict=True))
     return [outputs[i] for i in range(len(prompts))]
@@ -71,12 +71,6 @@ def _supports_starts(model: Decoder) -> bool:
     return True
 
 
-def _group_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The indices of prompts of equal length."""
-    for length in dict.fromkeys(lengths):
-        yield [i for i, prompt_length in enumerate(lengths) if prompt_length == length]
-
-
 def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """A left-padded batch of prompts, and where each begins; None if all begin together."""
     longest = max(len(prompt) for prompt in prompts)
@@ -88,9 +82,7 @@ def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 @torch.no_grad()
 def _generate_batch(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, draw: Draw) -> Tensor:
     if steps < 1 or prompt.shape[1] < 1:
-        raise UsageError(
-            f"generate: needs a prompt and a step at least, got {prompt.shape[1]} tokens and {steps} steps"
-        )
+        raise UsageError(f"generate: needs a prompt and a step, got {prompt.shape[1]} tokens and {steps} steps")
     length, max_len = prompt.shape[1] + steps, model.config.max_len
     if length > max_len:
         raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={max_len}")

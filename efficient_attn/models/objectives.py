@@ -2,8 +2,6 @@
 otherwise; positions of `IGNORED` have no target. Each raises `UsageError` for shapes that do not fit, for labels out of
 range, and without any target."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

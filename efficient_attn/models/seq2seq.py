@@ -1,15 +1,12 @@
 """Recurrent sequence to sequence, with and without attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.shapes import Dims
+from ..contract import Dims, Mask
 from ..errors import UsageError
 from ..layers.weights import draw_uniform, make_embedding, make_projection
 from ..registry import create

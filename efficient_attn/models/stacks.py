@@ -1,14 +1,12 @@
 """Stacks of blocks: a bidirectional encoder, a causal decoder, and both together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
+from ..contract import Mask
 from ..errors import UsageError
 from ..layers.weights import make_embedding, make_projection
 from .blocks import Block, BlockState
@@ -46,8 +44,7 @@ class Stack(nn.Module):
         return tuple(cast(Block, block) for block in self.blocks)
 
     def read(self, inputs: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
-        """The input of the first block. starts: ``[B]``, the first position of each row. Raises `UsageError` for
-        unknown tokens, and beyond max_len."""
+        """The input of the first block. starts: ``[B]``. Raises `UsageError` for unknown tokens and beyond max_len."""
         name = type(self).__name__
         if start + inputs.shape[1] > self.config.max_len:
             raise UsageError(f"{name}: {start + inputs.shape[1]} positions, max_len is {self.config.max_len}")
@@ -131,9 +128,7 @@ class Decoder(Stack):
 
     def init_state(self, batch: int, max_len: int | None = None, starts: Tensor | None = None) -> DecoderState:
         """Empty states of all blocks. starts: ``[B]``, the first position of each row: tokens before it are padding.
-
-        Raises `UnsupportedError` if a mechanism cannot decode, or does not support padding in decoding.
-        """
+        Raises `UnsupportedError` if a mechanism cannot decode, or does not support padding in decoding."""
         for block in self.layers:
             require("Decoder.step", block.attention.attn, "decode")
         length = self.config.max_len if max_len is None else max_len

@@ -1,7 +1,5 @@
 """A vision transformer: an image's patches as tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
@@ -48,15 +46,13 @@ class VisionTransformer(nn.Module):
     def cut(self, images: Tensor) -> Tensor:
         """The patches ``[B, patches, C * patch * patch]``."""
         if images.ndim != 4 or images.shape[1:] != self.image:
-            raise UsageError(
-                f"VisionTransformer: images must be [B, {', '.join(map(str, self.image))}], got {list(images.shape)}"
-            )
+            expected = f"[B, {', '.join(map(str, self.image))}]"
+            raise UsageError(f"VisionTransformer: images must be {expected}, got {list(images.shape)}")
         side = self.patch
         parts = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # B, C, rows, side, columns, side
         return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def _encode(self, x: Tensor) -> Tensor:
-        """Apply all layers to the class token and the patches ``[B, patches, d_model]``."""
         return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
 
 

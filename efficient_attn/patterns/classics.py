@@ -1,7 +1,5 @@
 """The published patterns, composed of facts."""
 
-from __future__ import annotations
-
 from ..errors import UsageError
 from .facts import Band, Blocks, Keys, Pattern, Queries
 

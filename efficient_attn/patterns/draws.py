@@ -1,18 +1,14 @@
 """Random numbers as functions of a seed and a key: equal for tensors, arrays and numbers, on every machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _BITS = (1 << 31) - 1  # states of 31 bits: a product with a factor of 31 bits still fits 64, signed, everywhere
 
 
 def draw(seed: int, key: Any, among: Any, count: int) -> list[Any]:
-    """Draw ``count`` distinct numbers below ``among`` for each ``key``; -1 after all are drawn.
-
-    key, among: numbers, arrays or tensors of one shape, at least 0 and 1. Every subset is equally likely (Floyd's
-    method: the t-th draw is below ``among - count + t + 1``, and a repeated number is replaced by that bound itself).
-    """
+    """Draw ``count`` distinct numbers below ``among`` for each ``key``; -1 after all are drawn. key, among: numbers,
+    arrays or tensors of one shape, at least 0 and 1. Every subset is equally likely (Floyd's method: the t-th draw is
+    below ``among - count + t + 1``, and a repeated number is replaced by that bound itself)."""
     state = _mix(_mix(_mix_seed(seed) ^ key) ^ among)
     has_enough = (among >= count) * 1
     size = count * has_enough + among * (1 - has_enough)

@@ -191,12 +191,10 @@ class Where(_Joinable):
         return self.fn(i, j)
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
-        return (b for b in range(-(-g.m // size)) if self._touches(first, last, b * size, min((b + 1) * size, g.m)))
-
-    def _touches(self, first: int, last: int, low: int, high: int) -> bool:
         import numpy as np
 
-        return bool(np.any(self.fn(np.arange(first, last + 1)[:, None], np.arange(low, high)[None, :])))
+        i, j = np.arange(first, last + 1)[:, None], np.arange(g.m)[None, :]
+        return (b for b in range(-(-g.m // size)) if np.any(self.fn(i, j[:, b * size : (b + 1) * size])))
 
     @property
     def reach(self) -> Reach | None:
@@ -229,12 +227,6 @@ class Pattern(_Joinable):
         if any(r is None for r in reaches):
             return None
         return Reach(max(r.back for r in reaches if r), max(r.prefix for r in reaches if r))
-
-    @property
-    def window(self) -> Band | None:
-        """The pattern as one contiguous window, if it is one."""
-        band = self.facts[0]
-        return band if len(self.facts) == 1 and isinstance(band, Band) and band.step == 1 else None
 
 
 def as_pattern(value: Fact | Pattern | Any) -> Pattern:

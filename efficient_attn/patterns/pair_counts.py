@@ -1,13 +1,9 @@
 """Count query-key pairs, in which the work of mechanisms is measured."""
 
-from __future__ import annotations
-
 
 def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
-    """The pairs of n queries and m keys: all, or the causal ones.
-
-    start: the first query's position, which may be negative; by default the last query is aligned with the last key.
-    """
+    """The pairs of n queries and m keys: all, or the causal ones. start: the first query's position, which may be
+    negative; by default the last query is aligned with the last key."""
     if not causal:
         return n * m
     start = m - n if start is None else start

@@ -1,11 +1,7 @@
-"""Patterns as small grids, for drawings: the share of each cell's query-key pairs that a pattern keeps. Does not import
-torch.
+"""Patterns as small grids, for drawings: the share of each cell's query-key pairs that a pattern keeps, without torch.
 
-Queries go down, keys across. At most a strip of pairs exists at a time, and for very long sequences only some query
-rows are evaluated.
+Queries go down, keys across. At most a strip of pairs exists at a time; of very long sequences some rows are sampled.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -82,11 +78,8 @@ def compute_share_grids(
 
 
 def choose_length(pattern: Pattern, *, causal: bool) -> int:
-    """The shortest power of two that shows the pattern's windows, strides and blocks.
-
-    It is at least four times as long as any of them, and keeps at most three tenths of the pairs, if more length
-    achieves that.
-    """
+    """The shortest power of two that shows the pattern's windows, strides and blocks. It is at least four times as long
+    as any of them, and keeps at most three tenths of the pairs, if more length achieves that."""
     n = MIN_LENGTH
     while n < 4 * _find_largest_size(pattern):
         n *= 2
@@ -125,7 +118,6 @@ def _sample_rows(first: int, end: int, max_rows: int) -> GridArray:
 
 
 def _count_pairs(allows: PairRule, queries: GridArray, column_edges: GridArray, g: Geometry) -> GridArray:
-    """Kept pairs of each of these queries, by columns of cells."""
     i, j = queries[:, None] + g.start, np.arange(g.m)[None, :]
     visible = np.broadcast_to(allows(i, j, g), (len(queries), g.m))
     visible = visible & (j <= i) if g.causal else visible

@@ -6,8 +6,6 @@ the command line by ``--plugin``. A peer passes q, k and v to its library as the
 are installed by the extra ``peers``, and imported when a peer is created; this module imports neither torch nor them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -5,8 +5,6 @@ for CPUs. Their files only need torch and einops, but importing them as modules 
 Triton: they are executed directly instead.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from functools import cache
@@ -18,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
-from ..errors import UsageError
+from ..contract import Growth, Mask, Traits
+from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from .hosting import LibraryAttention, make_missing_error
@@ -65,8 +62,7 @@ class PeerSimpleGLA(LibraryAttention):
 
     def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
         super().__init__()
-        if chunk_size < 1:
-            raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
+        check_at_least_one("peer_simple_gla", chunk_size=chunk_size)
         self.form, self.chunk_size = form, chunk_size
         _load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
 
@@ -121,10 +117,8 @@ class PeerFlaLinear(LibraryAttention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N)", "O(N): the states of all chunks", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return n * (CHUNK_SIZE + (self.dims.head_dim or 64))
+        work = CHUNK_SIZE + (self.dims.head_dim or 64)  # of a query
+        return Growth("O(N)", "O(N): the states of all chunks", lambda n, m, causal: n * work)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, keys = F.elu(widen(q)) + 1, F.elu(widen(k)) + 1

@@ -1,7 +1,5 @@
 """torch's flex_attention on a CPU: compiled, forward only, with a block mask made once for each length."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import ClassVar
 
@@ -10,10 +8,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from .. import patterns
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
+from ..contract import Growth, Mask, Traits
 from ..errors import UnsupportedError
-from ..kernels.sparse.flex_backend import compile_flex_attention
+from ..kernels.sparse.flex_backend import allowed_pairs, compile_flex_attention
 from ..patterns import Geometry, Pattern
 from ..registry import register
 from .hosting import LibraryPattern
@@ -44,9 +41,7 @@ class _FlexPeer(LibraryPattern):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         if min(n, m) < BLOCK:
-            raise UnsupportedError(
-                f"{self.label}: torch's CPU kernel computes wrong rows in sequences shorter than a block, {BLOCK}"
-            )
+            raise UnsupportedError(f"{self.label}: torch's CPU kernel errs at lengths shorter than a block, {BLOCK}")
         blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
 
@@ -65,12 +60,9 @@ class _FlexPeer(LibraryPattern):
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _make_block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> BlockMask:
-    """The pairs that a pattern and causality allow."""
 
     def allows(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
-        i = qi + g.start
-        pairs = pattern.allows(i, ki, g)
-        return pairs & (ki <= i) if g.causal else pairs
+        return allowed_pairs(pattern, g, qi + g.start, ki)
 
     return create_block_mask(allows, None, None, g.n, g.m, device=str(device))
 

@@ -1,17 +1,13 @@
 """Hashed attention of the package reformer-pytorch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.shapes import Sample, Shape
-from ..contract.traits import Growth, Traits
-from ..errors import UnsupportedError, UsageError
+from ..contract import Growth, Mask, Sample, Shape, Traits
+from ..errors import UnsupportedError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from .hosting import LibraryAttention, check_value_width, import_library, seeded_generator
@@ -37,8 +33,7 @@ class PeerReformer(LibraryAttention):
 
     def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, seed: int = 0) -> None:
         super().__init__()
-        if n_hashes < 1 or bucket_size < 1:
-            raise UsageError(f"peer_reformer: needs n_hashes and bucket_size >= 1, not {n_hashes} and {bucket_size}")
+        check_at_least_one("peer_reformer", n_hashes=n_hashes, bucket_size=bucket_size)
         lsh_class = import_library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
         self.n_hashes, self.bucket_size = n_hashes, bucket_size
         # in evaluation mode, where it does not cache hashes of earlier calls; it has no dropout in either mode
@@ -53,17 +48,15 @@ class PeerReformer(LibraryAttention):
         return Growth("O(N log N)", "O(N P): all weights are written to memory", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        """In pairs: two chunks for each query and round, and the hashing, which takes N / bucket_size half-width
-        products."""
+        """In pairs: two chunks for each query and round, and the N / bucket_size half-width products of the hashing."""
         return self.n_hashes * n * (2 * self.bucket_size + n / self.bucket_size / 4)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return n * m if self.backend == "dense" else self.n_hashes * n * 2 * self.bucket_size
 
     def sample(self, shape: Shape, **options: Any) -> Sample:
-        """Draw inputs of a shape, the queries being the keys."""
         inputs = super().sample(shape, **options)
-        return inputs._replace(k=inputs.q)
+        return inputs._replace(k=inputs.q)  # the queries are the keys
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
@@ -107,8 +100,7 @@ class PeerReformer(LibraryAttention):
         ring = self.n_hashes * n // self.bucket_size
         counts = x.new_zeros(rows, self.n_hashes, n, n)
         for other_chunks in chunk.unbind(1):
-            distance = (chunk[..., None] - other_chunks[:, None, None]) % ring
-            counts += distance <= 1
+            counts += (chunk[..., None] - other_chunks[:, None, None]) % ring <= 1
         return counts
 
     def _check_inputs(self, q: Tensor, k: Tensor, mask: Mask) -> None:

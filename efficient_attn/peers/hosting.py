@@ -1,7 +1,5 @@
 """Import and run layers of other libraries: given tensors replace projections, and random numbers use our seeds."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
-from ..contract.traits import Growth, Traits
+from ..contract import Attention, Growth, Mask, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern

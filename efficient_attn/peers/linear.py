@@ -1,7 +1,5 @@
 """Linear attention of the packages linear-attention-transformer and performer-pytorch."""
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -9,10 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.shapes import Dims
-from ..contract.traits import Growth, Traits
-from ..errors import UnsupportedError, UsageError
+from ..contract import Dims, Growth, Mask, Traits
+from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from .hosting import LibraryAttention, check_value_width, import_library, seeded_generator
@@ -35,8 +31,7 @@ class PeerLinearTransformer(LibraryAttention):
 
     def __init__(self, *, bucket_size: int = 1) -> None:
         super().__init__()
-        if bucket_size < 1:
-            raise UsageError(f"peer_linear_transformer: bucket_size must be 1 or more, not {bucket_size}")
+        check_at_least_one("peer_linear_transformer", bucket_size=bucket_size)
         self.bucket_size = bucket_size
         package_and_module = "linear-attention-transformer", "linear_attention_transformer.linear_attention_transformer"
         module = import_library("peer_linear_transformer", *package_and_module)
@@ -49,10 +44,8 @@ class PeerLinearTransformer(LibraryAttention):
     @property
     def growth(self) -> Growth:
         sums = "O(N D^2): a sum for every position" if self.bucket_size == 1 else "O(N D^2 / bucket)"
-        return Growth("O(N)", f"{sums} when causal, else O(N)", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return (n + m) * (self.dims.head_dim or 64) / 2
+        width = self.dims.head_dim or 64
+        return Growth("O(N)", f"{sums} when causal, else O(N)", lambda n, m, causal: (n + m) * width / 2)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows = widen(q).softmax(-1) * q.shape[-1] ** -0.5
@@ -89,26 +82,21 @@ class PeerPerformer(LibraryAttention):
 
     def __init__(self, *, n_features: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        if n_features < 1:
-            raise UsageError(f"peer_performer: n_features must be 1 or more, not {n_features}")
+        check_at_least_one("peer_performer", n_features=n_features)
         if dims.head_dim is None:
             raise UsageError("peer_performer: needs dims with head_dim, from which its features are drawn")
         self.n_features = n_features
-        attention_class = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
+        attention = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
         # the causal class prints that its CUDA kernel is missing
         with seeded_generator(seed), redirect_stdout(io.StringIO()):
-            self._attention = {
-                causal: attention_class(dims.head_dim, n_features, causal=causal) for causal in (False, True)
-            }
+            self._attention = {causal: attention(dims.head_dim, n_features, causal=causal) for causal in (False, True)}
         # passed to the library in each call, so that state dicts and .to() apply
         self.register_buffer("projection", self._attention[False].projection_matrix)
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N)", "O(N F D), F features, when causal, else O(N F)", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return (n + m) * self.n_features  # half for the features, half for their sums
+        work = self.n_features  # of a position: half for the features, half for their sums
+        return Growth("O(N)", "O(N F D), F features, when causal, else O(N F)", lambda n, m, causal: (n + m) * work)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, keys = self._compute_features(q, (-1,)), self._compute_features(k, (-1, -2))

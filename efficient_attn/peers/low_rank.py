@@ -1,21 +1,19 @@
 """Low-rank attention of the packages linformer and transformers (Nystromformer)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
-from ..contract.shapes import Dims
-from ..contract.traits import Growth, Traits
-from ..errors import UnsupportedError, UsageError
+from ..contract import Dims, Growth, Mask, Traits
+from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import widen
+from ..kernels.low_rank.landmarks import iterate_inverse
 from ..registry import register
 from .hosting import LibraryAttention, check_value_width, fixed_outputs, import_library, make_layer
 
+INVERSE_STEPS = 6  # of the library's iteration
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
 )
@@ -34,8 +32,7 @@ class PeerLinformer(LibraryAttention):
 
     def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:
         super().__init__()
-        if rank < 1:
-            raise UsageError(f"peer_linformer: rank must be 1 or more, not {rank}")
+        check_at_least_one("peer_linformer", rank=rank)
         if dims.max_len is None:
             raise UsageError("peer_linformer: needs dims with max_len for its projections")
         self.rank, self.max_len = rank, dims.max_len
@@ -47,10 +44,8 @@ class PeerLinformer(LibraryAttention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N R), R the rank", "O(N R): all weights are written to memory", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return (n + m) * self.rank
+        memory, rank = "O(N R): all weights are written to memory", self.rank
+        return Growth("O(N R), R the rank", memory, lambda n, m, causal: (n + m) * rank)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         self._check_length(k)
@@ -76,7 +71,6 @@ class PeerLinformer(LibraryAttention):
             raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             create = partial(self._layer_class, heads * width, self.max_len, k=self.rank, heads=heads)
             layer = self._layers[heads, width] = make_layer(create, "to_q", "to_k", "to_v")
@@ -98,8 +92,7 @@ class PeerNystromformer(LibraryAttention):
 
     def __init__(self, *, n_landmarks: int = 64) -> None:
         super().__init__()
-        if n_landmarks < 1:
-            raise UsageError(f"peer_nystromformer: n_landmarks must be 1 or more, not {n_landmarks}")
+        check_at_least_one("peer_nystromformer", n_landmarks=n_landmarks)
         self.n_landmarks = n_landmarks
         name = "transformers.models.nystromformer.modeling_nystromformer"
         model = import_library("peer_nystromformer", "transformers", name)
@@ -111,9 +104,9 @@ class PeerNystromformer(LibraryAttention):
         return Growth("O(N L), L landmarks", "O(N L): all weights are written to memory", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        landmarks = self.n_landmarks
-        inverse = 6 * 4 * landmarks**3 / 2 / (self.dims.head_dim or 64)
-        return (n + m) * landmarks + inverse + n * landmarks**2 / 2 / (self.dims.head_dim or 64)
+        landmarks, width = self.n_landmarks, self.dims.head_dim or 64
+        inverse = INVERSE_STEPS * 4 * landmarks**3 / 2 / width
+        return (n + m) * landmarks + inverse + n * landmarks**2 / 2 / width
 
     def _check_length(self, n: int) -> None:
         if n % self.n_landmarks or n == 0:
@@ -127,7 +120,8 @@ class PeerNystromformer(LibraryAttention):
         mean_rows, mean_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))
         factors = (rows, mean_keys), (mean_rows, mean_keys), (mean_rows, keys)
         first, middle, last = ((a @ b.mT).softmax(-1) for a, b in factors)
-        return (first @ _approximate_inverse(middle) @ (last @ values)).to(q.dtype)
+        inverse = iterate_inverse(middle, middle.mT / middle.sum(-2).max(), INVERSE_STEPS)
+        return (first @ inverse @ (last @ values)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         check_value_width(self, q, v)
@@ -144,20 +138,9 @@ class PeerNystromformer(LibraryAttention):
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
             create = partial(self._layer_class, self._config_class(**sizes))
             layer = self._layers[heads, width] = make_layer(create, "query", "key", "value")
             setattr(layer, "conv_kernel_size", None)  # noqa: B010  (no convolution; its configuration requires a number)
         return self._layers[heads, width]
-
-
-def _approximate_inverse(a: Tensor, steps: int = 6) -> Tensor:
-    """The iteration's approximation of the pseudo-inverse of ``a [B, H, L, L]``, all of the batch from one start."""
-    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    z = a.mT / a.sum(-2).max()
-    for _ in range(steps):
-        az = a @ z
-        z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
-    return z

@@ -1,7 +1,5 @@
 """Sparse attention of the packages local-attention and transformers (Longformer and BigBird)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -15,9 +13,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import patterns
-from ..contract.mask import Mask
-from ..contract.traits import Growth, Traits
-from ..errors import UnsupportedError, UsageError
+from ..contract import Growth, Mask, Traits
+from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import masked_softmax, widen
 from ..registry import register
 from .hosting import (
@@ -46,16 +43,12 @@ class PeerLocalAttention(LibraryPattern):
 
     def __init__(self, *, window: int = 256) -> None:
         super().__init__()
-        if window < 1:
-            raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
+        check_at_least_one("peer_local_attention", window=window)
         attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
-        self._attention = {  # in a dict, so that they are not registered as submodules
-            causal: attention_class(
-                window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False
-            )
-            for causal in (False, True)
-        }
+        options = {"autopad": True, "exact_windowsize": True, "use_rotary_pos_emb": False}
+        # in a dict, so that they are not registered as submodules
+        self._attention = {causal: attention_class(window, causal=causal, **options) for causal in (False, True)}
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, _, n, _ = q.shape
@@ -113,7 +106,6 @@ class PeerLongformer(LibraryPattern):
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _get_layer(self, heads: int, width: int) -> nn.Module:
-        """The library's layer for this number and width of heads, cached."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
             config = self._config_class(attention_window=[2 * self.window], **sizes)
@@ -150,8 +142,7 @@ class PeerBigBird(LibraryAttention):
 
     def __init__(self, *, n_random: int = 3, block_size: int = 64, return_weights: bool = True) -> None:
         super().__init__()
-        if n_random < 1 or block_size < 1:
-            raise UsageError(f"peer_bigbird: needs n_random >= 1 and block_size >= 1, not {n_random} and {block_size}")
+        check_at_least_one("peer_bigbird", n_random=n_random, block_size=block_size)
         self.n_random, self.block_size, self.return_weights = n_random, block_size, return_weights
         model = import_library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
         config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
@@ -176,9 +167,9 @@ class PeerBigBird(LibraryAttention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         b, r = self.block_size, self.n_random
-        if n % b or n <= (5 + 2 * r) * b:
-            message = f"N must be a multiple of {b} and more than {(5 + 2 * r) * b}, not {n}"
-            raise UnsupportedError(f"{self.label}: {message}")
+        limit = (5 + 2 * r) * b
+        if n % b or n <= limit:
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {b} and more than {limit}, not {n}")
         blocked, band, rows, keys = self._make_masks(q.new_ones(batch, n), b)
         masks, sizes = (band, rows, keys, blocked, blocked), (heads, r, width, b, b, batch, n, n)
         plan_options = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its forward method does
@@ -191,10 +182,8 @@ class PeerBigBird(LibraryAttention):
 
     @torch.no_grad()
     def block_counts(self, heads: int, n: int) -> Tensor:
-        """``[H, N/b, N/b]``: how often the library counts the keys of a block for the queries of another.
-
-        With equal scores and one-hot values that encode the block, an output row is the share of each block.
-        """
+        """``[H, N/b, N/b]``: how often the library counts the keys of a block for the queries of another. With equal
+        scores and one-hot values that encode the block, an output row is the share of each block."""
         equal_scores, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
         one_hot_values = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
         share = self.compute(equal_scores, equal_scores, one_hot_values, Mask())[0, :, :: self.block_size]

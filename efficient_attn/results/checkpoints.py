@@ -9,12 +9,12 @@ from .rows import NO_FAILURE, Status
 
 CHECKPOINT_FOLDER = "checkpoints"
 # with the suffix of files whose writer was killed
-_FILE_NAME = re.compile(r"\.?[0-9a-f]{12}\.safetensors(\.[0-9a-f]+\.tmp)?")
+_FILE_NAME = re.compile(r"\.?[0-9a-f]{12}\.pt(\.[0-9a-f]+\.tmp)?")
 
 
 def path_of(folder: Path, digest: str) -> Path:
     """The checkpoint of the case of a digest."""
-    return folder / CHECKPOINT_FOLDER / f"{digest}.safetensors"
+    return folder / CHECKPOINT_FOLDER / f"{digest}.pt"
 
 
 def digest_of(case_key: str) -> str:

@@ -39,10 +39,8 @@ TOKENS_PER_QUESTION = 16  # on average
 
 class RetrievalKeys(Keys):
     """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file.
-
     needles: ``single``, each about another subject; ``multi_key``, which differ only in their key; ``variables``, of
-    which one refers to another; ``words``, lists whose most frequent word is the answer.
-    """
+    which one refers to another; ``words``, lists whose most frequent word is the answer."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
@@ -93,7 +91,6 @@ def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
 
 
 def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
-    """The record of the answers: accuracy in columns, each question in the samples."""
     answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
     outcomes = [answer.is_right for _, answer in answers]
     accuracy = estimate_share(sum(outcomes), len(outcomes))
@@ -137,7 +134,6 @@ def _answer_questions(group: Group, spec: SpecLike) -> tuple[HaystackResult, ...
 
 @lru_cache(maxsize=1)
 def _answer_with_exact_attention(group: Group) -> tuple[HaystackResult, ...]:
-    """The answers of the original model, computed once in a worker."""
     return _answer_questions(group, EXACT_SPEC)
 
 

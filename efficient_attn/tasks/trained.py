@@ -1,7 +1,5 @@
 """What tasks with trained models share: the supported axes, and the speed of models."""
 
-from __future__ import annotations
-
 from ..bench.planning.request import TaskRequest
 from ..errors import UsageError
 

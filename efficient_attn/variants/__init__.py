@@ -1,7 +1,5 @@
 """The catalogue of built-in mechanisms, which does not import torch. Each mechanism has a file of its own."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -29,7 +29,7 @@ def make_calls(length: int) -> dict[str, TimedRun]:
     ring = [torch.randn(1, HEADS, WINDOW, WIDTH) for _ in range(2)]
     past = [x[:, :, :length] for x in buffers]
     cache = KVCache(length + 1, *buffers, length=length)
-    rolling = RollingCache(WINDOW, length + 1, 0, *ring, length=length)
+    rolling = RollingCache(WINDOW, *ring, length=length, max_len=length + 1)
     calls = (
         lambda: cache.append(k, v),
         lambda: rolling.append(k, v),

@@ -116,6 +116,6 @@ def test_killed_training_continues_from_its_checkpoint(
     else:
         assert [row.status for row in rows] == ["crashed"]
         assert code == 1
-    assert len(list((folder / "out" / CHECKPOINT_FOLDER).glob("*.safetensors"))) == 1
+    assert len(list((folder / "out" / CHECKPOINT_FOLDER).glob("*.pt"))) == 1
     (folder / "hold").unlink()
     assert _finish(folder, STEPS + 1) == uninterrupted  # only the killed step is repeated

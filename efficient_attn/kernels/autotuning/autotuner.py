@@ -1,9 +1,5 @@
 """Select candidates, once for each process and shape: from a table of timings, measured at first use, or by rule.
-
-``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules.
-"""
-
-from __future__ import annotations
+``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -13,8 +9,7 @@ from threading import RLock
 import torch
 
 from . import cache
-from .calibration import calibrate
-from .candidates import TimingTable, Tunable, TuningPoint
+from .candidates import TimingTable, Tunable, TuningPoint, calibrate
 
 VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
 TIE_RATIO = 1.1  # candidates closer than this count as equal: the rule decides, so that noise does not
@@ -26,8 +21,7 @@ _LOCK = RLock()
 
 
 def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
-    """The candidate for a call, with torch's present number of threads. Code compiled by torch uses the first
-    candidate."""
+    """The candidate for a call, with torch's present number of threads; in code compiled by torch the first."""
     if torch.compiler.is_compiling():
         return tunable.implementations[0]
     key = tunable.name, torch.get_num_threads(), kind, sizes

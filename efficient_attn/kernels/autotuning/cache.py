@@ -4,8 +4,6 @@ In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A damaged file, 
 Nothing here fails: where a file cannot be written, timings last as long as the process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -71,10 +69,8 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
 
 
 def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
-    """Store a table, and describe the outcome in its source; if another process was first, use its table.
-
-    previous: the result of `read` for the file that this replaces.
-    """
+    """Store a table, and describe the outcome in its source; if another process was first, use its table. previous: the
+    result of `read` for the file that this replaces."""
     concurrent = read(tunable, threads)
     if concurrent.timings:
         return concurrent

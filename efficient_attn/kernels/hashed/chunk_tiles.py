@@ -6,8 +6,6 @@ a tile, whose mask excludes pairs counted in earlier rounds. Rounds are merged b
 pass recomputes the weights from the merged output and log-sum-exp, as in `parts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,11 +37,9 @@ class Slab(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The tiles of a round. R rows, C chunks of m slots; keys have one more chunk of empty slots, before the first.
-
     indices: ``[R, (C + 1) m]``, the slots as indices into all rows together, arbitrary for empty slots. length: the
-    number of positions in a row. last_visible: ``[R, C, m]``, the last position that a query sees. key_position:
-    ``[R, C, 2m]``. earlier_chunks: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair.
-    """
+    number of positions in a row. last_visible: ``[R, C, m]``, the last position that a query sees. key_position: ``[R,
+    C, 2m]``. earlier_chunks: for each earlier round, two numbers whose difference is 1 or -1 if it has the pair."""
 
     indices: Tensor
     length: int
@@ -78,20 +74,14 @@ class Layout:
         """The queries' part ``[A, T, W, ..]`` of ``x [A, S, ..]``. T chunks, W queries of each."""
         return _query_chunks(x, self.size)[:, :, slab.queries]
 
-    def windows(self, x: Tensor) -> Tensor:
-        """The keys visible to each chunk of ``x [A, S, D]``: ``[A, T, 2m, D]``, overlapping views."""
-        return _key_windows(x, self.size).mT
-
     def trim(self, x: Tensor, slab: Slab) -> Tensor:
         """``x [A, T, W, ..]`` without the slots after a row's end: ``[A * those, ..]``."""
         last = min((slab.chunks.stop - 1) * self.size + slab.queries.stop, self.length)
         return x.flatten(1, 2)[:, : last - slab.chunks.start * self.size - slab.queries.start].flatten(0, 1)
 
     def mask(self, slab: Slab, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The additive mask ``[A, T, W, 2m]``, and the queries ``[A, T, W]`` that see nothing in this round.
-
-        In integers whose sign means masked: comparisons return bytes, which cost ten times as much as this arithmetic.
-        """
+        """The additive mask ``[A, T, W, 2m]``, and the queries ``[A, T, W]`` that see nothing in this round. In
+        integers whose sign means masked: comparisons return bytes, which cost ten times as much as this arithmetic."""
         excluded = self._subtract(self.last_visible, self.key_position, slab)
         if self.earlier_chunks:
             nearest = self._subtract(*self.earlier_chunks[0], slab).abs_()
@@ -131,8 +121,8 @@ def make_layout(rounds: Rounds, r: int, causal: bool) -> Layout:
     earlier_chunks = []
     for chunk in rounds.chunk[:r]:
         doubled = 2 * chunk.view(-1).index_select(0, indices.view(-1)).view(indices.shape)
-        earlier_chunks.append((_query_chunks(doubled, size) - 1, _key_windows(doubled, size)))
-    return Layout(indices, n, last_visible, _key_windows(key_position, size), tuple(earlier_chunks), causal)
+        earlier_chunks.append((_query_chunks(doubled, size) - 1, key_windows(doubled, size)))
+    return Layout(indices, n, last_visible, key_windows(key_position, size), tuple(earlier_chunks), causal)
 
 
 def _query_chunks(x: Tensor, size: int) -> Tensor:
@@ -140,7 +130,7 @@ def _query_chunks(x: Tensor, size: int) -> Tensor:
     return x[:, size:].unflatten(1, (-1, size))
 
 
-def _key_windows(x: Tensor, size: int) -> Tensor:
+def key_windows(x: Tensor, size: int) -> Tensor:
     """``[R, C, .., 2m]``: every chunk of ``x [R, (C + 1) m, ..]`` with the one before it, overlapping views."""
     return x.unfold(1, 2 * size, size)
 

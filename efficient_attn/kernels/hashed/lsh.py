@@ -5,8 +5,6 @@ the sorted order determine which positions see each other. Everything is in inte
 the reference and the fast implementation, so that they cannot disagree about a bucket.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -27,10 +25,8 @@ ROWS_A_STEP = 2048  # positions whose projections exist together
 @dataclass(frozen=True, eq=False)
 class Rounds:
     """Positions sorted in several rounds, each cut into chunks of ``size``. R counts the rows: batch times heads.
-
     order: ``[rounds, R, N]`` int32, the positions as sorted. chunk: ``[rounds, R, N]`` int32, the chunk of a position.
-    lengths: ``[R]``, how many positions of a row are not padding; None where none is.
-    """
+    lengths: ``[R]``, how many positions of a row are not padding; None where none is."""
 
     order: Tensor
     chunk: Tensor
@@ -73,10 +69,8 @@ def count_directions(bits: int) -> list[int]:
 
 @torch.no_grad()
 def sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
-    """Hash ``x [B, H, N, D]`` with the rotations and sort; ``valid [B, N]`` with padding.
-
-    A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
-    """
+    """Hash ``x [B, H, N, D]`` with the rotations and sort; ``valid [B, N]`` with padding. A row of the batch has the
+    buckets of its own length, so that it is sorted as it would be alone."""
     sort = _sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds
     order, chunk = sort(x, rotations, size, valid)
     lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
@@ -108,10 +102,8 @@ _sort_rounds_op.register_vmap(partial(vmap_serially, _sort_rounds_op))
 
 
 def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
-    """Each row's positions by (code, position), also as indices into all rows together.
-
-    All rows together, because torch sorts one long sequence of small integers by their digits, several times faster.
-    """
+    """Each row's positions by (code, position), also as indices into all rows together. All rows together, because
+    torch sorts one long sequence of small integers by their digits, several times faster."""
     rows, n = codes.shape
     row = torch.arange(rows, device=codes.device)[:, None]
     keys = codes + (row * code_count).to(torch.int32) if rows * code_count < 1 << 31 else codes + row * code_count
@@ -120,8 +112,7 @@ def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
 
 
 def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) -> Tensor:
-    """The bucket of every position ``[rounds, B, H, N]``, int32: 2^bits of them (`choose_hash_bits`) for each row's
-    length."""
+    """The bucket of each position ``[rounds, B, H, N]``, int32, of as many as a row's length needs."""
     batch, heads, n, width = x.shape
     codes = torch.zeros(rotations.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
     first = 0
@@ -147,11 +138,8 @@ def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tenso
 
 
 def _argmax_abs(x: Tensor) -> Tensor:
-    """The index of the largest absolute value in a row ``[.., 2^b]``, as ``[.., 1]``; the first of nearly equal ones.
-
-    The index replaces the last bits of a number, and numbers are compared as integers: torch's argmax takes five times
-    as long.
-    """
+    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]``; the first of nearly equal ones. It
+    replaces the last bits of numbers, compared as integers: torch's argmax takes five times as long."""
     int_dtype, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
     places = torch.arange(last, -1, -1, dtype=int_dtype, device=x.device)
     return x.abs().view(int_dtype).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last

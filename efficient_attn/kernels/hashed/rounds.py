@@ -3,11 +3,8 @@
     P_i = union over rounds r of the keys in the chunk of i in round r, and in the chunk before it  (Reformer,
     arXiv:2001.04451),    w_i = softmax over P_i of scale q_i . k_j / |k_j|,    out_i = sum_j w_ij v_j
 
-A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps. Rows of all heads, R N
-of them, form one dimension.
+A pair is computed in the first round that has it, and rounds are merged by their log-sum-exps.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,8 +16,16 @@ from ..dense import widen
 from ..half_precision import fused_dtype
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
-from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows
+from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows, key_windows
 from .lsh import Rounds
+
+
+class HashedOptions(NamedTuple):
+    """size: positions of a chunk."""
+
+    size: int
+    causal: bool
+    scale: float
 
 
 class HashedInputs(NamedTuple):
@@ -39,19 +44,9 @@ class HashedInputs(NamedTuple):
         return cut_tiles(Rounds(self.order, self.chunk, options.size, self.lengths), options.causal)
 
 
-class HashedOptions(NamedTuple):
-    """size: positions of a chunk."""
-
-    size: int
-    causal: bool
-    scale: float
-
-
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: Rounds, causal: bool, scale: float) -> Tensor:
-    """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``.
-
-    A query sees itself only if it sees nothing else; padded positions, whose v is zero, get zeros.
-    """
+    """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``. A query sees itself
+    only if it sees nothing else; padded positions, whose v is zero, get zeros."""
     rows, keys, values = (x.flatten(0, 1) for x in (q, k, v))
     inverse = inverse_norms(k.detach()).flatten()
     inputs = HashedInputs(rows, keys, values, inverse, rounds.order, rounds.chunk, rounds.lengths)
@@ -84,9 +79,7 @@ def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tens
     return out.index_copy_(0, self_only, v.index_select(0, self_only).to(out.dtype)).to(q.dtype), lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions) -> tuple[Tensor, ...]:
     inputs, out, lse = saved
     q, k, v, inverse, *_ = inputs
     self_only, grad = _find_self_only(lse), grad.contiguous()
@@ -110,12 +103,10 @@ def _gradients(
 
 
 def _find_self_only(lse: Tensor) -> Tensor:
-    """The rows that see no key but themselves."""
     return (lse == float("-inf")).nonzero()[:, 0]
 
 
 def _choose_compute_dtype(q: Tensor, operation: str, size: int) -> torch.dtype:
-    """The dtype that a pass over chunks of ``size`` positions computes in."""
     return fused_dtype(q, operation, min(size, ROWS_A_TILE), 2 * size)
 
 
@@ -124,7 +115,8 @@ def _gather_keys(
 ) -> tuple[Tensor, Tensor]:
     """Keys of unit length and values, ``[A, T, 2m, D]``."""
     keys = gather_rows(inputs.k, indices).to(compute_dtype).mul_(gather_rows(inputs.inverse, indices)[..., None])
-    return layout.windows(keys), layout.windows(gather_rows(inputs.v, indices).to(compute_dtype))
+    values = gather_rows(inputs.v, indices).to(compute_dtype)
+    return key_windows(keys, layout.size).mT, key_windows(values, layout.size).mT
 
 
 def _attend(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
@@ -133,7 +125,7 @@ def _attend(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
     return out.transpose(0, 1), lse.transpose(0, 1)
 
 
-def _attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, ...]:
     by_chunk = SavedSoftmax(_transpose(saved.inputs), saved.out.transpose(0, 1), saved.lse.transpose(0, 1))
     options = FusedOptions(causal=False, scale=scale)
     grad_q, grad_k, grad_v = attend_backward(grad.transpose(0, 1), by_chunk, options)

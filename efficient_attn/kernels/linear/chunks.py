@@ -9,11 +9,8 @@ features of Q and K. Within a chunk the weights of pairs are formed; the past is
 are processed together: their sums are one product, and those before each of them another, with a small matrix. If it is
 large, chunks are processed one by one, with S in place.
 
-Weights of keys in one chunk are relative to the running maximum of each row: a later reference would leak the future
-into the past.
+Weights of keys in a chunk are relative to each row's running maximum: a later reference would leak the future.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 
@@ -22,7 +19,7 @@ from torch import Tensor
 
 from .linear_config import OutputGrads, Stretch
 from .scan_state import ChunkWeights, ScanState, weigh_past, weigh_sums
-from .sums import dot_rows
+from .sums import dot_rows, pair_gradients
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
 
@@ -66,10 +63,8 @@ def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tup
 def backward_keys(
     x: Tensor, keys: Stretch, grads: OutputGrads, grad_state: ScanState, references: list[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first.
-
-    grad_state: the gradient by the state after the stretch, which becomes that by the state before it.
-    """
+    """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first. grad_state: the
+    gradient by the state after the stretch, which becomes that by the state before it."""
     grad_y, grad_v = torch.empty_like(keys.y), torch.empty_like(keys.v, memory_format=torch.contiguous_format)
     parts = list(_split_positions(x.shape[2], grad_state))
     for (positions, count), reference in zip(reversed(parts), reversed(references), strict=True):
@@ -90,18 +85,16 @@ def backward_keys(
 
 def _pair_gradients(grads: OutputGrads, v: Tensor, group: int, weights: ChunkWeights | None) -> Tensor:
     """Gradient ``[Bh C, G c, c]`` by the products of features in a chunk."""
-    products = grads.top @ v.mT if grads.total is None else torch.baddbmm(grads.total, grads.top, v.mT)
-    return _mask_causal(products, group, weights)
+    return _mask_causal(pair_gradients(*grads, v), group, weights)
 
 
 def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:
     """Add to rows ``[Bh C, c, F]`` of keys' gradients those of the sums of keys ``[Bh C, F]``, in place."""
-    if grad_z is None:
-        return x
-    if weights is None:
-        return x.add_(grad_z[:, None])
-    count = len(weights.keys)
-    x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
+    if grad_z is not None and weights is None:
+        x.add_(grad_z[:, None])
+    elif grad_z is not None and weights is not None:
+        count = len(weights.keys)
+        x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
     return x
 
 
@@ -114,9 +107,6 @@ def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> 
     else:
         square.mul_(weights.pairs)
     return products
-
-
-# -- chunks beside each other --------------------------------------------------------------------------------------
 
 
 def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...feature_maps import FeatureMap
 from ..dense import widen
+from ..softmax.softmax_kernel import cut_range
 
 MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together, so that they stay in the cache
 MIN_STRETCH = 32  # positions a stretch at least: below that the products become too small
@@ -64,12 +65,10 @@ class OutputGrads(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearConfig:
-    """The arguments of a call besides its tensors.
-
-    divisor: of outputs, a function of the sum of a row's weights; None without division. decays: keys decay with
-    distance, at a rate of their head. start, first_key: positions of the first query and the first key. parameters: of
-    the feature map. native: whether causal stretches run in C++, which does not support key weights.
-    """
+    """The arguments of a call besides its tensors. divisor: of outputs, a function of the sum of a row's weights; None
+    without division. decays: keys decay with distance, at a rate of their head. start, first_key: positions of the
+    first query and the first key. parameters: of the feature map. native: whether causal stretches run in C++, which
+    does not support key weights."""
 
     phi: FeatureMap
     divisor: Divisor | None
@@ -89,8 +88,7 @@ class LinearConfig:
         return x.double() if self.phi.exact else widen(x)
 
     def queries(self, q: Tensor, rows: slice) -> Features:
-        """Features ``[Bh, G, rows, F]`` of the queries of these rows. The common factor of a query's features
-        cancels."""
+        """Features ``[Bh, G, rows, F]`` of the queries of these rows, without their common factors, which cancel."""
         return self.phi(self.widen(q), self._positions(q, self.start, rows))[0], None
 
     def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
@@ -126,7 +124,7 @@ class LinearConfig:
     def cut(self, length: int, lanes: int, width: int, step: int = MIN_STRETCH) -> list[slice]:
         """Stretches of positions whose features fit the cache, each but the last a multiple of ``step``."""
         size = max(MAX_FEATURE_ELEMENTS // self._count_features(lanes, width) // step, 1) * step
-        return [slice(a, min(a + size, length)) for a in range(0, length, size)]
+        return list(cut_range(length, size))
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Divisors of all rows, and their slopes by the sums of weights."""
@@ -171,10 +169,8 @@ class FeatureTape:
     def _record(
         self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
-        """Features of x and their logarithms, and a function from gradients of these to the gradient of x.
-
-        That function may be called once, when the features are no longer needed. hidden: positions without features.
-        """
+        """Features of x and their logarithms, and a function from gradients of these to the gradient of x. That
+        function may be called once, when the features are no longer needed. hidden: positions without features."""
         if (manual_backward := self._manual_backward) is not None:
             y, a = features(x)
 

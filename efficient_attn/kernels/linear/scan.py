@@ -7,8 +7,6 @@
 pass goes over them once in each direction and recomputes them. Shapes are those of `sums`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 
@@ -99,8 +97,7 @@ def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
 def _backward_queries(
     tape: FeatureTape, q: Tensor, keys: KeyInputs, saved_rows: SavedRows, state: ScanState
 ) -> tuple[Tensor, list[list[Tensor | None]]]:
-    """First to last stretch, recomputing the state. Returns the gradient, and each stretch's references before its
-    chunks."""
+    """First to last stretch. Returns the gradient, and each stretch's references before its chunks."""
     config, grad_q, stretch_references = tape.config, torch.empty_like(q), []
     kernel = cpp_scan if config.native else chunks
     for rows in _cut_stretches(config, q, keys.k):

@@ -4,8 +4,6 @@ Eager kernels store features for one stretch of positions at a time, and recompu
 torch's compiler handles the features, which need memory for all positions.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, get_type_hints
 
 from torch import Tensor
@@ -16,6 +14,15 @@ from . import chunks
 from .linear_config import KeyInputs, LinearConfig, OutputGrads, Stretch
 from .scan_state import ScanState
 from .sums import Sums, apply_divisor, start_sums
+
+
+class ScanFlags(NamedTuple):
+    """weighted: whether the state has a reference. decays, steady: see `LinearConfig`."""
+
+    weighted: bool
+    decays: bool
+    steady: bool
+    use_cpp: bool
 
 
 class ScanInputs(NamedTuple):
@@ -37,15 +44,6 @@ class ScanInputs(NamedTuple):
         """A copy, because an op must not change its inputs."""
         reference = self.reference.clone() if flags.weighted else None
         return ScanState(Sums(self.kv.clone(), self.z.clone(), reference), decays=flags.decays, steady=flags.steady)
-
-
-class ScanFlags(NamedTuple):
-    """weighted: whether the state has a reference. decays, steady: see `LinearConfig`."""
-
-    weighted: bool
-    decays: bool
-    steady: bool
-    use_cpp: bool
 
 
 INPUT_TYPES, FLAG_TYPES = get_type_hints(ScanInputs), get_type_hints(ScanFlags)

@@ -6,8 +6,6 @@ over all keys j before chunk c, where a_j is the logarithm of a key's weight and
 largest a so far, or with decays that of the newest position. Without weights all a and r are 0.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -29,12 +27,17 @@ class ChunkWeights(NamedTuple):
     reference: Tensor  # [Bh], of the state after the last
 
 
-class ScanState:
-    """The sums over all chunks so far, or in the backward pass their gradients.
+class PastSums(NamedTuple):
+    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
 
-    decays, steady: see `LinearConfig`. divides: whether sums of weights are divisors; otherwise the sums of keys are
-    not computed.
-    """
+    kv: Tensor
+    z: Tensor | None  # where something divides by them
+    end_sums: tuple[Tensor, Tensor] | None = None
+
+
+class ScanState:
+    """The sums over all chunks so far, or in the backward pass their gradients. decays, steady: see `LinearConfig`.
+    divides: whether sums of weights are divisors; otherwise the sums of keys are not computed."""
 
     def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
         self.kv, self.z, self.reference = sums
@@ -84,15 +87,13 @@ class ScanState:
     def read_backward(
         self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None
     ) -> PastSums:
-        """The transpose of `read`: from rows ``[Bh C, G c, F]`` and the gradients of what they read, the gradients of
-        each chunk's sums."""
+        """The transpose of `read`: gradients of each chunk's sums, from rows ``[Bh C, G c, F]`` and their gradients."""
         heads, count = len(self.kv), len(x) // len(self.kv)
         if count == 1:
             return self._current_sums()
         if weights is None:
-            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1).expand(
-                heads, -1, -1
-            )
+            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1)
+            coefficients = coefficients.expand(heads, -1, -1)
         else:
             coefficients = torch.cat([weights.sums, weights.carry], 2)
 
@@ -122,7 +123,6 @@ class ScanState:
             self.z += _key_sum_gradient(x, grad_totals, weights)
 
     def _apply_carry(self, weights: ChunkWeights) -> None:
-        """Multiply the sums by their weight in the next chunk."""
         self.kv.mul_(weights.carry[:, -1:])
         self.z.mul_(weights.carry[:, -1])
 
@@ -130,20 +130,11 @@ class ScanState:
         return PastSums(self.kv, self.z if self.divides else None)
 
     def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
-        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and the last as the state's: a copy, so that it does not
-        keep all chunks' alive."""
+        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and a copy of the last, which keeps no others alive."""
         past_kv, end_kv = kv[:, :-1].reshape(-1, *self.kv.shape[1:]), kv[:, -1].clone().view(self.kv.shape)
         if z is None:
             return PastSums(past_kv, None, (end_kv, self.z))
         return PastSums(past_kv, z[:, :-1].flatten(0, 1), (end_kv, z[:, -1].clone()))
-
-
-class PastSums(NamedTuple):
-    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
-
-    kv: Tensor
-    z: Tensor | None  # where something divides by them
-    end_sums: tuple[Tensor, Tensor] | None = None
 
 
 def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:
@@ -183,8 +174,7 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
 
 
 def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """As `compute_chunk_weights`, if logarithms rise by equal amounts at each position: all chunks have equal
-    weights."""
+    """As `compute_chunk_weights`, if logarithms rise by as much at each position, so that chunks have equal weights."""
     size = a.shape[1] // count
     rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
     position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
@@ -212,8 +202,7 @@ def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
 
 
 def weigh_sums(x: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """Keys' or values' rows ``[Bh C, c, .]``, multiplied by the keys' weights in their chunk's sums. Values are usually
-    the narrower ones."""
+    """Rows ``[Bh C, c, .]`` of keys or values, usually the narrower, by the keys' weights in their chunk's sums."""
     if weights is None:
         return x
     return (x.reshape(len(weights.keys), -1, *x.shape[1:]) * weights.keys).reshape(x.shape)

@@ -9,8 +9,6 @@ are multiplied with all keys, which is cheapest for few keys. Features are recom
 sequences.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, cast
 
@@ -18,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
+from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
-from .sums import KERNEL, dot_rows, relative_weights
+from .sums import KERNEL, dot_rows, pair_gradients, relative_weights
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
@@ -51,13 +50,11 @@ def _count_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> in
 
 
 def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list[slice]:
-    count, size = len(q), max(1, _count_lanes(config, q, k, causal))
-    return [slice(a, min(a + size, count)) for a in range(0, count, size)]
+    return list(cut_range(len(q), max(1, _count_lanes(config, q, k, causal))))
 
 
 def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool) -> Tensor:
-    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to
-    ``config.start + i``."""
+    """Linear attention ``[Bh, G, N, E]`` of a short call. causal: query i sees keys up to ``config.start + i``."""
     outputs = _ShortFunction.apply(config, causal, q, *keys, *config.parameters)
     return cast(tuple[Tensor, Tensor | None], outputs)[0]
 
@@ -131,7 +128,6 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
 def _lane_gradients(
     tape: FeatureTape, causal: bool, q: Tensor, keys: KeyInputs, saved_rows: SavedRows
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Gradients of some lanes by q, k and v, and by logs."""
     config, query_rows = tape.config, slice(0, q.shape[2])
     x, backward_q = tape.record_queries(q, query_rows)
     (y, values, a), backward_k = tape.record_keys(keys, slice(0, keys.k.shape[1]))
@@ -141,9 +137,7 @@ def _lane_gradients(
     if causal:
         weights = _compute_weights(a, q, config)
         products = _mask_later(rows @ y.mT, q.shape[1], weights, config.start)
-        grad_products = (
-            grad_tops @ values.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, values.mT)
-        )
+        grad_products = pair_gradients(grad_tops, grad_totals, values)
         grad_products = _mask_later(grad_products, q.shape[1], weights, config.start)
         grad_x, grad_y, grad_v = grad_products @ y, grad_products.mT @ rows, products.mT @ grad_tops
     else:
@@ -172,9 +166,8 @@ def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tenso
         return None
     visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)
     logs = a[:, None].masked_fill(~visible, float("-inf"))
-    row_reference = (
-        a[:, config.start : config.start + q.shape[2], None] if config.decays else logs.amax(-1, keepdim=True)
-    )
+    own_positions = slice(config.start, config.start + q.shape[2])
+    row_reference = a[:, own_positions, None] if config.decays else logs.amax(-1, keepdim=True)
     return relative_weights(logs, row_reference)[:, None].to(config.widen(q[:0]).dtype)
 
 

@@ -11,8 +11,6 @@ the running maximum of softmax kernels: sum_j exp(a_j - reference) phi(k_j) v_j.
 reference is part of the definition instead: the newest position's own a, even if its key is masked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -110,7 +108,6 @@ def _sum_at_once(config: LinearConfig, keys: KeyInputs, past: Sums | None) -> Su
 
 
 def _read_at_once(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
-    """`read` in torch's own operations."""
     all_rows = slice(0, q.shape[2])
     x = _fade(config.queries(q, all_rows)[0], fading, all_rows)
     flat = x.flatten(1, 2)
@@ -264,6 +261,11 @@ def _read_gradients(config: LinearConfig, grad: Tensor, *saved: Any) -> tuple[Te
 def dot_rows(x: Tensor, z: Tensor) -> Tensor:
     """Products ``[Bh, rows, 1]`` of rows ``[Bh, rows, F]`` with a vector ``[Bh, F]``, in the faster order."""
     return (z[:, None] @ x.mT).mT
+
+
+def pair_gradients(grad_tops: Tensor, grad_totals: Tensor | None, values: Tensor) -> Tensor:
+    """Gradients ``[Bh, rows, M]`` by the products of rows and keys."""
+    return grad_tops @ values.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, values.mT)
 
 
 def _fade(x: Tensor, fading: Tensor | None, rows: slice) -> Tensor:

@@ -1,7 +1,5 @@
 """Landmarks, the means of segments of a sequence, and the iterated pseudo-inverse of Nystromformer."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,11 +17,9 @@ class Landmarks(NamedTuple):
 
 
 def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
-    """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1.
-
-    Of a row's V valid positions, the r-th belongs to segment r // ceil(V / count); the last segment may be shorter.
-    Masked positions (``valid [B, L]``) must be finite.
-    """
+    """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1. Of a row's V valid positions,
+    the r-th belongs to segment r // ceil(V / count); the last segment may be shorter. Masked positions (``valid [B,
+    L]``) must be finite."""
     if valid is None:
         return Landmarks(_unpadded_means(x, count), None)
     segment, counts = assign_segments(valid, count)
@@ -38,8 +34,7 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
 
 
 def segment_means_with_input(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
-    """x and its `segment_means`, where both are needed: the gradient of the means is added to that of x, which autograd
-    would first write out for every position."""
+    """x and its `segment_means`, whose gradient is added to that of x: autograd would write it out per position."""
     if valid is not None or torch.compiler.is_compiling():
         return x, segment_means(x, valid, count)
     x_view, means = cast(tuple[Tensor, Tensor], _SegmentMeansFunction.apply(x, count))
@@ -70,10 +65,8 @@ class _SegmentMeansFunction(KernelFunction):
 
 
 def assign_segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has.
-
-    slots is min(count, L); a hidden position belongs to segment ``slots``, which is none.
-    """
+    """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has. slots is
+    min(count, L); a hidden position belongs to segment ``slots``, which is none."""
     slots = min(count, valid.shape[1])
     total = valid.sum(1, keepdim=True)
     size = ((total + count - 1) // count).clamp(min=1)
@@ -114,7 +107,11 @@ def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
     """
     size = a.abs()
     norms = size.sum(-2).amax(-1) * size.sum(-1).amax(-1)
-    z = a.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
+    return iterate_inverse(a, a.mT / norms.masked_fill(norms == 0, 1)[..., None, None], steps)
+
+
+def iterate_inverse(a: Tensor, z: Tensor, steps: int) -> Tensor:
+    """The iteration of `pseudo_inverse` from z on."""
     identity = torch.eye(a.shape[-2], dtype=a.dtype, device=a.device)
     for _ in range(steps):
         az = a @ z

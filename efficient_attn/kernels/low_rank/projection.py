@@ -1,9 +1,7 @@
-"""Keys or values projected along their length, without copying them, and without a gradient of the weights for each
-head."""
-
-from __future__ import annotations
+"""Keys or values projected along their length, without copying them or a gradient of the weights for each head."""
 
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import torch
@@ -42,19 +40,18 @@ class _ProjectionFunction(KernelFunction):
 
 
 def _gradients(needed: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor | None, ...]:
-    """Those needed of the gradients by weights and projected tensors. tensors: gradients of results, weights, and the
-    projected tensors."""
+    """The needed gradients by weights and projected tensors. tensors: gradients of results, weights, and projected."""
     weights_needed, *xs_needed = needed
     grads, (weights, *xs) = tensors[: len(xs_needed)], tensors[len(xs_needed) :]
     grad_weights = None
     if weights_needed:
         total = torch.zeros_like(weights, dtype=widen(xs[0][:0]).dtype)
         for grad, x in zip(grads, xs, strict=True):
-            _add_products(total, grad, x)
+            for b, h in product(range(x.shape[0]), range(x.shape[1])):
+                add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
         grad_weights = total.to(weights.dtype)
-    return grad_weights, *(
-        _project_each(weights.mT, g) if need else None for g, need in zip(grads, xs_needed, strict=True)
-    )
+    pairs = zip(grads, xs_needed, strict=True)
+    return grad_weights, *(_project_each(weights.mT, grad) if is_needed else None for grad, is_needed in pairs)
 
 
 def _project_each(weights: Tensor, x: Tensor) -> Tensor:
@@ -66,13 +63,6 @@ def _project_each(weights: Tensor, x: Tensor) -> Tensor:
         return torch.stack([multiply_rows(w, part) for part in xs]).to(x.dtype)
     repeated = w.expand(x.shape[0] * x.shape[1], rows, inner)  # repeated by stride zero: no copy
     return multiply_rows(repeated, xs.flatten(0, 1)).to(x.dtype).unflatten(0, x.shape[:2])
-
-
-def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
-    """Add ``grad [B, heads, R, D] @ x^T [B, heads, D, M]`` to ``total [1 or heads, R, M]``, over all rows."""
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
-            add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,5 @@
-"""Build C++ kernels when they are first needed, in torch's folder of extensions.
-
-Later processes find them there. They are built for a class of processors, because such folders are shared.
-"""
-
-from __future__ import annotations
+"""Build C++ kernels when they are first needed, in torch's folder of extensions. Later processes find them there. They
+are built for a class of processors, because such folders are shared."""
 
 import ctypes
 import hashlib

@@ -204,6 +204,7 @@ struct Tensor {  // [Bh, G, L, width] by strides
   T* data;
   int64_t bh, g, l;
   Rows<T> rows(int64_t head, int64_t group, int64_t i) const { return {data + head * bh + group * g + i * l, l}; }
+  Tensor<const T> input() const { return {data, bh, g, l}; }
 };
 
 // Every item once, on so many threads, which live for one call: OpenMP's would be a second pool beside torch's own

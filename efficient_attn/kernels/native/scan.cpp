@@ -29,7 +29,7 @@ void causal_products(Block<T>& pairs, Rows<const T> a, const Block<T>& b, int64_
 // column of a against ones in b. z: the sum of the features of all keys so far.
 template <typename T>
 void scan_forward(const ScanSizes& s, int64_t head, Tensor<const T> a_, Tensor<const T> b_, Tensor<const T> c_,
-                  int64_t inner, int64_t outer, Block<T>& state, T* z, Tensor<T> out_, Tensor<T> totals_out,
+                  int64_t inner, int64_t outer, Rows<T> state, T* z, Tensor<T> out_, Tensor<T> totals_out,
                   Tensor<const T> grad_totals) {
   typedef Simd<T> X;
   const int64_t max_rows = round_up(s.chunk, BLOCK), sums_width = totals_out.data ? inner : outer;
@@ -66,11 +66,11 @@ void scan_forward(const ScanSizes& s, int64_t head, Tensor<const T> a_, Tensor<c
         for (int64_t k = 0; k < b_buffer.ld; k += SLAB_ROWS) {
           const int64_t columns = std::min<int64_t>(TILE_VECTORS * X::W, c_buffer.ld - n),
                         slab = std::min(SLAB_ROWS, b_buffer.ld - k);
-          T* tile = state.data + k * state.ld + n;
-          X::product(out.data + n, out.stride, padded_rows, columns, a.data + k, a.stride, 1, tile, state.ld, slab,
+          T* tile = state.data + k * state.stride + n;
+          X::product(out.data + n, out.stride, padded_rows, columns, a.data + k, a.stride, 1, tile, state.stride, slab,
                      false);
           if (g + 1 == s.group)
-            X::product(tile, state.ld, slab, columns, b.data + k, 1, b.stride, c.data + n, c.stride, padded_rows,
+            X::product(tile, state.stride, slab, columns, b.data + k, 1, b.stride, c.data + n, c.stride, padded_rows,
                        false);
         }
       if (out.data == out_buffer.data) out_buffer.copy_back(out_.rows(head, g, start), rows, outer);
@@ -84,7 +84,7 @@ void scan_forward(const ScanSizes& s, int64_t head, Tensor<const T> a_, Tensor<c
 // grad_v = y s + tril(x y^T)^T top, grad_y = v s^T + tril(top v^T + total)^T x, s += x^T top.
 template <typename T>
 void scan_backward(const ScanSizes& s, int64_t head, Tensor<const T> x_, Tensor<const T> y_, Tensor<const T> v_,
-                   Tensor<const T> top_, Tensor<const T> total, Block<T>& state, T* z, Tensor<T> grad_y_,
+                   Tensor<const T> top_, Tensor<const T> total, Rows<T> state, T* z, Tensor<T> grad_y_,
                    Tensor<T> grad_v_) {
   typedef Simd<T> X;
   const int64_t max_rows = round_up(s.chunk, BLOCK), F = s.features, E = s.values;
@@ -123,15 +123,15 @@ void scan_backward(const ScanSizes& s, int64_t head, Tensor<const T> x_, Tensor<
         for (int64_t k = 0; k < y_buffer.ld; k += SLAB_ROWS) {
           const int64_t columns = std::min<int64_t>(TILE_VECTORS * X::W, v_buffer.ld - n),
                         slab = std::min(SLAB_ROWS, y_buffer.ld - k);
-          T* tile = state.data + k * state.ld + n;
+          T* tile = state.data + k * state.stride + n;
           if (g == 0) {
-            X::product(grad_v.data + n, grad_v.stride, padded_rows, columns, y.data + k, y.stride, 1, tile, state.ld,
-                       slab, false);
-            X::transpose(piece.data, piece.ld, tile, state.ld, slab, columns);
+            X::product(grad_v.data + n, grad_v.stride, padded_rows, columns, y.data + k, y.stride, 1, tile,
+                       state.stride, slab, false);
+            X::transpose(piece.data, piece.ld, tile, state.stride, slab, columns);
             X::product(grad_y.data + k, grad_y.stride, padded_rows, slab, v.data + n, v.stride, 1, piece.data, piece.ld,
                        columns, false);
           }
-          X::product(tile, state.ld, slab, columns, x.data + k, 1, x.stride, top.data + n, top.stride, padded_rows,
+          X::product(tile, state.stride, slab, columns, x.data + k, 1, x.stride, top.data + n, top.stride, padded_rows,
                      false);
         }
     }
@@ -141,84 +141,39 @@ void scan_backward(const ScanSizes& s, int64_t head, Tensor<const T> x_, Tensor<
   std::memcpy(z, last.data, F * sizeof(T));
 }
 
-// A padded copy of a head's state, written back in the end
 template <typename T>
-struct PaddedState : Block<T> {
-  T* kv;
-  int64_t rows, columns;
-  bool transposed;
-  PaddedState(T* kv, const ScanSizes& s, bool transposed)
-      : Block<T>(transposed ? s.values : s.features, transposed ? s.features : s.values),
-        kv(kv),
-        rows(s.features),
-        columns(s.values),
-        transposed(transposed) {
-    move([](T& padded, T& source) { padded = source; });
-  }
-  ~PaddedState() {
-    move([](T& padded, T& source) { source = padded; });
-  }
-
-  template <typename Copy>
-  void move(Copy copy) {
-    const int64_t down = transposed ? 1 : this->ld, along = transposed ? this->ld : 1;
-    for (int64_t i = 0; i < rows; i++)
-      for (int64_t j = 0; j < columns; j++) copy(this->data[i * down + j * along], kv[i * columns + j]);
-  }
-};
-
-template <typename T, typename P>
-Tensor<T> tensor(P* data, const int64_t*& strides) {
-  Tensor<T> result{static_cast<T*>(data), strides[0], strides[1], strides[2]};
-  strides += 3;
-  return result;
-}
-
-template <typename T>
-void attend(void** p, const int64_t* strides, const ScanSizes& s, int64_t threads) {
-  auto x = tensor<const T>(p[0], strides), y = tensor<const T>(p[1], strides), v = tensor<const T>(p[2], strides);
-  T *kv = static_cast<T*>(p[3]), *z = static_cast<T*>(p[4]);
-  auto top = tensor<T>(p[5], strides), total = tensor<T>(p[6], strides);
+void attend(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // x, y, v, top, total
   parallel_for(s.heads, threads, [=](int64_t head) {
-    PaddedState<T> state(kv + head * s.features * s.values, s, false);
-    scan_forward<T>(s, head, x, y, v, s.features, s.values, state, z + head * s.features, top, total, {});
+    scan_forward<T>(s, head, t[2].input(), t[3].input(), t[4].input(), s.features, s.values, t[0].rows(head, 0, 0),
+                    t[1].rows(head, 0, 0).data, t[5], t[6], {});
   });
 }
 
 template <typename T>
-void backward_queries(void** p, const int64_t* strides, const ScanSizes& s, int64_t threads) {
-  auto top = tensor<const T>(p[0], strides), total = tensor<const T>(p[1], strides);
-  auto y = tensor<const T>(p[2], strides), v = tensor<const T>(p[3], strides);
-  T *kv = static_cast<T*>(p[4]), *z = static_cast<T*>(p[5]);
-  auto grad_x = tensor<T>(p[6], strides);
+void backward_queries(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // top, total, y, v, grad_x
   parallel_for(s.heads, threads, [=](int64_t head) {
-    PaddedState<T> state(kv + head * s.features * s.values, s, true);
-    scan_forward<T>(s, head, top, v, y, s.values, s.features, state, z + head * s.features, grad_x, {}, total);
+    scan_forward<T>(s, head, t[2].input(), t[5].input(), t[4].input(), s.values, s.features, t[0].rows(head, 0, 0),
+                    t[1].rows(head, 0, 0).data, t[6], {}, t[3].input());
   });
 }
 
 template <typename T>
-void backward_keys(void** p, const int64_t* strides, const ScanSizes& s, int64_t threads) {
-  auto x = tensor<const T>(p[0], strides), y = tensor<const T>(p[1], strides), v = tensor<const T>(p[2], strides);
-  auto top = tensor<const T>(p[3], strides), total = tensor<const T>(p[4], strides);
-  T *kv = static_cast<T*>(p[5]), *z = static_cast<T*>(p[6]);
-  auto grad_y = tensor<T>(p[7], strides), grad_v = tensor<T>(p[8], strides);
+void backward_keys(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // x, y, v, top, total, grad_y, grad_v
   parallel_for(s.heads, threads, [=](int64_t head) {
-    PaddedState<T> state(kv + head * s.features * s.values, s, false);
-    scan_backward<T>(s, head, x, y, v, top, total, state, z + head * s.features, grad_y, grad_v);
+    scan_backward<T>(s, head, t[2].input(), t[3].input(), t[4].input(), t[5].input(), t[6].input(),
+                     t[0].rows(head, 0, 0), t[1].rows(head, 0, 0).data, t[7], t[8]);
   });
 }
 
 }  // namespace
 
-// Addresses in the order of the functions above (null for missing totals), and three strides for each tensor but the
-// state: of a head of keys, of a query head in its group, of a row.
-#define EXPORT(name)                                                                                         \
-  extern "C" void name##_float(void** p, const int64_t* strides, const ScanSizes* sizes, int64_t threads) {  \
-    name<float>(p, strides, *sizes, threads);                                                                \
-  }                                                                                                          \
-  extern "C" void name##_double(void** p, const int64_t* strides, const ScanSizes* sizes, int64_t threads) { \
-    name<double>(p, strides, *sizes, threads);                                                               \
+// t: the state, padded, in `backward_queries` transposed, its z, and the tensors above (null for missing totals)
+#define EXPORT(name)                                                                                    \
+  extern "C" void name##_float(const Tensor<float>* t, const ScanSizes* sizes, int64_t threads) {       \
+    name<float>(t, *sizes, threads);                                                                    \
+  }                                                                                                     \
+  extern "C" void name##_double(const Tensor<double>* t, const ScanSizes* sizes, int64_t threads) {     \
+    name<double>(t, *sizes, threads);                                                                   \
   }
 EXPORT(attend)
 EXPORT(backward_queries)

@@ -8,8 +8,6 @@ One exponential for each query and key instead of each pair; one multiply-add an
 is the sigmoid of the sum: slower, correct for any size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -55,10 +53,8 @@ def attend(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:
 
 def _every_query_sees_keys(inputs: AdditiveInputs, options: AdditiveOptions) -> bool:
     """Whether no query is without keys, for sure."""
-    if options.causal and options.start < 0:
-        return False
-    valid = inputs.valid
-    return valid is None or bool((valid[:, 0] if options.causal else valid.any(-1)).all())
+    valid, first_is_seen = inputs.valid, not options.causal or options.start >= 0
+    return first_is_seen and (valid is None or bool((valid[:, 0] if options.causal else valid.any(-1)).all()))
 
 
 def _attend_unblocked(inputs: AdditiveInputs, options: AdditiveOptions) -> Tensor:
@@ -80,16 +76,6 @@ def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions,
         j = torch.arange(keys.start, keys.stop, device=scores.device)
         scores = scores.masked_fill(j > i[:, None], float("-inf"))
     return scores
-
-
-def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
-    """Every row of the batch and key-value head, in blocks."""
-    x, y, v, u, valid = inputs
-    rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
-    exp_rows, exp_keys = rows.exp(), keys.exp()
-    for b, h in product(range(y.shape[0]), range(y.shape[1])):
-        head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
-        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
 
 
 class _HeadBlocks:
@@ -114,10 +100,8 @@ class _HeadBlocks:
             yield rows, max(0, min(last, m))
 
     def reciprocals(self, rows: slice, keys: slice) -> Tensor:
-        """r ``[G, rows, keys, A]``, in memory that the next block reuses.
-
-        The formula of a pair depends only on its own query and key, so that later keys change nothing.
-        """
+        """r ``[G, rows, keys, A]``, in memory that the next block reuses. The formula of a pair depends only on its own
+        query and key, so that later keys change nothing."""
         x, y = self.exp_x[:, rows, None], self.exp_y[keys]
         shape = *x.shape[:2], *y.shape
         out = self.buffer[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
@@ -132,6 +116,15 @@ class _HeadBlocks:
         """`_mask_scores` with the head's padding."""
         valid = None if self.valid is None else self.valid[keys]
         return _mask_scores(scores, valid, self.options, rows, keys)
+
+
+def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
+    x, y, v, u, valid = inputs
+    rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
+    exp_rows, exp_keys = rows.exp(), keys.exp()
+    for b, h in product(range(y.shape[0]), range(y.shape[1])):
+        head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
+        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
 
 
 def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, Tensor]:
@@ -153,9 +146,7 @@ def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, 
     return out, all_lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: AdditiveOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: AdditiveOptions) -> tuple[Tensor, ...]:
     (x, y, v, u, _), out, lse = saved
     grad_x, grad_y, grad_v, grad_u = (torch.zeros_like(part) for part in (x, y, v, u))
     groups, delta = y.shape[1], (grad * out).sum(-1)

@@ -3,11 +3,8 @@
 ``fold``: torch's fused kernel, which splits keys into short blocks, is limited by its many small products, and runs one
 head in each thread. ``parts``: the same over parts of a head's keys, if threads would be idle. ``batched``: two
 products over all heads. ``by_head``: a head's whole cache through oneDNN, in two skinny products. ``pieces``: float32
-in pieces that stay in a cache, for dtypes that the processor does not multiply. Besides these decode.cpp, in one pass,
-on request only.
+in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass, on request only.
 """
-
-from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
@@ -38,10 +35,8 @@ IDLE = "idle"  # suffix of kinds of calls that leave threads idle
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
-    """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient.
-
-    None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
-    """
+    """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient. None
+    where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
@@ -85,10 +80,6 @@ def _attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out.to(q.dtype)
 
 
-def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, scale=scale)
-
-
 def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     rows, (m, width) = q.flatten(0, 1)[:, None], k.shape[2:]
     count = _count_parts(len(rows))
@@ -122,7 +113,7 @@ def _heads_in_order(x: Tensor) -> bool:
 
 
 IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
-    "fold": _attend_folded,
+    "fold": lambda q, k, v, scale: F.scaled_dot_product_attention(q, k, v, scale=scale),
     "parts": _attend_in_parts,
     "batched": _attend_batched,
     "by_head": _attend_by_head,

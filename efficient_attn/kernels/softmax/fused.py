@@ -4,13 +4,10 @@ Half precision: torch's backward pass of bfloat16 takes six times as long as flo
 multiply it. Here q, k and v are cast for a pass, forward and backward, and saved in their own dtype. Grouped heads: the
 fused kernel accepts shared keys with stride zero, but its backward pass returns their gradients for every head, which
 autograd sums: twice the keys repeated for each head. Here the backward pass processes some heads of a group at a time.
-Later versions of that kernel support groups, one key-value head in each thread; they are used if that keeps all threads
-busy.
+Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
-from __future__ import annotations
-
-from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,13 +33,11 @@ def attend(
     compute_dtypes = [fused_dtype(q, operation, q.shape[2], k.shape[2]) for operation in ("forward", "backward")]
     if compute_dtypes == [q.dtype, q.dtype] or (dropout and compute_dtypes[1] == q.dtype):
         return _call_torch(q, k, v, allowed, causal, scale, dropout)
-    if dropout or not wants_gradient(q, k, v):
-        inputs = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            *inputs, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-        )
-        return out.to(q.dtype)
-    return attend_differentiable(q, k, v, allowed, causal, scale)
+    if not dropout and wants_gradient(q, k, v):
+        return attend_differentiable(q, k, v, allowed, causal, scale)
+    rows, keys, values = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
+    options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
+    return F.scaled_dot_product_attention(rows, keys, values, **options).to(q.dtype)
 
 
 def _call_torch(
@@ -50,14 +45,12 @@ def _call_torch(
 ) -> Tensor:
     """torch's own call, with heads as rows of the batch if gradients are large: it lays them out position by position,
     all heads together, and tensors with heads first then need copies."""
-    attend_torch = partial(
-        F.scaled_dot_product_attention, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-    )
+    options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     foldable = q.shape[:2] == k.shape[:2] and (allowed is None or len(allowed) == 1)
     if not (foldable and wants_gradient(q, k, v) and k.numel() + q.numel() >= MIN_FLATTENED_ELEMENTS):
-        return attend_torch(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, **options)
     rows, keys, values = (x.flatten(0, 1)[:, None] for x in (q, k, v))
-    return attend_torch(rows, keys, values).unflatten(0, q.shape[:2]).squeeze(2)
+    return F.scaled_dot_product_attention(rows, keys, values, **options).unflatten(0, q.shape[:2]).squeeze(2)
 
 
 def attend_differentiable(
@@ -98,9 +91,7 @@ def attend_with_lse(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor,
     return out.to(q.dtype), lse
 
 
-def gradients_with_lse(
-    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def gradients_with_lse(grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions) -> tuple[Tensor, ...]:
     """The gradients of q, k and v, for all keys or a part of them: out and lse are those of the whole."""
     (q, k, v, mask), out, lse = saved
     compute_dtype = fused_dtype(q, "backward", q.shape[2], k.shape[2])
@@ -134,6 +125,5 @@ def _cast_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if mask is None else mask.to(dtype)
 
 
-FUSED = SoftmaxKernel(
-    "torch's fused kernel", FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse, op="fused"
-)
+NAME = "torch's fused kernel"
+FUSED = SoftmaxKernel(NAME, FusedInputs, FusedOptions, attend_with_lse, gradients_with_lse, op="fused")

@@ -4,8 +4,6 @@ q ``[B, H, N, D + R]``; latents ``[B, 1, M, C + R]``, of which the last R compon
 D, C]`` and w_uv ``[H, E, C]`` compute a head's keys and values from the rest. Scores are divided by sqrt(D + R).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -48,6 +46,5 @@ def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: 
 
 
 def _project_heads(rows: Tensor, weights: Tensor) -> Tensor:
-    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``, in one product: batched products would repeat
-    weights for every row of a batch."""
+    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``, in one product that repeats no weights."""
     return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)

@@ -7,9 +7,8 @@ g is a Gaussian with a standard deviation of W / 2 (Luong et al. 2015, arXiv:150
 gathered for some queries at a time, so that memory grows with N, and with the window only for those queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -89,8 +88,7 @@ class _SharedStretch:
 
 
 class _WindowScores(NamedTuple):
-    """The keys of some queries of a head, with distances from their centers, Gaussian weights, and scores ``[G, R,
-    W]``."""
+    """The keys of some queries of a head, distances from their centers, Gaussian weights, and scores ``[G, R, W]``."""
 
     windows: _GatheredWindows | _SharedStretch
     distance: Tensor
@@ -99,8 +97,7 @@ class _WindowScores(NamedTuple):
 
 
 def _score_windows(head: LocalInputs, options: LocalOptions, first: int) -> _WindowScores:
-    """The scores of the queries ``q [G, R, D]`` of one head with ``k, v [M, D or E]``; first: the position of the
-    first."""
+    """The scores of ``q [G, R, D]`` of one head with ``k, v [M, D or E]``. first: the position of the first query."""
     q, k, v, centres, valid = head
     windows = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
     distance = windows.positions - centres[..., None]
@@ -122,12 +119,10 @@ def _score_blocks(inputs: LocalInputs, options: LocalOptions) -> Iterator[tuple[
     q, centres = (x.unflatten(1, (k.shape[1], -1)) for x in (q, centres))
     row_elements = q.shape[2] * (2 * options.window + 1) * q.shape[4]
     block_rows = STRETCH_ROWS if options.self_centred else max(1, BLOCK_ELEMENTS // row_elements)
-    for b in range(k.shape[0]):
-        for h in range(k.shape[1]):
-            for rows in cut_range(q.shape[3], block_rows):
-                block = b, h, slice(None), rows
-                head = LocalInputs(q[block], k[b, h], v[b, h], centres[block], None if valid is None else valid[b])
-                yield block, _score_windows(head, options, options.start + rows.start)
+    for b, h, rows in product(range(k.shape[0]), range(k.shape[1]), cut_range(q.shape[3], block_rows)):
+        block = b, h, slice(None), rows
+        head = LocalInputs(q[block], k[b, h], v[b, h], centres[block], None if valid is None else valid[b])
+        yield block, _score_windows(head, options, options.start + rows.start)
 
 
 def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor]:
@@ -143,9 +138,7 @@ def _forward(inputs: LocalInputs, options: LocalOptions) -> tuple[Tensor, Tensor
     return out, all_lse
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[LocalInputs], options: LocalOptions) -> tuple[Tensor, ...]:
     (q, k, v, centres, _), out, lse = saved
     grad_q, grad_k, grad_v, grad_centres = (torch.zeros_like(x) for x in (q, k, v, centres))
     delta, scale = (grad * out).sum(-1), q.shape[-1] ** -0.5
@@ -167,6 +160,5 @@ def _gradients(
 
 
 # a query without keys in its window gets zeros
-attend = SoftmaxKernel(
-    "local attention", LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local"
-)
+NAME = "local attention"
+attend = SoftmaxKernel(NAME, LocalInputs, LocalOptions, _forward, _gradients, n_differentiated=4, op="local")

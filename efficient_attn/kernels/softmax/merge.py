@@ -7,8 +7,6 @@ its log-sum-exp. Its backward pass, given the output and the log-sum-exp of all 
 is private to torch and only used in this file.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -34,8 +32,7 @@ class FusedOptions(NamedTuple):
 
 
 def attend(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
-    """Softmax of queries over keys under an additive mask; a row that is masked throughout has an undefined
-    log-sum-exp. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
+    """Outputs ``[B, W, R, D]`` and log-sum-exps ``[B, W, R]``, undefined for a row that is masked throughout."""
     if inputs.q.device.type != "cpu":
         return attend_unfused(inputs, options)
     q, k, v, mask = inputs
@@ -43,9 +40,7 @@ def attend(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, Tensor]:
     return kernel(q, k, v, 0.0, options.causal, attn_mask=mask, scale=options.scale)
 
 
-def attend_backward(
-    grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def attend_backward(grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions) -> tuple[Tensor, ...]:
     """The gradients of q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
     (q, k, v, mask), out, lse = saved
     if q.device.type != "cpu":
@@ -63,7 +58,7 @@ def attend_unfused(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, 
 
 def attend_unfused_backward(
     grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """`attend_backward` in matrix products."""
     (q, k, v, _), out, lse = saved
     weights = _weigh(_masked_scores(saved.inputs, options), lse)

@@ -1,7 +1,5 @@
 """Exact softmax attention through torch's fused kernels, without expanding heads or building an N x M mask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
@@ -26,11 +24,9 @@ def attend(
     native: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(scale q k^T) v with a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
-
-    scale: 1/sqrt(D) unless given. native: for a few queries that see all keys, use the C++ kernel instead of torch's;
-    without dropout only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU.
-    """
+    """softmax(scale q k^T) v with a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1. scale: 1/sqrt(D)
+    unless given. native: for a few queries that see all keys, use the C++ kernel instead of torch's; without dropout
+    only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU."""
     if native and dropout:
         raise UnsupportedError("the C++ kernel does not support dropout")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
@@ -52,10 +48,7 @@ def cut_causal_rows(
     n: int, m: int, start: int, valid: Tensor | None, device: torch.device
 ) -> Iterator[tuple[slice, int, Tensor]]:
     """The queries of a causal call that see any key, some at a time: how many keys they may see, and which of these
-    each of them sees, ``[1 or B, 1, rows, keys]``.
-
-    start: the position of the first query. valid: bool, ``[B, M]``.
-    """
+    each of them sees, ``[1 or B, 1, rows, keys]``. start: of the first query. valid: bool, ``[B, M]``."""
     for first in range(max(0, -start), n, MASK_ROWS):
         rows = slice(first, min(first + MASK_ROWS, n))
         last = min(start + rows.stop, m)
@@ -75,13 +68,9 @@ def attend_fused(
     native: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """One call of torch's fused kernel on its fast path: equal widths, and groups folded instead of expanded.
-
-    allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero). scale, native,
-    dropout: see `attend`.
-    """
-    batch, heads, _, width = q.shape
-    kv_heads, value_width = k.shape[1], v.shape[-1]
+    """One call of torch's fused kernel on its fast path: equal widths, and groups folded instead of expanded. allowed:
+    bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero). The rest: see `attend`."""
+    batch, kv_heads, width, value_width = q.shape[0], k.shape[1], q.shape[3], v.shape[3]
     factor = width**-0.5 if scale is None else scale
     if native and allowed is None and not causal:
         rows = q.reshape(batch, kv_heads, -1, width)
@@ -94,7 +83,7 @@ def attend_fused(
         few_rows_out = decode.attend_few(rows, k, v, factor)
     if few_rows_out is not None:
         out = few_rows_out.reshape(q.shape)
-    elif kv_heads == heads:
+    elif kv_heads == q.shape[1]:
         out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):
         # no row has its own mask: a group's heads are more query rows of the one key-value head
@@ -124,9 +113,7 @@ def attend_grouped(
     if q.device.type == "cpu" and not dropout and wants_gradient(q, k, v):
         return fused.attend_differentiable(q, k, v, allowed, causal, scale)
     if kernel_groups:
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, is_causal=causal, scale=scale, enable_gqa=True
-        )
+        return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=True)
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
 

@@ -7,8 +7,6 @@ for the scores s_ij of row i, gpt-oss's definition (arXiv:2508.10925). torch's f
 l_i, and its backward pass, given out_i and L_i, is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -90,8 +88,8 @@ def _split_rows(inputs: SinkInputs, start: int) -> Iterator[tuple[slice, int, Fu
 def _plan_single_call(inputs: SinkInputs, options: SinkOptions) -> FusedInputs | None:
     """The inputs of the one kernel call that can process all rows; None if rows need masks of their own."""
     q, k, v, _, valid = inputs
-    if options.causal:
-        return FusedInputs(q, k, v, None) if valid is None and options.start == 0 else None
+    if options.causal and (valid is not None or options.start):
+        return None
     return FusedInputs(q, k, v, None if valid is None else fused.additive_mask(valid[:, None, None], q.dtype))
 
 
@@ -105,9 +103,7 @@ def _forward(inputs: SinkInputs, options: SinkOptions) -> tuple[Tensor, Tensor]:
     return apply_sink(out, lse, sink)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SinkOptions) -> tuple[Tensor, ...]:
     (q, k, v, sink, _), out, lse = saved
     grad_sink = sink_gradient(grad, out, lse, sink)
     if (whole := _plan_single_call(saved.inputs, options)) is not None:
@@ -125,6 +121,5 @@ def _gradients(
 
 
 # k and v have q's heads, or one for all of them, or as many as torch's kernel supports
-SINK = SoftmaxKernel(
-    "attention with a sink", SinkInputs, SinkOptions, _forward, _gradients, n_differentiated=4, op="sink"
-)
+NAME = "attention with a sink"
+SINK = SoftmaxKernel(NAME, SinkInputs, SinkOptions, _forward, _gradients, n_differentiated=4, op="sink")

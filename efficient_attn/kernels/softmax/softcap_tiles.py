@@ -10,9 +10,8 @@ skipped. Scores are bounded by the cap, so that with a small cap m stays 0. Powe
 hundred times as long where it underflows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from itertools import product
 from math import log
 from typing import NamedTuple
 
@@ -55,9 +54,8 @@ class _SoftcapTiles:
     def row_groups(self) -> Iterator[tuple[slice, slice, list[slice]]]:
         """Heads and rows that are processed together, and the keys of their tiles, none if no row sees any."""
         n, m = self.q.shape[2], self.k.shape[1]
-        for heads in cut_range(len(self.k), self.heads):
-            for rows in cut_range(n, self.rows):
-                yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
+        for heads, rows in product(cut_range(len(self.k), self.heads), cut_range(n, self.rows)):
+            yield heads, rows, list(cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
 
     def make_buffers(self, count: int) -> Tensor:
         """Buffers for ``count`` tiles."""
@@ -120,9 +118,7 @@ def _forward(inputs: SinkInputs, options: SoftcapOptions) -> tuple[Tensor, Tenso
     return apply_sink(out, lse, sink)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SinkInputs], options: SoftcapOptions) -> tuple[Tensor, ...]:
     (q, k, v, sink, _), out, lse = saved
     grad_q, grad_k, grad_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     offsets, delta = lse[..., None] / -log(2), (grad * out).sum(-1, keepdim=True)
@@ -139,9 +135,8 @@ def _gradients(
         x, grad_x = x * tiles.factor, torch.zeros_like(x)
         for keys in key_tiles:
             tile = tiles.score_tanh(x, heads, keys, score_buffer)
-            weights = torch.add(
-                offset, tile, alpha=tiles.power, out=weight_buffer[: tile.numel()].view(tile.shape)
-            ).exp2_()
+            weights = weight_buffer[: tile.numel()].view(tile.shape)
+            torch.add(offset, tile, alpha=tiles.power, out=weights).exp2_()
             tiles.zero_hidden(weights, heads, rows, keys)
             flat_grad_v[heads, keys].baddbmm_(weights.mT, tile_grad)
             grad_score = _multiply_into(tile_grad, values[heads, keys].mT, grad_buffer).sub_(delta).mul_(weights)

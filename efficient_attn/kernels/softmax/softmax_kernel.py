@@ -9,8 +9,6 @@ The backward pass recomputes the weights from the saved log-sum-exps, so that N 
 has all other arguments, and is a NamedTuple as well if the kernel has an op.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints
@@ -34,11 +32,9 @@ class SavedSoftmax(NamedTuple, Generic[Inputs]):
 
 
 class SoftmaxKernel(Generic[Inputs, Options]):
-    """A kernel that returns an output and one log-sum-exp for each row, and saves both with its inputs.
-
-    name: as a sentence begins with it. gradients: of the first ``n_differentiated`` inputs. op: the name of its op,
-    which traced calls use; without one they trace the kernel itself. The op's arguments are the fields of both types.
-    """
+    """A kernel that returns an output and one log-sum-exp for each row, and saves both with its inputs. name: in
+    messages. gradients: of the first ``n_differentiated`` inputs. op: the name of its op, which traced calls use;
+    without one they trace the kernel itself. The op's arguments are the fields of both types."""
 
     def __init__(
         self,

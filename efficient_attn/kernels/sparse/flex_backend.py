@@ -1,7 +1,5 @@
-"""Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called.
-
-The plan is a torch BlockMask of the pattern's own key blocks, so that no N x M mask is stored.
-"""
+"""Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called. The
+plan is a torch BlockMask of the pattern's own key blocks, so that no N x M mask is stored."""
 
 from __future__ import annotations
 
@@ -28,12 +26,9 @@ MAX_COMPILED_KERNELS = 256  # largest number of compiled kernels in a process
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
-    """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
-
-    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows
-    without keys are zeros with zero gradients: the kernels protect their sums and log-sum-exps themselves. The caller
-    applies ``mask.query_lengths``. Raises flex_attention's errors, on the CPU for gradients.
-    """
+    """softmax(scale q k^T) v over the pairs that the pattern and the mask allow. q ``[B, H, N, D]``, k ``[B, Hkv, M,
+    D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``. Rows without keys are zeros. The caller
+    applies ``mask.query_lengths``. On the CPU gradients raise torch's error."""
     n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
     blocks = block_mask(pattern, g, device=q.device, valid=mask.key_valid(m))
@@ -44,17 +39,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
 def block_mask(
     pattern: Pattern, g: Geometry, *, device: torch.device, valid: Tensor | None = None, size: int = BLOCK_SIZE
 ) -> BlockMask:
-    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True for valid keys, allow.
-
-    Blocks without masked pairs are listed as full, for which the kernels evaluate no mask; with padding there are none.
-    Equal plans share their tables. ``to_dense`` of the result does not work: it requires tables as wide as M.
-    """
+    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True for valid keys, allow. Blocks without
+    masked pairs are listed as full, for which the kernels evaluate no mask; with padding there are none. Equal plans
+    share their tables. ``to_dense`` of the result does not work: it requires tables as wide as M."""
     from torch.nn.attention.flex_attention import BlockMask
 
     rule = _make_traceable(pattern, g, device)
 
     def allowed(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
-        pairs = _allowed_pairs(rule, g, qi + g.start, ki)
+        pairs = allowed_pairs(rule, g, qi + g.start, ki)
         return pairs if valid is None else pairs & valid[b, ki]
 
     # not from_kv_blocks: when it transposes them, it uses the width of kv_indices as the number of key blocks
@@ -62,7 +55,7 @@ def block_mask(
     return BlockMask(seq_lengths=(g.n, g.m), BLOCK_SIZE=(size, size), mask_mod=allowed, **tables)
 
 
-def _allowed_pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
+def allowed_pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
     """Whether query position i sees key j, padding aside."""
     pairs = pattern.allows(i, j, g)
     return pairs & (j <= i) if g.causal else pairs
@@ -119,7 +112,7 @@ def _is_full(pattern: Pattern, g: Geometry, row: int, key: int, size: int) -> bo
         return False
     i, j = np.arange(row, row + size)[:, None] + g.start, np.arange(key, key + size)[None, :]
     # most blocks that are not full show it in their first or last row
-    return bool(np.all(_allowed_pairs(pattern, g, i[[0, -1]], j)) and np.all(_allowed_pairs(pattern, g, i, j)))
+    return bool(np.all(allowed_pairs(pattern, g, i[[0, -1]], j)) and np.all(allowed_pairs(pattern, g, i, j)))
 
 
 def _make_table(
@@ -135,11 +128,9 @@ def _make_table(
 
 @cache
 def compile_flex_attention() -> Callable[..., Tensor]:
-    """flex_attention, compiled separately for each set of shapes, pattern and geometry.
-
-    With dynamic shapes the first length of a process would get specialized kernels and later ones general kernels, so
-    that results would depend on the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M.
-    """
+    """flex_attention, compiled separately for each set of shapes, pattern and geometry. With dynamic shapes the first
+    length of a process would get specialized kernels and later ones general kernels, so that results would depend on
+    the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M."""
     from torch.nn.attention.flex_attention import flex_attention
 
     compile_parameters = signature(torch.compile).parameters  # older torches have one limit for everything, of 8

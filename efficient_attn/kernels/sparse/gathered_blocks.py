@@ -1,7 +1,5 @@
 """Tiles of gathered key blocks: random ones, and those that any other rule touches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -59,7 +57,6 @@ def _draw_rows(fact: Blocks, rule: TilingRule) -> Iterator[BlockRow]:
 
 
 def _counted_share(rule: TilingRule, row: int, rows: int, block: int, size: int) -> float:
-    """The share of a block's pairs that the rule counts."""
     queries, keys = torch.arange(row, row + rows)[:, None], torch.arange(block * size, (block + 1) * size)
     return rule(queries, keys).double().mean().item()
 
@@ -78,16 +75,12 @@ def _make_tiles(rows: Iterable[BlockRow], size: int, rule: TilingRule) -> Iterat
 def _group_rows(rows: Iterable[BlockRow]) -> Iterator[list[BlockRow]]:
     group: list[BlockRow] = []
     for row in rows:
-        if group and not _can_share_tile(group[0], row):
+        first = group[0] if group else row
+        few, many = sorted((len(first.keys), len(row.keys)))
+        are_close = few == many or (not row.unmasked and few > 0.75 * many)
+        if (first.unmasked, first.rows) != (row.unmasked, row.rows) or not are_close:
             yield group
             group = []
         group.append(row)
     if group:
         yield group
-
-
-def _can_share_tile(a: BlockRow, b: BlockRow) -> bool:
-    if a.unmasked != b.unmasked or a.rows != b.rows:
-        return False
-    few, many = sorted((len(a.keys), len(b.keys)))
-    return few == many or (not a.unmasked and few > 0.75 * many)

@@ -1,7 +1,5 @@
 """Additive masks of a geometry, created once: in a short call creating one takes longer than the softmax."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock

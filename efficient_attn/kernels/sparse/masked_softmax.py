@@ -4,8 +4,6 @@ The mask is created once for each geometry and cached. Heads are ``q [A, G, N, D
 with 1, a group shares its keys at stride zero. Compiled code does the same inside an op: `run_masked`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -18,8 +16,7 @@ from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additiv
 
 
 def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """The additive mask ``[1, 1, N, M]`` of a pattern, including causality; None if every pair counts, and on the meta
-    device."""
+    """The additive mask ``[1, 1, N, M]`` of a pattern and causality; None if all count, or on the meta device."""
     if device.type == "meta":
         return None
 
@@ -37,8 +34,7 @@ def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torc
 def attend_masked(
     q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
 ) -> Tensor:
-    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one kernel call. valid: ``[B, M]``, with
-    padding. Rows without keys are zeros."""
+    """Softmax of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one call; zeros without keys. valid: ``[B, M]``."""
     q, k, v = (contiguous_rows(x) for x in (q, k, v))
     batch, heads, n, width = q.shape
     mask = pattern_mask(pattern, g, fused_dtype(q, "forward", n, g.m), q.device)
@@ -53,13 +49,12 @@ def attend_masked(
 
 
 def run_masked(inputs: FusedInputs, scale: float) -> tuple[Tensor, Tensor]:
-    """The result of `parts.run_plan`, with a mask from `fold_mask`; no gradient. ``q [Bh, N, group, D]``, ``k, v [Bh,
-    M, D]``."""
+    """As `parts.run_plan`, with a mask from `fold_mask`. ``q [Bh, N, group, D]``, ``k, v [Bh, M, D]``."""
     out, lse = attend_with_lse(_head_first(inputs), FusedOptions(False, scale))
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def masked_gradients(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def masked_gradients(grad: Tensor, saved: SavedSoftmax[FusedInputs], scale: float) -> tuple[Tensor, ...]:
     """The gradients of q, k and v of the result of `run_masked`."""
     head_first = SavedSoftmax(_head_first(saved.inputs), saved.out.transpose(1, 2), saved.lse.transpose(1, 2))
     grad_q, grad_k, grad_v = gradients_with_lse(grad.transpose(1, 2), head_first, FusedOptions(False, scale))

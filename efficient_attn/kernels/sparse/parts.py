@@ -4,12 +4,9 @@
         o', l' = softmax(scale Q K^T + mask) V  [Bh, W, R G, E],  [Bh, W, R G]
         out, lse <- merge of (out, lse) and (o', l') in the rows of the step
 
-for the G heads of a group, whose queries share the keys. The kernel saves the inputs, the output and one log-sum-exp
-for each row, and recomputes the weights in the backward pass a few windows at a time, so that memory grows with N and
-not with the pairs.
+for the G heads of a group, whose queries share the keys. The backward pass recomputes the weights a few windows at a
+time, so that memory grows with N and not with the pairs.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +18,7 @@ from ..half_precision import fused_dtype
 from ..softmax.fused import additive_mask
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, make_additive_mask
+from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
 from .tiles import Step, TilePlan, Tiling
 
 
@@ -43,40 +40,32 @@ class PlanConfig:
     scale: float
 
     def cast(self, operation: str, q: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the dtype in which the kernel is fastest on the plan's largest tiles.
-
-        operation: see `fused_dtype`.
-        """
+        """Tensors in the kernel's fastest dtype for the plan's largest tiles. operation: see `fused_dtype`."""
         largest = max((t for tiling in self.plan for t in tiling.tiles), key=lambda t: t.pairs, default=None)
         if largest is None:
             return q, *tensors
         compute_dtype = fused_dtype(q, operation, largest.queries.size * self.group, largest.keys.size)
         return tuple(x.to(compute_dtype) for x in (q, *tensors))
 
-    def mask(
-        self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys.
-
-        valid: ``[B, M]``, with padding; the mask is then created for this call.
-        """
+    def mask(self, tiling: Tiling, step: Step, like: Tensor, valid: Tensor | None) -> AdditiveMask:
+        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows without keys. valid:
+        ``[B, M]``, with padding; the mask is then created for this call."""
         tile = step.tile
         if tile.rule is None and valid is None:
-            return None, None
+            return AdditiveMask(None, None)
         if valid is None and not like.is_meta:
             masked = Step(tile, 0, 1) if tile.mask is not None else step
             if self.group * masked.pairs <= MAX_CACHED_PAIRS:
                 key = *masked, self.group, like.dtype, like.device
-                return MASK_CACHE.find(
-                    key, lambda: make_additive_mask(self._allowed(tiling, masked, like.device), like.dtype)
-                )
+                device, dtype = like.device, like.dtype
+                return MASK_CACHE.find(key, lambda: make_additive_mask(self._allowed(tiling, masked, device), dtype))
         allowed = None if tile.rule is None else self._allowed(tiling, step, like.device)
         if valid is not None:
             keys = tiling.positions(step, like.device).clamp(0, valid.shape[1] - 1)
             visible = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = visible if allowed is None else allowed & visible
         assert allowed is not None
-        return additive_mask(allowed, like.dtype), ~allowed.any(-1)
+        return AdditiveMask(additive_mask(allowed, like.dtype), ~allowed.any(-1))
 
     def _allowed(self, tiling: Tiling, step: Step, device: torch.device) -> Tensor:
         """Which pairs of a step count, for the rows of all heads of a group."""
@@ -86,8 +75,7 @@ class PlanConfig:
 
 
 def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
-    """Attention of queries over the keys that a plan has for them, and one log-sum-exp a row ``[Bh, N, group]``; no
-    gradient. Rows in no tile are zero."""
+    """Attention over a plan's keys, and one log-sum-exp a row ``[Bh, N, group]``. Rows in no tile are zero."""
     q, k, v, valid = inputs
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v = config.cast("forward", q, k, v)
@@ -106,17 +94,13 @@ def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
     return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is 0, as required
 
 
-def plan_gradients(
-    grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig
-) -> tuple[Tensor, Tensor, Tensor]:
+def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig) -> tuple[Tensor, ...]:
     """The gradients of q, k and v of the result of `run_plan`."""
     (q, k, v, valid), out, lse = saved
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v, grad, out = config.cast("backward", q, k, v, grad.contiguous(), out)
-    sum_dtype = _choose_sum_dtype(q, config)
-    grad_q, grad_k, grad_v = (
-        torch.zeros_like(x, dtype=sum_dtype, memory_format=torch.contiguous_format) for x in (q, k, v)
-    )
+    sum_dtype, layout = _choose_sum_dtype(q, config), torch.contiguous_format
+    grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=sum_dtype, memory_format=layout) for x in (q, k, v))
     for tiling in config.plan:
         keys, values = tiling.select_keys(k), tiling.select_keys(v)
         targets = [x if tiling.columns is None else torch.zeros_like(tiling.select_keys(x)) for x in (grad_k, grad_v)]
@@ -134,7 +118,8 @@ def plan_gradients(
     return grad_q.to(dtype), grad_k.to(dtype), grad_v.to(dtype)
 
 
-softmax_over_plan = SoftmaxKernel("the kernel of sparse patterns", SparseInputs, PlanConfig, run_plan, plan_gradients)
+KERNEL = "the kernel of sparse patterns"
+softmax_over_plan = SoftmaxKernel(KERNEL, SparseInputs, PlanConfig, run_plan, plan_gradients)
 
 
 def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_lse: Tensor) -> None:

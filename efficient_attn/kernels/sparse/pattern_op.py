@@ -1,9 +1,5 @@
 """Softmax over a pattern as a custom op, for `torch.compile` and `torch.export`: the plan is made inside, from a text.
-
-The text contains facts only, so that an exported program can use its pattern in any process.
-"""
-
-from __future__ import annotations
+The text contains facts only, so that an exported program can use its pattern in any process."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +15,7 @@ from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .implementation_choice import choose_implementation
 from .masked_softmax import attend_masked, fold_mask, masked_gradients, run_masked
-from .parts import PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
+from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 
 FACTS = {fact.__name__: fact for fact in BUILTIN_FACTS}
@@ -76,15 +72,11 @@ def _forward(inputs: SparseInputs, options: PatternOptions) -> tuple[Tensor, Ten
     return run_plan(inputs, choice) if isinstance(choice, PlanConfig) else run_masked(choice, options.scale)
 
 
-def _gradients(
-    grad: Tensor, saved: SavedSoftmax[SparseInputs], options: PatternOptions
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], options: PatternOptions) -> tuple[Tensor, ...]:
     choice = _prepare(saved.inputs, options)
     if isinstance(choice, PlanConfig):
         return plan_gradients(grad, saved, choice)
     return masked_gradients(grad, SavedSoftmax(choice, saved.out, saved.lse), options.scale)
 
 
-softmax_over_text = SoftmaxKernel(
-    "the kernel of sparse patterns", SparseInputs, PatternOptions, _forward, _gradients, op="sparse"
-)
+softmax_over_text = SoftmaxKernel(KERNEL, SparseInputs, PatternOptions, _forward, _gradients, op="sparse")

@@ -4,8 +4,6 @@ Each fact leaves out the pairs of those before it, so that every pair counts onc
 tile is computed once for each geometry; tiles in which all pairs count have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -142,8 +140,7 @@ def _mark_fresh(tilings: Iterable[Tiling], g: Geometry) -> TilePlan:
 
 
 def _is_shift_invariant(rule: TilingRule) -> bool:
-    """Whether all windows of a tile count the same pairs: bands depend on distances only, and so do own blocks of one
-    size."""
+    """Whether all windows of a tile count the same pairs: those of bands and of own blocks of one size do."""
     sizes = {f.size for f in (rule.fact, *rule.earlier_facts) if isinstance(f, Blocks) and not f.count}
     rest = (f for f in (rule.fact, *rule.earlier_facts) if not isinstance(f, Band))
     return all(isinstance(f, Blocks) and not f.count for f in rest) and len(sizes) <= 1

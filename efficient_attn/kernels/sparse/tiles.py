@@ -1,7 +1,5 @@
 """Tiles: equal, evenly spaced rectangles of query-key pairs, which one call of a softmax kernel processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,10 +50,8 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Key blocks copied together: window w has the blocks ``table[w]`` of ``block`` keys; -1 for none.
-
-    whole: every block exists in full, so that blocks are copied and not single keys.
-    """
+    """Key blocks copied together: window w has the blocks ``table[w]`` of ``block`` keys; -1 for none. whole: every
+    block exists in full, so that blocks are copied and not single keys."""
 
     table: Tensor
     block: int
@@ -108,11 +104,9 @@ class TilingRule:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Windows ``0 .. count - 1``: query indices ``queries``, each over the keys ``keys``.
-
-    rule: which pairs count; None if all do. mask: its result ``[rows, keys]``, the same for all windows, if computed
-    beforehand. fresh: none of its rows has a result yet that it would be merged with.
-    """
+    """Windows ``0 .. count - 1``: query indices ``queries``, each over the keys ``keys``. rule: which pairs count; None
+    if all do. mask: its result ``[rows, keys]``, the same for all windows, if computed beforehand. fresh: none of its
+    rows has a result yet that it would be merged with."""
 
     count: int
     queries: View
@@ -163,11 +157,8 @@ class Tiling:
     columns: Tensor | None = None
 
     def select_keys(self, x: Tensor) -> Tensor:
-        """The keys or values ``[Bh, length, width]`` that the tiles index.
-
-        If whole blocks are gathered, an incomplete last one is padded: torch's gathering copies non-contiguous tensors
-        in every call.
-        """
+        """The keys or values ``[Bh, length, width]`` that the tiles index. If whole blocks are gathered, an incomplete
+        last one is padded: torch's gathering copies non-contiguous tensors in every call."""
         if self.columns is not None:
             return x.index_select(1, self.columns.to(x.device))
         blocks = {t.keys.block for t in self.tiles if isinstance(t.keys, Gather) and t.keys.whole}

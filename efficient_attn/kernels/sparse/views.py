@@ -1,9 +1,5 @@
-"""Tiles that are views: of bands, of columns that many rows see, of rows that see every column, of own blocks.
-
-The windows of a band overlap, by the strides of the tensor itself, so that nothing is copied.
-"""
-
-from __future__ import annotations
+"""Tiles that are views: of bands, of columns that many rows see, of rows that see every column, of own blocks. The
+windows of a band overlap, by the strides of the tensor itself, so that nothing is copied."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -31,11 +27,8 @@ class Windows(NamedTuple):
 
 
 def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
-    """Count, queries and keys of the tiles of a band. All windows of one tile are equal up to a shift.
-
-    With a step, positions with the same remainder form separate sequences, with a plain band each; sequences of the
-    same length and alignment have the same windows.
-    """
+    """Count, queries and keys of the tiles of a band. All windows of one tile are equal up to a shift. With a step,
+    positions with the same remainder form sequences with a plain band each; equal sequences have the same windows."""
     lo, hi = band.within(g)
     step = band.step
     for (sizes, _), members in groupby(range(min(step, g.n)), key=lambda r: _sequence(r, step, g)):

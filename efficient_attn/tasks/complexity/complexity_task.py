@@ -52,9 +52,7 @@ class GrowthClaim(BaseModel):
 
 def _restore_tables(claims: Any) -> Any:
     """Nested tables, as in a suite, from the pairs that a group stores."""
-    if not isinstance(claims, tuple):
-        return claims
-    return {name: dict(fields) for name, fields in claims}
+    return {name: dict(fields) for name, fields in claims} if isinstance(claims, tuple) else claims
 
 
 class ComplexityKeys(Keys):
@@ -87,13 +85,12 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each axis and configuration, of mechanisms and of layers."""
     keys: ComplexityKeys = request.keys
     key_values = keys.model_dump(exclude={"along", "sizes", "claims"})
-    key_values["claims"] = tuple(
-        (n, tuple(c.model_dump(exclude_defaults=True).items())) for n, c in keys.claims.items()
-    )
+    claims = {name: claim.model_dump(exclude_defaults=True) for name, claim in keys.claims.items()}
+    key_values["claims"] = tuple((name, tuple(fields.items())) for name, fields in claims.items())
     for along, point in product(keys.along, request.grid.combine("threads", "batch", "heads", "causal")):
         sizes, heads = _list_sizes(request, along, point["heads"]), point["heads"]
         width = max(sizes) if along == "width" else keys.width
-        for n, d in _list_widths(along, sizes, heads, width):
+        for n, d in product(sizes if along == "heads" else [heads], sizes if along == "width" else [width]):
             if d % n:
                 raise UsageError(f"{request.task}: {n} heads do not divide a width of {d}")
         _check_claims(request, along, sizes)
@@ -101,13 +98,6 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         config = CaseConfig(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
         for of_blocks in [False] * request.variants + [True] * request.blocks:
             yield request.make_group(config, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
-
-
-def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
-    """The heads and the width at each size."""
-    if along == "heads":
-        return [(size, width) for size in sizes]
-    return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
 
 
 def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> None:
@@ -123,7 +113,6 @@ def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> N
 
 
 def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ...]:
-    """All sizes of a sweep, in order."""
     if along == "causal":
         return (1, 2)
     defaults = {
@@ -133,9 +122,8 @@ def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ..
     }
     sizes = tuple(sorted(set(request.keys.sizes or defaults[along])))
     if len(sizes) <= request.keys.octaves:
-        raise UsageError(
-            f"{request.task}: {len(sizes)} sizes along {along}; give more than octaves, {request.keys.octaves}"
-        )
+        needed = f"give more than octaves, {request.keys.octaves}"
+        raise UsageError(f"{request.task}: {len(sizes)} sizes along {along}; {needed}")
     return sizes
 
 
@@ -197,11 +185,9 @@ def _make_exponent_columns(
 
 
 def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octaves: int) -> Estimate:
-    """The exponent of measurements at several sizes, one list for each round, over the last octaves.
-
-    Its interval is that of a straight line through the rounds' geometric means, so that curvature widens it; with two
-    sizes, which every line fits, that of the rounds' exponents.
-    """
+    """The exponent of measurements at several sizes, one list for each round, over the last octaves. Its interval is
+    that of a straight line through the rounds' geometric means, so that curvature widens it; with two sizes, which
+    every line fits, that of the rounds' exponents."""
     indices = [i for i, size in enumerate(sizes) if size * 2**octaves >= sizes[-1]]
     xs = [sizes[i] for i in indices]
     if len(xs) > 2 or len(rounds) == 1:

@@ -3,8 +3,6 @@
 Formulas are validated before evaluation, and evaluated in floats, so that powers overflow instead of taking long.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re
@@ -20,13 +18,14 @@ MAX_CHARACTERS = 200  # so that nesting stays within Python's limits
 
 
 def evaluate(text: str, variables: Mapping[str, float]) -> float:
-    """The value of a formula. variables: values of the names that it may use. log is base 2.
-
-    Raises `UsageError` for invalid formulas, unknown names, and values that are not finite numbers.
-    """
+    """The value of a formula. variables: values of the names that it may use. log is base 2. Raises `UsageError` for
+    invalid formulas, unknown names, and values that are not finite numbers."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
-    tokens = _tokenize(text)
+    matches = list(TOKEN.finditer(text))
+    if invalid := [match[1] for match in matches if match[1]]:
+        raise UsageError(f"{text!r} is not a formula: {invalid[0]!r} is not allowed in it")
+    tokens = [match[0] for match in matches]
     for name in filter(str.isalpha, tokens):
         if name not in variables and name not in FUNCTIONS:
             raise make_unknown_error("name", name, [*variables, *FUNCTIONS], where=repr(text))
@@ -47,17 +46,8 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     return value
 
 
-def _tokenize(text: str) -> list[str]:
-    tokens = list(TOKEN.finditer(text))
-    for token in tokens:
-        if token[1]:
-            raise UsageError(f"{text!r} is not a formula: {token[1]!r} is not allowed in it")
-    return [token[0] for token in tokens]
-
-
 def _to_python(tokens: Sequence[str]) -> str:
-    """The formula in Python: explicit products, powers as ``**``, numbers as floats. A number after a factor remains
-    invalid, because ``N2`` usually means N^2."""
+    """The formula in Python, numbers as floats. A number after a factor is invalid: ``N2`` usually means N^2."""
     parts: list[str] = []
     for previous, token in zip([None, *tokens], tokens, strict=False):
         begins = token == "(" or token[0].isalnum()

@@ -79,11 +79,8 @@ def search(
     measure: Callable[[int], tuple[int, float]], max_length: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
     """The longest length up to ``max_length`` that was found to fit, 0 if none, and why the search ended (None if the
-    memory is used up).
-
-    measure: returns the bytes and the seconds of a step at a length. Each length is interpolated or extrapolated from
-    those tried before, alternating with bisection.
-    """
+    memory is used up). measure: returns the bytes and the seconds of a step at a length. Each length is interpolated or
+    extrapolated from those tried before, alternating with bisection."""
     length, low, high = min(FIRST_LENGTH, max_length), 0, max_length + LENGTH_STEP
     measurements: list[tuple[int, int]] = []
     bracketed_tries = 0  # tries since there was a length that fits, and one that does not
@@ -144,7 +141,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
 
     import torch
 
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from ...errors import UnsupportedError
     from ...instruments.memory import measure_footprint
 

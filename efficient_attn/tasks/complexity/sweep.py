@@ -1,7 +1,5 @@
 """A sweep: one mechanism or layer at all sizes along one axis, with interleaved timing and counted memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -15,8 +13,7 @@ from ...bench.case import Case
 from ...bench.measuring.row_errors import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
 from ...bench.planning.cost_estimate import DEFAULT_EFFICIENCY, LAUNCH_S
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape
+from ...contract import Dims, Mask, Shape
 from ...instruments.distance import relative_error
 from ...instruments.memory import measure_footprint
 from ...instruments.roofline import Roofline
@@ -124,8 +121,7 @@ class SweepCall:
         return measure_footprint(self.call, device=self.device).peak
 
     def verify(self, dtype: str) -> float | None:
-        """The error against the dense reference; None for baselines, which have none. Raises `InvalidResult` above the
-        tolerance."""
+        """The error against the dense reference; None for baselines. Raises `InvalidResult` above the tolerance."""
         if isinstance(self.module, Baseline):
             return None
         oracle = deepcopy(self.module)
@@ -133,9 +129,9 @@ class SweepCall:
         attn.backend = "dense"
         with torch.no_grad():
             error = relative_error(self.forward(), self.forward(oracle))
-        limit = TOLERANCE[dtype]
-        if not error <= limit:
-            raise InvalidResult(f"relative error {error:.2g} against its dense reference, more than {limit:.0e}")
+        if not error <= TOLERANCE[dtype]:
+            allowed = f"{TOLERANCE[dtype]:.0e}"
+            raise InvalidResult(f"relative error {error:.2g} against its dense reference, more than {allowed}")
         return error
 
 
@@ -221,9 +217,8 @@ def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
         sequential_steps = cls.cost.sequential(point.length) if hasattr(cls, "cost") else 1
         return config.batch * work / best.gemm_flops_per_s + sequential_steps * STEP_S
     width = point.width // point.heads
-    attn = create(
-        case.variant, dims=Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
-    )
+    dims = Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
+    attn = create(case.variant, dims=dims)
     work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
     work += 8 * point.length * point.width**2 if case.group.of_blocks else 0
     return config.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / DEFAULT_EFFICIENCY + LAUNCH_S

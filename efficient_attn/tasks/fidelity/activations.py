@@ -1,11 +1,9 @@
 """Queries, keys and values captured from trained models: built-in files, or the user's."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -44,7 +42,7 @@ class Activations:
     v: np.ndarray
 
     @classmethod
-    def find(cls, name: str) -> Activations:
+    def find(cls, name: str) -> Self:
         """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
 
         The file contains arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
@@ -57,10 +55,9 @@ class Activations:
                 raise NotInstalled(_format_capture_hint(name, CAPTURES[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read_arrays(path)
-        missing = [n for n in ("q", "k", "v") if n not in arrays]
-        if missing:
-            message = f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
-            raise UsageError(message)
+        if missing := [n for n in ("q", "k", "v") if n not in arrays]:
+            has = f"it needs q, k and v, and has {sorted(arrays)}"
+            raise UsageError(f"{path.name}: no array named {missing[0]!r}; {has}")
         q, k, v = (_check_array(path, n, arrays[n]) for n in ("q", "k", "v"))
         _check_shapes(path, q, k, v)
         layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
@@ -85,8 +82,8 @@ def describe_activations(name: str) -> ActivationSizes:
 def _format_capture_hint(name: str, sizes: ActivationSizes) -> str:
     layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
     options = f"--model {sizes.label} --layers {layers} --seq-len {sizes.length} --out {file}"
-    command = f"python -m efficient_attn.integrations.capture {options}"
-    return f"{file} is not installed; make it ({command}), then use --activations {file}"
+    make_it = f"make it (python -m efficient_attn.integrations.capture {options})"
+    return f"{file} is not installed; {make_it}, then use --activations {file}"
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
@@ -105,8 +102,8 @@ def _read_arrays(path: Path) -> dict[str, Any]:
 
 def _check_array(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     if x.ndim not in (3, 4) or not np.issubdtype(x.dtype, np.floating) or 0 in x.shape:
-        message = f"{name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
-        raise UsageError(f"{path.name}: {message}")
+        actual = f"{x.dtype} {list(x.shape)}"
+        raise UsageError(f"{path.name}: {name} must be floating [layers, heads, length, width], got {actual}")
     if not np.isfinite(x).all():
         raise UsageError(f"{path.name}: {name} has values that are not finite")
     return x if x.ndim == 4 else x[None]

@@ -1,17 +1,14 @@
 """Distances: how far a mechanism's output is from exact softmax attention on the same queries, keys and values."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
+from ...contract import Attention, Mask
 from ...instruments.distance import relative_error
+from ...kernels.softmax.softmax_kernel import cut_range
 from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, compute_exact, count_visible_keys
 
 ALL_ROWS = 2048  # queries up to which all weights are compared; above that those of so many, if rows are independent
@@ -53,7 +50,6 @@ def measure_distances(
 
 
 def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: ExactReference) -> float:
-    """The cosine between the mechanism's gradients and exact attention's."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         out = attn(*leaves, mask)
@@ -67,9 +63,6 @@ def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: M
     return dot / math.sqrt(squared_norm * exact_squared_norm) if squared_norm and exact_squared_norm else 0.0
 
 
-# -- weights -------------------------------------------------------------------------------------------------------
-
-
 def _compare_weights(
     attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: ExactReference
 ) -> tuple[float, float, int]:
@@ -81,9 +74,9 @@ def _compare_weights(
         size, n_visible = rows.stop - rows.start, count_visible_keys(mask, rows, n, m)
         queries, block_mask = (q, mask) if size == n else (q[:, :, rows], mask.rows(rows, n, m))
         step = max(MIN_KEYS_PER_CALL, MAX_BLOCK_BYTES // (8 * batch * max(heads * size, kv_heads * m)))
-        for columns in _split_range(n_visible, step):
+        for columns in cut_range(n_visible, step):
             all_weights = attn(queries, k, _unit_values(q, k, columns), block_mask)
-            for head_block in _split_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
+            for head_block in cut_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
                 expected = exact.compute_weights(q, k, mask, head_block, rows, columns)
                 weights = all_weights[:, head_block].double()
                 l1_distance += (weights - expected).abs_().sum().item()
@@ -100,10 +93,6 @@ def _draw_row_blocks(n: int) -> list[slice]:
         first = int(torch.randint(start, end - size + 1, (), generator=generator))
         blocks.append(slice(first, first + size))
     return blocks
-
-
-def _split_range(count: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def _unit_values(q: Tensor, k: Tensor, columns: slice) -> Tensor:

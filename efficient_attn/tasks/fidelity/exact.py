@@ -1,14 +1,14 @@
 """Exact softmax attention as the reference: in float64, one block of query rows at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
+from ...contract import Mask
+from ...kernels.softmax.softmax_kernel import cut_range
 
 MAX_BLOCK_BYTES = 2**25  # of a block of float64 scores; about five such blocks exist at once
 SINKS = 4  # first keys, which StreamingLLM keeps as attention sinks (https://arxiv.org/abs/2309.17453)
@@ -56,10 +56,8 @@ def _split_blocks(q: Tensor, m: int) -> Iterator[tuple[slice, slice]]:
     """Blocks of heads and of query rows, with at most `MAX_BLOCK_BYTES` of scores each."""
     batch, heads, n, _ = q.shape
     row_step = min(n, max(1, MAX_BLOCK_BYTES // (8 * batch * m)))
-    head_step = min(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * m * row_step)))
-    for head in range(0, heads, head_step):
-        for row in range(0, n, row_step):
-            yield slice(head, min(head + head_step, heads)), slice(row, min(row + row_step, n))
+    head_step = max(1, MAX_BLOCK_BYTES // (8 * batch * m * row_step))
+    return product(cut_range(heads, head_step), cut_range(n, row_step))
 
 
 @torch.no_grad()

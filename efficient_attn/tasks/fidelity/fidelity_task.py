@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...bench.case import Case
-    from ...contract.mask import Mask
-    from ...contract.mechanism import Attention
-    from ...contract.shapes import Shape
+    from ...contract import Attention, Mask, Shape
     from ...instruments.roofline import Roofline
     from .exact import ExactReference
 
@@ -34,8 +32,7 @@ LIVE_BLOCKS = 8  # blocks of exact attention that exist at once, including tempo
 
 
 class FidelityKeys(Keys):
-    """activations: ``minilm``, ``smollm2``, ``smollm2_8192``, or a file of captured tensors, identified by its
-    content."""
+    """activations: ``minilm``, ``smollm2``, ``smollm2_8192``, or a file of tensors, identified by its content."""
 
     activations: str = Field(default="minilm", exclude=True)
 
@@ -54,7 +51,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Verify a case on its layer, then compare it with exact attention there."""
     import torch
 
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from ...instruments.global_state import watch_global_state
     from .distances import measure_distances
 
@@ -107,8 +104,7 @@ def _load_layer(group: Group) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=1)
 def _compute_reference(group: Group) -> ExactReference:
-    """Exact attention on a group's layer, which all its cases in this worker share."""
-    from ...contract.mask import Mask
+    from ...contract import Mask
     from .exact import compute_exact
 
     return compute_exact(*_load_layer(group), Mask(causal=group.config.causal))
@@ -116,10 +112,8 @@ def _compute_reference(group: Group) -> ExactReference:
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
     """The error against the mechanism's reference, and the length at which they were compared. Raises `InvalidResult`.
-
     All rows while the reference computes at most 33 million pairs; above that, drawn rows; for mechanisms that mix
-    queries, all rows of as many first positions as the reference can compute.
-    """
+    queries, all rows of as many first positions as the reference can compute."""
     from random import Random
 
     import torch
@@ -128,7 +122,7 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     from ...bench.measuring.padded_rows import supports_positions
     from ...bench.measuring.row_errors import compare
     from ...bench.measuring.verification import MAX_WHOLE_PAIRS, find_affordable_length
-    from ...contract.shapes import Sample
+    from ...contract import Sample
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
     if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:
@@ -144,8 +138,7 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The estimated cost of the gradient and of the calls that return weights. The baseline's includes the exact
-    reference, which all cases share."""
+    """The estimated cost of the gradient and of calls that return weights; the baseline's with the exact reference."""
     from ...bench.planning.cost_estimate import CALLS, estimate_call
     from .distances import ALL_ROWS, MIN_KEYS_PER_CALL
     from .exact import MAX_BLOCK_BYTES

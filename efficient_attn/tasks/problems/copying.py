@@ -1,8 +1,6 @@
 """Copying: random tokens, a separator, and the same tokens again as targets, so that every answer is half the length
 back (the copy task of Graves et al. 2014, arXiv:1410.5401, for a decoder)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError

@@ -1,8 +1,6 @@
 """Dates: "mon, 14 feb 2011" to "2011-02-14", a character a token: a small translation for attention between two
 sequences (Bahdanau et al. 2014, arXiv:1409.0473). Unrelated words before the date make longer sources harder."""
 
-from __future__ import annotations
-
 from datetime import date
 from functools import cache
 
@@ -33,8 +31,7 @@ FORMATS = (
 
 def check(keys: LearnKeys, length: int) -> None:
     if length < MAX_DATE_CHARACTERS:
-        needed = f"a date needs up to {MAX_DATE_CHARACTERS} characters"
-        raise UsageError(f"dates: {needed}, a length of {length} is too short")
+        raise UsageError(f"dates: a date needs up to {MAX_DATE_CHARACTERS} characters, length {length} is too short")
 
 
 @cache
@@ -45,8 +42,7 @@ def list_days(split: Split) -> Array:
 
 
 def draw(keys: LearnKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. A uniformly drawn length of each source is filled
-    with as many words as fit."""
+    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. Words fill a drawn length of each source."""
     dates = [date.fromordinal(day) for day in generator.choice(list_days(split), count).tolist()]
     formats = generator.integers(len(FORMATS), size=count)
     texts = [FORMATS[index](day) for index, day in zip(formats, dates, strict=True)]

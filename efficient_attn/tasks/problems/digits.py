@@ -1,7 +1,5 @@
 """Digits: 1,797 real images of handwritten digits, 8 x 8, included in scikit-learn (Alpaydin & Kaynak 1998)."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

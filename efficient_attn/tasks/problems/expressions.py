@@ -1,8 +1,6 @@
 """Generate and evaluate expressions of ListOps as in Long Range Arena (Tay et al. 2020, arXiv:2011.04006). The brackets
 in its files that only group are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,9 +23,8 @@ def count_max_tokens(depth: int, arguments: int) -> int:
 def draw_expressions(
     *, depth: int, arguments: int, longer_than: int, length: int, count: int, generator: np.random.Generator
 ) -> Iterator[list[int]]:
-    """Draw ``count`` distinct expressions, each with more than ``longer_than`` and fewer than ``length`` tokens.
-
-    Raises `UsageError` if they cannot be found."""
+    """Draw ``count`` distinct expressions of more than ``longer_than`` and fewer than ``length`` tokens. Raises
+    `UsageError` if they cannot be found."""
     numbers, unique = _draw_numbers(generator), set()
     for _ in range(DRAWS_PER_EXPRESSION * count):
         tokens = _draw_expression(depth, arguments, length, numbers)
@@ -36,9 +33,8 @@ def draw_expressions(
             yield tokens
             if len(unique) == count:
                 return
-    raise UsageError(
-        f"listops: of {DRAWS_PER_EXPRESSION * count} draws only {len(unique)} differ and have the requested length"
-    )
+    n_draws = DRAWS_PER_EXPRESSION * count
+    raise UsageError(f"listops: of {n_draws} draws only {len(unique)} differ and have the requested length")
 
 
 def _draw_numbers(generator: np.random.Generator) -> Iterator[float]:

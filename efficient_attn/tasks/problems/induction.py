@@ -2,8 +2,6 @@
 followed its first occurrence (induction heads, Olsson et al. 2022, arXiv:2209.11895, in the form of H3, Fu et al. 2022,
 arXiv:2212.14052)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError
@@ -20,11 +18,9 @@ class InductionKeys(LearnKeys):
 
 def check(keys: InductionKeys, length: int) -> None:
     if length < 3 or keys.vocab < 2:
-        got = f"got {length} and {keys.vocab}"
-        raise UsageError(f"induction: length must be at least 3 and vocab at least 2, {got}")
+        raise UsageError(f"induction: length must be at least 3 and vocab at least 2, got {length} and {keys.vocab}")
     if keys.nearest is not None and keys.nearest > length - 2:
-        longest = f"at most {length - 2}"
-        raise UsageError(f"induction: with a length of {length} no answer can be {keys.nearest} back; {longest}")
+        raise UsageError(f"induction: at length {length} no answer can be {keys.nearest} back; at most {length - 2}")
 
 
 def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:

@@ -1,8 +1,6 @@
 """ListOps: the value of a nested list of operators and digits (Nangia & Bowman 2018, arXiv:1804.06028). The form of
 Long Range Arena (Tay et al. 2020, arXiv:2011.04006) is ``depth=10, arguments=10, longer_than=500`` at length 2,000."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated

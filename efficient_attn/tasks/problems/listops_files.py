@@ -1,8 +1,6 @@
 """Read Long Range Arena's files of ListOps: lines of source, tab and target, with tokens separated by spaces. Round
 brackets, which only group, are left out."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,10 +18,8 @@ CODES[np.frombuffer(b"0123456789abcd]", np.uint8)] = np.arange(PAD)
 
 @lru_cache(6)
 def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
-    """The rows of one of LRA's files as tokens, and their labels.
-
-    Raises `UsageError` with file and line for another format, a truncated file, or a label that is not from 0 to 9.
-    """
+    """The rows of one of LRA's files as tokens, and their labels. Raises `UsageError` with file and line for another
+    format, a truncated file, or a label that is not from 0 to 9."""
     path = Path(folder) / FILES[split]
     if not path.is_file():
         raise UsageError(f"listops: {path}: no such file")

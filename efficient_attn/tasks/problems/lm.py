@@ -1,8 +1,6 @@
 """Language modelling, a byte a token: the next byte of real text at every position, in bits a byte (as in Sparse
 Transformers, Child et al. 2019, arXiv:1904.10509, with larger texts)."""
 
-from __future__ import annotations
-
 import sysconfig
 from functools import lru_cache
 from itertools import pairwise
@@ -29,8 +27,8 @@ class LmKeys(LearnKeys):
 def check(keys: LmKeys, length: int) -> None:
     for split, corpus in read_splits(keys.text).items():
         if len(corpus) <= length:
-            size = f"{len(corpus)} bytes, a length of {length} needs more"
-            raise UsageError(f"lm: the {split} part of {keys.text} has {size}")
+            needed = f"a length of {length} needs more"
+            raise UsageError(f"lm: the {split} part of {keys.text} has {len(corpus)} bytes, {needed}")
 
 
 @lru_cache(4)
@@ -63,8 +61,7 @@ def _read_library() -> list[bytes]:
 
 
 def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Bytes ``[B, N]`` from random positions of the split, and as targets the next bytes. They may cross the border of
-    two documents."""
+    """Bytes ``[B, N]`` from random positions of the split, maybe of two documents, and as targets the next bytes."""
     corpus = read_splits(keys.text)[split]
     starts = generator.integers(len(corpus) - length, size=(count, 1))
     excerpts = corpus[starts + np.arange(length + 1)].astype(np.int64)
@@ -78,11 +75,8 @@ def baselines(keys: LmKeys, length: int) -> Baselines:
 
 @lru_cache(4)
 def _compute_entropies(text: str) -> tuple[float, float]:
-    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training.
-
-    A context with n occurrences and t different successors gives t / (n + t) to the shorter one (Witten & Bell 1991);
-    the shortest gives one count to each byte.
-    """
+    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training. A context
+    with n occurrences and t successors gives t / (n + t) to the shorter one (Witten & Bell 1991), at last 1 a byte."""
     train, test = read_splits(text)["train"], read_splits(text)["test"]
     vocabulary = np.unique(train)
     n_codes = len(vocabulary) + 1  # the last is for bytes that do not occur in training
@@ -94,13 +88,11 @@ def _compute_entropies(text: str) -> tuple[float, float]:
     for order in (1, 2):
         pairs = sum(train_codes[i : len(train_codes) - order + i] * n_codes ** (order - i) for i in range(order + 1))
         counts = np.bincount(pairs, minlength=n_codes ** (order + 1)).reshape(-1, n_codes)
-        context = sum(
-            test_codes[2 - order + i : len(test_codes) - order + i] * n_codes ** (order - 1 - i) for i in range(order)
-        )
+        begin, end = 2 - order, len(test_codes) - order
+        context = sum(test_codes[begin + i : end + i] * n_codes ** (order - 1 - i) for i in range(order))
         n_seen, n_followers = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
-        p = np.where(
-            n_seen > 0, (counts[context, test_codes[2:]] + n_followers * p) / np.maximum(n_seen + n_followers, 1), p
-        )
+        followed = counts[context, test_codes[2:]] + n_followers * p
+        p = np.where(n_seen > 0, followed / np.maximum(n_seen + n_followers, 1), p)
     return float(-np.log2(unigram_p).mean()), float(-np.log2(p).mean())
 
 

@@ -1,8 +1,6 @@
 """MQAR: multi-query associative recall. Pairs of keys and values come first; each key occurs again later, at its own
 distance, and its value is the target (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError

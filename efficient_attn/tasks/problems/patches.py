@@ -1,8 +1,6 @@
 """Masked patches: half of a real image's patches are masked and predicted (masked autoencoders, He et al. 2021,
 arXiv:2111.06377, and SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The training tasks, each made from its problem."""
 
-from __future__ import annotations
-
 from ..training.learning import make_task
 from . import copying, dates, digits, induction, listops, lm, mqar, patches, rewriting, selective_copying
 

@@ -4,8 +4,6 @@ Both need the whole source, so that models with a single context vector fail as 
 arXiv:1409.1259). Sorting is that of Vinyals et al. 2015, "Order Matters", arXiv:1511.06391, with tokens for numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Selective copying: a few tokens at random positions among blanks; at the end they are written in order (Mamba, Gu &
 Dao 2023, arXiv:2312.00752)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UsageError
@@ -25,8 +23,7 @@ def check(keys: SelectiveCopyingKeys, length: int) -> None:
 
 
 def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens, at which the targets are. The
-    inputs do not contain earlier answers."""
+    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens, at which the targets are."""
     blank, mark = keys.vocab, keys.vocab + 1
     inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
     distance = np.full((count, length), -1)

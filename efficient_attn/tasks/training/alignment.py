@@ -1,15 +1,12 @@
 """Alignment: the weights of source tokens for each token that a trained model writes (Bahdanau et al. 2014,
 arXiv:1409.0473)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
+from ...contract import Attention, Mask
 from .learners import Learner
 from .problem import Batch
 

@@ -4,8 +4,6 @@ First the grid of rates is tried with the first seed. If none exceeds chance, tw
 the best of all with twice the steps. Then the other seeds are trained with the best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -61,10 +59,7 @@ def resolve_attempt(
     attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
 ) -> AttemptSettings:
     """The settings of an attempt after the earlier ones of its mechanism, task and length. reach_score: the best score
-    of a model with the mechanism's reach, if that is limited.
-
-    Raises `NotNeeded` if it would give no new information.
-    """
+    of a model with the mechanism's reach, if limited. Raises `NotNeeded` if it would give no new information."""
     if attempt.kind == "grid":
         assert attempt.rate is not None
         return AttemptSettings(attempt.rate)
@@ -72,9 +67,8 @@ def resolve_attempt(
     validated = [row for row in completed if row.extra["train.validation"] is not None]
     if not validated:
         raise NotNeeded("no rate of the grid came to an end")
-    best = (min if problem.metric == "bits" else max)(
-        validated, key=lambda row: float(row.extra["train.validation"] or 0.0)
-    )
+    choose = min if problem.metric == "bits" else max
+    best = choose(validated, key=lambda row: float(row.extra["train.validation"] or 0.0))
     rate, steps = float(best.extra["train.learning_rate"] or 0.0), int(best.extra["train.budget"] or 0)
     if attempt.kind == "best":
         return AttemptSettings(rate, steps)

@@ -1,20 +1,17 @@
 """Learners: a problem's model with a mechanism, all with the same number of parameters, and its results on a batch."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...contract import Mask
 from ...contract.decode_state import state_bytes
-from ...contract.mask import Mask
 from ...errors import UnsupportedError
 from ...layers.named import find_baseline
 from ...layers.weights import make_projection
@@ -51,8 +48,7 @@ class SequenceClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class Learner:
-    """A model. size: its width that was fitted. parts: its parameters by part. reference: the number of parameters to
-    which all models are fitted."""
+    """A model. size: its fitted width. parts: its parameters by part. reference: their number in the reference."""
 
     model: nn.Module
     size: int
@@ -98,8 +94,8 @@ class EvaluationCounts:
     correct_examples: int
     target_squares: float = 0.0
 
-    def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
-        return EvaluationCounts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     @property
     def loss(self) -> float:
@@ -135,34 +131,24 @@ def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Te
     return EvaluationCounts(n_targets, n_correct, float(total_loss), len(targets), int(correct_rows.sum())), is_correct
 
 
-# -- models --------------------------------------------------------------------------------------------------------
-
-
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
-    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference.
-
-    Raises `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism.
-    """
+    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference. Raises
+    `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism."""
 
     def count(spec: SpecLike, size: int) -> int:
         return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())
 
     size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
     target = count(REFERENCE_VARIANTS[keys.architecture], size)
-    if count(variant, size) != target:
-        size = _fit_size(partial(count, variant), size, target)
+    if count(variant, size) != target:  # the width up to 4 times as large whose count, which increases, is nearest
+        above = 1 + bisect_left(range(1, 4 * size), target, key=partial(count, variant))
+        size = min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(variant, s) - target))
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
-        message = f"{variant} has {learner.parameters:,} parameters here, the others {target:,}"
-        raise UnsupportedError(f"{message}; no width makes them equal")
+        counts = f"{learner.parameters:,} parameters here, the others {target:,}"
+        raise UnsupportedError(f"{variant} has {counts}; no width makes them equal")
     return learner
-
-
-def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
-    """The width up to 4 times ``size`` whose count, which increases with the width, is nearest to the target."""
-    above = 1 + bisect_left(range(1, 4 * size), target, key=count)
-    return min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(s) - target))
 
 
 def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:

@@ -64,6 +64,9 @@ COLUMNS = {
 }
 
 
+SECTION = Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy")
+
+
 def make_task(problem: Problem) -> Task:
     """The task of a problem, which ``measure`` selects by the problem's name."""
     return Task(
@@ -76,9 +79,7 @@ def make_task(problem: Problem) -> Task:
         blocks=problem.recipe.model == "sequence",
         home=problem.draw,
         columns=COLUMNS,
-        sections=(
-            Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy"),
-        ),
+        sections=(SECTION,),
     )
 
 

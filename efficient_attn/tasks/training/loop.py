@@ -1,8 +1,6 @@
 """The trainer: AdamW, warm-up and cosine decay, clipped gradients. On one thread results are bit-for-bit reproducible,
 also if training is interrupted and resumed."""
 
-from __future__ import annotations
-
 import copy
 import math
 import statistics
@@ -74,21 +72,17 @@ class Trainer:
 
     def __init__(self, learner: Learner, setup: TrainingSetup, path: Path | None = None) -> None:
         self.learner, self.setup, self.path = learner, setup, path
-        self.optimizer = torch.optim.AdamW(
-            learner.model.parameters(), lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY
-        )
+        parameters = learner.model.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
         self.saved_at = perf_counter()
-        checkpointed = checkpoint.read(path, setup.description) if path else None
-        if checkpointed and checkpoint.restore(learner.model, self.optimizer, checkpointed[0]):
-            self.progress = checkpointed[1]
-            return
-        self.progress = Progress(self._choose_step_count())
-        if setup.has_time_budget:
+        restored = checkpoint.restore(path, learner.model, self.optimizer, setup.description) if path else None
+        self.progress = restored or Progress(self._choose_step_count())
+        if setup.has_time_budget and not restored:
             self.save()  # so that resumed training has the same number of steps
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
-        """Train to the end, and test. on_step: called before each step and batch of tests. Raises `InvalidResult` if
-        the loss is not finite."""
+        """Train and test. on_step: called before each step and batch of tests. Raises `InvalidResult` for a loss that
+        is not finite."""
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         while progress.step < progress.steps and progress.stopped is None:
@@ -102,13 +96,16 @@ class Trainer:
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
         self.save()
-        return self._test(on_step)
+        keys = setup.keys
+        counts, within_distance = self._evaluate("test", setup.length, keys.examples, on_step)
+        others = [n for n in keys.test_len if n != setup.length]
+        at_length = {n: self._evaluate("test", n, keys.examples, on_step)[0] for n in others}
+        return TrainingResult(progress, counts, at_length, within_distance)
 
     def save(self) -> None:
         """Write the checkpoint, if there is a path. Raises `CheckpointNotSaved`."""
         if self.path:
-            tensors = checkpoint.flatten(self.learner.model, self.optimizer)
-            checkpoint.write(self.path, tensors, self.progress, self.setup.description)
+            checkpoint.write(self.path, self.learner.model, self.optimizer, self.progress, self.setup.description)
         self.saved_at = perf_counter()
 
     def _choose_step_count(self) -> int:
@@ -150,21 +147,13 @@ class Trainer:
         progress.running = []
         counts, _ = self._evaluate("validation", self.setup.length, max(1, self.setup.keys.examples // 2), lambda: None)
         if not math.isfinite(counts.loss):
-            message = f"the loss on validation is {counts.loss} after step {progress.step}"
-            raise InvalidResult(f"{message}, at learning rate {self.setup.rate:g}")
+            place = f"after step {progress.step}, at learning rate {self.setup.rate:g}"
+            raise InvalidResult(f"the loss on validation is {counts.loss} {place}")
         score = counts.score(problem.metric)
         progress.scores.append((progress.step, score))
         solved = problem.recipe.solved
         if score <= solved if problem.metric == "bits" else score >= solved:
             progress.stopped = "solved"
-
-    def _test(self, on_step: Callable[[], None]) -> TrainingResult:
-        keys = self.setup.keys
-        counts, within_distance = self._evaluate("test", self.setup.length, keys.examples, on_step)
-        at_length = {
-            n: self._evaluate("test", n, keys.examples, on_step)[0] for n in keys.test_len if n != self.setup.length
-        }
-        return TrainingResult(self.progress, counts, at_length, within_distance)
 
     @torch.no_grad()
     def _evaluate(

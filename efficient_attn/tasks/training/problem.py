@@ -1,7 +1,5 @@
 """A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -39,13 +37,10 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The default model and its training.
-
-    model: ``decoder`` predicts a token after each position, ``encoder`` a label of the whole, ``vision`` that of an
-    image, ``patches`` its masked patches; ``sequence`` is an encoder and a decoder. convolution: its width before
-    attention. positions: as in `models.Config`. learning_rates: the grid. solved: the score on validation at which
-    training ends.
-    """
+    """The default model and its training. model: ``decoder`` predicts a token after each position, ``encoder`` a label
+    of the whole, ``vision`` that of an image, ``patches`` its masked patches; ``sequence`` is an encoder and a decoder.
+    convolution: its width before attention. positions: as in `models.Config`. learning_rates: the grid. solved: the
+    score on validation at which training ends."""
 
     model: RecipeModel
     layers: int = 1

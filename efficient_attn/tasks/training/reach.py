@@ -16,8 +16,7 @@ EXAMPLES = 2_000  # over which the share is counted
 
 
 def count_reach(case: Case) -> int | None:
-    """The number of last positions, including its own, that a query may see; None if unbounded, or if first positions
-    are visible from everywhere."""
+    """How many last positions, its own included, a query may see; None if unbounded, or if it sees first ones."""
     if case.group.of_blocks:
         return None
     pattern = getattr(case.create(), "pattern", None)
@@ -26,8 +25,7 @@ def count_reach(case: Case) -> int | None:
 
 
 def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
-    """The number of positions before its own that a model sees, if each layer sees the last ``span`` positions, after a
-    convolution."""
+    """How many positions back a model sees, if each layer sees the last ``span`` positions, after a convolution."""
     return layers * (span - 1 + max(0, convolution - 1))
 
 

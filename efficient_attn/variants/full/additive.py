@@ -1,14 +1,10 @@
 """Additive attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
+from ...contract import Dims, Mask, Traits
 from ...contract.decode_state import KVCache, preallocate
-from ...contract.mask import Mask
-from ...contract.shapes import Dims
-from ...contract.traits import Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, widen
 from ...kernels.softmax import additive_scores

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...contract.shapes import Dims
+from ...contract import Dims
 from ...kernels.dense import expand_heads, widen
 from .scored import ScoredAttention, cast_parameter, count_heads, group_heads
 

@@ -1,7 +1,5 @@
 """Exact softmax attention, with two options: a soft cap on scores, and a sink."""
 
-from __future__ import annotations
-
 from math import inf, isfinite
 from typing import cast
 
@@ -9,9 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...contract.mask import Mask
-from ...contract.shapes import Dims
-from ...contract.traits import Traits
+from ...contract import Dims, Mask, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import sink, softcap_tiles
@@ -48,9 +44,7 @@ class Full(SoftmaxAttention):
         self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
         if (softcap or sink) and not isinstance(self, FullWithOptions):
             if type(self) is not Full:
-                raise UsageError(
-                    f"{type(self).__name__}: with softcap or sink, subclass FullWithOptions instead of Full"
-                )
+                raise UsageError(f"{type(self).__name__}: with softcap or sink, subclass FullWithOptions, not Full")
             self.__class__ = FullWithOptions  # a separate class, so that calls of Full do not check for options
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...contract.shapes import Dims
+from ...contract import Dims
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, widen
 from .scored import ScoredAttention, cast_parameter, count_heads, group_heads

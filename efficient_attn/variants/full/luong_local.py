@@ -1,16 +1,11 @@
 """Luong's local attention."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape
-from ...contract.traits import Growth, Traits
+from ...contract import Budget, Dims, Growth, Mask, Shape, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window

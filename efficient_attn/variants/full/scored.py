@@ -1,13 +1,9 @@
 """The base class of exact attention with other scores than the scaled dot product."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
+from ...contract import Dims, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape, Values, require_values
-from ...contract.traits import Traits
 from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend

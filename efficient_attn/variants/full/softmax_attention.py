@@ -1,18 +1,13 @@
 """Exact softmax attention over all keys, and its decoding from a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, preallocate
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Shape, Values, require_values
-from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax import decode

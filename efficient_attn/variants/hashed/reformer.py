@@ -1,17 +1,11 @@
 """Reformer's attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Sample, Shape, Values
-from ...contract.traits import Growth, Traits
+from ...contract import Attention, Budget, Dims, Growth, Mask, Sample, Shape, Traits, Values
 from ...errors import UnsupportedError, UsageError, check_at_least_one
 from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.dense import softmax_attention, widen

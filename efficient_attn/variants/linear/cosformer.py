@@ -1,15 +1,11 @@
 """cosFormer."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract.mask import Mask
-from ...contract.shapes import Dims, Values
-from ...contract.traits import Traits
+from ...contract import Dims, Mask, Traits, Values
 from ...errors import UsageError
-from .linear_attention import LinearAttention, LinearState
+from .linear_attention import LinearAttention, LinearState, LinearStep
 
 
 class CosFormer(LinearAttention):
@@ -40,9 +36,7 @@ class CosFormer(LinearAttention):
     def why_no_starts(self) -> str | None:
         return None  # its weights are of distances
 
-    def advance(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
-    ) -> tuple[Tensor, LinearState]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         self._check_horizon(state.length + k.shape[2])
         return super().advance(q, k, v, state, **inputs)
 

@@ -1,7 +1,5 @@
 """Lanes: query heads of a group whose key weights are equal, and their attention with any alignment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Attention from a feature map: exp(q.k) is replaced by phi(q).phi(k), so that keys can be summed first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -9,11 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask, zero_invalid
-from ...contract.mechanism import Attention
+from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract.mask import zero_invalid
 from ...contract.row_starts import RowStarts
-from ...contract.shapes import Shape, Values, require_values
-from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
 from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
@@ -39,6 +35,9 @@ class LinearState:
     sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
     length: int = 0
     starts: RowStarts | None = None
+
+
+LinearStep = tuple[Tensor, LinearState]
 
 
 class KeyWeights(NamedTuple):
@@ -157,9 +156,7 @@ class LinearAttention(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if in_functorch_transform() and any_functorch_wrapped((*self.parameters(), *self.buffers())):
-            raise UnsupportedError(
-                f"{self.label}: torch.func does not support the tensors of its map; use backend=dense"
-            )
+            raise UnsupportedError(f"{self.label}: torch.func does not support its map's tensors; use backend=dense")
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
@@ -206,9 +203,7 @@ class LinearAttention(Attention):
     def why_no_starts(self) -> str | None:
         return "its feature map depends on positions" if self.feature_map.positional else None
 
-    def advance(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
-    ) -> tuple[Tensor, LinearState]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         config = self._make_config(state.length, state.length, self.divisor)
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         valid = _valid_positions(state, k)
@@ -235,8 +230,6 @@ class LinearAttention(Attention):
         past_sums = state.sums[0] if state.sums else None
         next_sums = sums.sum_keys(config, KeyInputs(keys, values, _fold(valid, k), lane.logs), past_sums)
         return LinearState((lane.rebase(next_sums),), state.length + k.shape[2], state.starts)
-
-    # -- underneath -----------------------------------------------------------------------------------------------
 
     def _make_config(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
         decays = type(self).rates is not LinearAttention.rates

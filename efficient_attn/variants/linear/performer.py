@@ -1,11 +1,8 @@
 """Performer."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from ...contract.budget import Budget
-from ...contract.shapes import Dims
+from ...contract import Budget, Dims
 from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention

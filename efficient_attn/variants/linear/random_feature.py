@@ -1,13 +1,9 @@
 """Random Feature Attention."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...contract.budget import Budget
-from ...contract.shapes import Dims
-from ...contract.traits import Input, Traits
+from ...contract import Budget, Dims, Input, Traits
 from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import KeyWeights, LinearAttention

@@ -3,8 +3,6 @@
 Every map takes ``directions [m, D]`` and estimates exp(x.y), or relu's kernel, by a mean over the m directions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

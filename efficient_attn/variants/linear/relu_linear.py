@@ -1,7 +1,7 @@
 """Linear attention with ReLU."""
 
 from ... import feature_maps
-from ...contract.traits import Traits
+from ...contract import Traits
 from .linear_attention import LinearAttention
 
 

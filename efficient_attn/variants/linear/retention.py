@@ -1,16 +1,13 @@
 """Retention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract.mask import Mask
-from ...contract.traits import Traits
+from ...contract import Mask, Traits
 from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor
-from .linear_attention import LinearAttention, LinearState, replace_zero_by_one
+from .linear_attention import LinearAttention, LinearState, LinearStep, replace_zero_by_one
 
 MAX_LOG_DECAY = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 
@@ -64,9 +61,7 @@ class Retention(LinearAttention):
     def why_no_starts(self) -> str | None:
         return "its normalised decays count all positions" if self.normalised else None
 
-    def advance(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
-    ) -> tuple[Tensor, LinearState]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         if not self.normalised:
             return super().advance(q, k, v, state, **inputs)
         rows = self._divide_queries(q, state.length, state.length + k.shape[2], None)

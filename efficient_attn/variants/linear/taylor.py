@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract.mask import Mask
+from ...contract import Mask
 from ...kernels.dense import expand_heads, weighted_average, widen
 from .linear_attention import LinearAttention
 

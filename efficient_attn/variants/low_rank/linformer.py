@@ -5,11 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.shapes import Dims
-from ...contract.traits import Growth, Traits
+from ...contract import Attention, Budget, Dims, Growth, Mask, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
@@ -40,9 +36,7 @@ class Linformer(Attention):
         heads = 1 if share else dims.kv_heads or dims.heads
         if dims.max_len is None or heads is None:
             required = "max_len" if share else "max_len, and kv_heads or heads,"
-            raise UsageError(
-                f"linformer:share={share or 'none'} needs dims with {required} for the size of its projections"
-            )
+            raise UsageError(f"linformer:share={share or 'none'} needs dims with {required} for its projections")
         self._rank, self._max_len = rank, dims.max_len
         size, generator = (heads, rank, dims.max_len), torch.Generator().manual_seed(seed)
         self.by_keys = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
@@ -52,7 +46,6 @@ class Linformer(Attention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many mixtures as keys."""
         return {"rank": budget.keys}
 
     @property
@@ -61,10 +54,8 @@ class Linformer(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N k), k mixtures", "O(N)", self._cost)
-
-    def _cost(self, n: int, m: int, causal: bool) -> float:
-        return self._rank * (n + m)
+        rank = self._rank
+        return Growth("O(N k), k mixtures", "O(N)", lambda n, m, causal: rank * (n + m))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._select_projections(k)

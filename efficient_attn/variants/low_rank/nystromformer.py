@@ -3,10 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...contract.budget import Budget
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
-from ...contract.traits import Growth, Traits
+from ...contract import Attention, Budget, Growth, Mask, Traits
 from ...errors import check_at_least_one
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.low_rank.landmarks import assign_segments, landmark_weights, pseudo_inverse, segment_means_with_input
@@ -39,7 +36,6 @@ class Nystromformer(Attention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many landmarks as keys."""
         return {"n_landmarks": budget.keys}
 
     @property

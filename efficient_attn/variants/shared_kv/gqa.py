@@ -1,6 +1,6 @@
 """Grouped-query attention."""
 
-from ...contract.shapes import Dims
+from ...contract import Dims
 from ...errors import UsageError, check_at_least_one
 from ..full.softmax_attention import SoftmaxAttention
 

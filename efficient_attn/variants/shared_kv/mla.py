@@ -1,7 +1,5 @@
 """Multi-head latent attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
@@ -9,12 +7,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ...contract import Attention, Dims, Growth, Mask, Sample, Shape, Traits, Values
 from ...contract.decode_state import LatentCache, allocate
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.row_starts import make_step_mask
-from ...contract.shapes import Device, Dims, Sample, Shape, Values, check_tensors
-from ...contract.traits import Growth, Traits
+from ...contract.shapes import Device, check_tensors
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.native.building import why_no_native
@@ -55,9 +51,7 @@ class MultiHeadLatent(Attention):
         if dims.kv_heads not in (None, 1):
             raise UsageError(f"mla has one latent for all heads, dims set kv_heads={dims.kv_heads}")
         if not 0 <= rotary_dim < dims.head_dim:
-            raise UsageError(
-                f"mla: rotary_dim={rotary_dim} has to be less than head_dim={dims.head_dim}, which includes it"
-            )
+            raise UsageError(f"mla: rotary_dim={rotary_dim} must be below head_dim={dims.head_dim}, which includes it")
         check_at_least_one("mla", latent_dim=latent_dim)
         self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
         self._latent_dim, self._value_dim = latent_dim or 4 * self._unrotated_dim, dims.value_dim or self._unrotated_dim

@@ -1,6 +1,6 @@
 """Multi-query attention."""
 
-from ...contract.shapes import Dims
+from ...contract import Dims
 from ...errors import UsageError
 from ..full.softmax_attention import SoftmaxAttention
 

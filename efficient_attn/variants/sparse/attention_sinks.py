@@ -1,8 +1,7 @@
 """Attention sinks."""
 
 from ... import patterns
-from ...contract.budget import Budget
-from ...contract.traits import Traits
+from ...contract import Budget, Traits
 from .sparse_attention import SparseAttention
 
 DEFAULT_SINKS = 4  # the paper's: fewer keep some of the increase in perplexity, more do not help
@@ -24,5 +23,4 @@ class AttentionSinks(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """Four sinks, the rest a window."""
         return {"n_sink": DEFAULT_SINKS, "window": budget.reach(budget.keys - DEFAULT_SINKS)}

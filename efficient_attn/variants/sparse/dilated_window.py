@@ -1,7 +1,7 @@
 """Dilated-window attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from .sparse_attention import SparseAttention
 
 
@@ -17,5 +17,4 @@ class DilatedWindow(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many keys as a plain window has; the dilation is unchanged."""
         return {"window": budget.reach()}

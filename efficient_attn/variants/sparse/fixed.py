@@ -1,7 +1,7 @@
 """Fixed factorised attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from ...errors import UsageError
 from .sparse_attention import SparseAttention
 
@@ -22,6 +22,4 @@ class Fixed(SparseAttention):
         for stride in range(budget.length, 0, -1):
             if stride + -(-budget.length // stride) - 1 <= budget.keys:
                 return {"stride": stride, "summary": 1}
-        raise UsageError(
-            f"fixed: with {budget.length} positions all blocks need more than {budget.keys} keys for a query"
-        )
+        raise UsageError(f"fixed: with {budget.length} positions all blocks need more than {budget.keys} keys a query")

@@ -1,7 +1,7 @@
 """Global tokens."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from .sparse_attention import SparseAttention
 
 
@@ -17,5 +17,4 @@ class GlobalTokens(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """All keys but the query's own are global."""
-        return {"n_global": budget.keys - 1}
+        return {"n_global": budget.keys - 1}  # all but the query's own

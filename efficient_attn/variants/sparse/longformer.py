@@ -1,7 +1,7 @@
 """Longformer's attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from .sparse_attention import SparseAttention
 
 
@@ -17,5 +17,4 @@ class Longformer(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """An eighth of the keys is global, the rest a window."""
         return {"n_global": budget.keys // 8, "window": budget.reach(budget.keys - budget.keys // 8)}

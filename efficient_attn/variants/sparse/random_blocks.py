@@ -1,7 +1,7 @@
 """Random block attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from .sparse_attention import SparseAttention
 
 

@@ -1,7 +1,7 @@
 """Sliding-window attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
+from ...contract import Budget
 from .sparse_attention import SparseAttention
 
 
@@ -18,5 +18,4 @@ class SlidingWindow(SparseAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """The query's own key, and the other keys on both sides of it, or before it."""
         return {"window": budget.reach()}

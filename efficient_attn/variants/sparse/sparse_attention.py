@@ -1,7 +1,5 @@
 """Attention from a pattern: softmax over the keys that the pattern allows, computed for these keys only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -11,12 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
-from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.row_starts import make_step_mask
-from ...contract.shapes import Shape, Values, require_values
-from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
@@ -114,7 +109,6 @@ class SparseAttention(Attention):
         return out[..., :value_width] if value_width < pad else out
 
     def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1) -> str:
-        """The backend that computes a call: the selected one, or its choice."""
         backend = self.backend
         return backend if backend != "adaptive" else choose_implementation(self.pattern, g, heads, width, masks)
 
@@ -141,13 +135,13 @@ class SparseAttention(Attention):
 
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
-    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         reach, sizes = self.pattern.reach, self.dims.cache_sizes(batch, self.kv_heads)
         if reach is None:
             return preallocate(KVCache(max_len), sizes, dtype, device)
         prefix = min(reach.prefix, max_len)
         ring = min(reach.back + 1, max_len - prefix)
-        return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
+        return preallocate(RollingCache(ring, max_len=max_len, prefix=prefix), sizes, dtype, device)
 
     def why_no_starts(self) -> str | None:
         """None for patterns of bands, which depend on distances only."""
@@ -158,7 +152,7 @@ class SparseAttention(Attention):
         if q.shape[2] == 1:
             state = state.append(k, v)
             return self._attend_newest(q, state), state
-        if isinstance(state, KVCache):
+        if not isinstance(state, RollingCache):
             state = state.append(k, v)
             keys, values = state.filled()
             return self.run(q, keys, values, state.mask), state
@@ -172,15 +166,14 @@ class SparseAttention(Attention):
         out = self.run(q, keys, values, make_step_mask(state.starts, end, end - keys.shape[2]))
         return out, state.append(k, v)
 
-    def _attend_newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
-        """Attend from the newest position to the stored keys that it sees."""
+    def _attend_newest(self, q: Tensor, state: KVCache) -> Tensor:
         keys, values = state.filled()
         i = state.length - 1
         # whether all rows had started at the oldest stored position
         all_started = state.starts is None or state.length - state.slots >= state.starts.last
         if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
-        positions = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        positions = state.positions() if isinstance(state, RollingCache) else torch.arange(state.length)
         visible = self.pattern.allows(i, positions, Geometry(1, i + 1, i, True)).to(q.device)
         if state.starts is not None and not all_started:
             visible = (visible & (positions.to(q.device) >= state.starts.first[:, None]))[:, None, None]

@@ -1,8 +1,7 @@
 """Strided attention."""
 
 from ... import patterns
-from ...contract.budget import Budget
-from ...contract.shapes import Dims
+from ...contract import Budget, Dims
 from ...errors import UsageError
 from .sparse_attention import SparseAttention
 

@@ -37,7 +37,7 @@ splits = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 @given(splits, st.integers(0, 12), st.integers(0, 6))
 def test_rolling_cache_keeps_the_prefix_and_the_last_positions(split: list[int], capacity: int, prefix: int) -> None:
     total = sum(split)
-    cache = fill(RollingCache(capacity, total, prefix), split)
+    cache = fill(RollingCache(capacity, max_len=total, prefix=prefix), split)
     keys, values = cache.filled()
     first = min(prefix, total)
     kept = [*range(first), *range(max(first, total - capacity), total)]
@@ -64,7 +64,7 @@ def test_kv_cache_keeps_all_positions_in_order(split: list[int]) -> None:
     assert torch.equal(values, v)
 
 
-@pytest.mark.parametrize("cache", [KVCache(4), RollingCache(2, 4), RollingCache(4, 4)])
+@pytest.mark.parametrize("cache", [KVCache(4), RollingCache(2, max_len=4), RollingCache(4, max_len=4)])
 def test_appending_beyond_max_len_is_refused(cache) -> None:
     full = fill(cache, [3, 1])
     k, v = positions_as_keys_and_values(1)
@@ -91,7 +91,7 @@ def test_append_returns_a_new_state_with_the_same_buffers() -> None:
     assert old.keys is new.keys
 
 
-@pytest.mark.parametrize("cache", [KVCache(6), RollingCache(6, 9)])
+@pytest.mark.parametrize("cache", [KVCache(6), RollingCache(6, max_len=9)])
 def test_preallocate_allocates_the_bytes_of_the_first_step(cache) -> None:
     cpu = torch.device("cpu")
     allocated = preallocate(cache, (2, 1, 3, 2), torch.float32, cpu)

@@ -126,7 +126,7 @@ def test_samples_follow_the_probabilities_and_the_seed() -> None:
     [
         (lambda: generate(make(), torch.zeros(1, 0, dtype=torch.long), 3), "needs a prompt"),
         (lambda: generate(make(), [torch.zeros(n, dtype=torch.long) for n in (0, 2)], 3), "needs a prompt"),
-        (lambda: generate(make(), torch.zeros(1, 3, dtype=torch.long), 0), "a step at least"),
+        (lambda: generate(make(), torch.zeros(1, 3, dtype=torch.long), 0), "a prompt and a step, got"),
         (lambda: generate(make(), torch.zeros(1, 60, dtype=torch.long), 5), "beyond max_len=64"),
         (lambda: Draw(temperature=-1), "temperature must not be below 0"),
         (lambda: Draw(top_k=0), "top_k must be at least 1"),

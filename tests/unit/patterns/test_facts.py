@@ -142,13 +142,6 @@ def test_random_blocks_are_distinct_and_depend_on_seed_and_block() -> None:
     assert [fact.draws(a, g) for a in range(40)] != [other.draws(a, g) for a in range(40)]
 
 
-def test_window_is_one_contiguous_band() -> None:
-    assert sliding_window(3).window == Band(-3, 3)
-    assert Pattern((Band(0, 8, 2),)).window is None
-    assert (Band(0, 3) | Band(0, 8)).window is None
-    assert Pattern((Keys(0, 1),)).window is None
-
-
 def test_unions_keep_all_facts_in_order() -> None:
     a, b, c = Band(0, 1), Keys(0, 2), Band(3, 4)
     assert (a | b | c).facts == ((a | b) | Pattern((c,))).facts == (a, b, c)

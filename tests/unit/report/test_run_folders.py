@@ -17,7 +17,7 @@ def _make_run(folder: Path, *, finished: bool = True) -> Path:
     metadata = runs.about() | ({"finished": "2026-11-23T10:00:00+00:00"} if finished else {"finished": None})
     runs.write_run(folder, runs.speed(lengths=(512, 1024)), metadata)
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "0123456789ab.safetensors").write_bytes(b"x")
+    (folder / "checkpoints" / "0123456789ab.pt").write_bytes(b"x")
     return folder
 
 
@@ -45,7 +45,7 @@ def test_only_derived_files_are_removed(tmp_path: Path) -> None:
     (folder / "mine.txt").write_text("notes")
     (folder / "plots" / "mine.png").write_bytes(b"not ours")
     removed = run_folders.remove_derived_files(run_folders.describe_run(folder))
-    assert {"report.html", "report.md", "rows.csv", "0123456789ab.safetensors"} <= {path.name for path in removed}
+    assert {"report.html", "report.md", "rows.csv", "0123456789ab.pt"} <= {path.name for path in removed}
     kept = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and "lock" not in p.name}
     assert kept == {"mine.txt", "plots/mine.png", "rows.jsonl", "run.json"}
     assert {path.name: path.read_bytes() for path in folder.glob("r*.json*")} == before
@@ -55,11 +55,11 @@ def test_only_derived_files_are_removed(tmp_path: Path) -> None:
 def test_checkpoints_of_unfinished_runs_are_kept(tmp_path: Path) -> None:
     folder = _make_run(tmp_path / "a", finished=False)
     run_folders.remove_derived_files(run_folders.describe_run(folder))
-    assert (folder / "checkpoints" / "0123456789ab.safetensors").is_file()
+    assert (folder / "checkpoints" / "0123456789ab.pt").is_file()
 
 
 def test_a_run_in_use_is_not_changed(tmp_path: Path) -> None:
     folder = _make_run(tmp_path / "a")
     with lock_folder(folder), pytest.raises(UsageError, match="in use by process"):
         run_folders.remove_derived_files(run_folders.describe_run(folder))
-    assert (folder / "checkpoints" / "0123456789ab.safetensors").is_file()
+    assert (folder / "checkpoints" / "0123456789ab.pt").is_file()

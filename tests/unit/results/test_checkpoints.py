@@ -16,20 +16,20 @@ ONE, TWO = "0123456789ab", "ba9876543210"
 def _create_checkpoints(run: Path, *names: str) -> Path:
     checkpoints = run / CHECKPOINT_FOLDER
     checkpoints.mkdir()
-    for name in names or (f"{ONE}.safetensors", f".{ONE}.safetensors.00ff.tmp", f"{TWO}.safetensors"):
+    for name in names or (f"{ONE}.pt", f".{ONE}.pt.00ff.tmp", f"{TWO}.pt"):
         (checkpoints / name).touch()
     return checkpoints
 
 
 def test_a_case_is_found_by_its_digest() -> None:
     assert digest_of(f"a#b/full/n8#{ONE}") == ONE
-    assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINT_FOLDER}/{ONE}.safetensors")
+    assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINT_FOLDER}/{ONE}.pt")
 
 
 def test_only_the_checkpoint_of_a_digest_is_removed(tmp_path: Path) -> None:
     folder = _create_checkpoints(tmp_path)
     clear(tmp_path, digest=ONE)  # what a killed writer left, too
-    assert [path.name for path in folder.iterdir()] == [f"{TWO}.safetensors"]
+    assert [path.name for path in folder.iterdir()] == [f"{TWO}.pt"]
     clear(tmp_path, digest=TWO)
     assert not folder.exists()
 
@@ -37,15 +37,15 @@ def test_only_the_checkpoint_of_a_digest_is_removed(tmp_path: Path) -> None:
 def test_all_checkpoints_but_the_kept_ones_are_removed(tmp_path: Path) -> None:
     folder = _create_checkpoints(tmp_path)
     clear(tmp_path, {TWO})
-    assert [path.name for path in folder.iterdir()] == [f"{TWO}.safetensors"]
+    assert [path.name for path in folder.iterdir()] == [f"{TWO}.pt"]
     clear(tmp_path)
     assert not folder.exists()
     clear(tmp_path)
 
 
 def test_other_files_are_kept(tmp_path: Path) -> None:
-    names = {"mine.safetensors", "0123456789ab.txt", f"x{ONE}.safetensors"}
-    folder = _create_checkpoints(tmp_path, *names, f"{ONE}.safetensors")
+    names = {"mine.pt", "0123456789ab.txt", f"x{ONE}.pt"}
+    folder = _create_checkpoints(tmp_path, *names, f"{ONE}.pt")
     clear(tmp_path)
     assert {path.name for path in folder.iterdir()} == names
 

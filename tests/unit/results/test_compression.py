@@ -43,7 +43,7 @@ def test_compressed_rows_read_as_before(tmp_path: Path) -> None:
 def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     (run / CHECKPOINT_FOLDER).mkdir()
-    (run / CHECKPOINT_FOLDER / "0123456789ab.safetensors").write_text("of a case that failed")
+    (run / CHECKPOINT_FOLDER / "0123456789ab.pt").write_text("of a case that failed")
     compress_rows(run)
     assert not (run / CHECKPOINT_FOLDER).exists()
 

@@ -12,7 +12,7 @@ import efficient_attn as ea
 from efficient_attn.kernels.hashed import chunk_tiles as lsh_tiles
 from efficient_attn.kernels.hashed import lsh
 from efficient_attn.kernels.hashed import rounds as lsh_rounds
-from efficient_attn.kernels.hashed.chunk_tiles import LAST_POSITION, cut_tiles, make_layout
+from efficient_attn.kernels.hashed.chunk_tiles import LAST_POSITION, cut_tiles, key_windows, make_layout
 from efficient_attn.kernels.hashed.lsh import (
     Rounds,
     choose_hash_bits,
@@ -176,7 +176,7 @@ def count_pairs(rounds: Rounds, causal: bool) -> Tensor:
         assert torch.equal(blind, (mask < 0).all(-1))
         assert set(mask.unique().tolist()) <= {0.0, -math.inf}
         positions = layout.keys(slab)
-        keys = layout.windows(positions[..., None])[..., 0][:, :, None].expand(mask.shape)
+        keys = key_windows(positions, layout.size)[:, :, None].expand(mask.shape)
         queries = layout.queries(positions, slab)[..., None].expand(mask.shape)
         real = layout.trim(mask == 0, slab)
         indices = [layout.trim(x, slab)[real] for x in (queries, keys)]

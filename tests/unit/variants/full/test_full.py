@@ -152,7 +152,7 @@ def test_subclasses_of_full_refuse_the_options() -> None:
         pass
 
     assert Own().traits.exact
-    with pytest.raises(ea.UsageError, match="Own: with softcap or sink, subclass FullWithOptions instead of Full"):
+    with pytest.raises(ea.UsageError, match="Own: with softcap or sink, subclass FullWithOptions, not Full"):
         Own(softcap=5.0)
 
 

@@ -153,7 +153,7 @@ def test_projections_have_the_papers_size_and_depend_on_the_seed() -> None:
     [
         ({}, {}, "needs dims with heads and head_dim"),
         ({"latent_dim": 0}, {"heads": 2, "head_dim": 8}, "latent_dim must be at least 1"),
-        ({"rotary_dim": 8}, {"heads": 2, "head_dim": 8}, "rotary_dim=8 has to be less than head_dim=8"),
+        ({"rotary_dim": 8}, {"heads": 2, "head_dim": 8}, "rotary_dim=8 must be below head_dim=8"),
         ({}, {"heads": 2, "head_dim": 8, "kv_heads": 2}, "one latent for all heads"),
     ],
 )

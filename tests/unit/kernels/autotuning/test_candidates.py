@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from efficient_attn.bench.measuring.kernel_choices import TUNABLES
-from efficient_attn.kernels.autotuning import autotuner, calibration
+from efficient_attn.kernels.autotuning import autotuner, candidates
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 
 
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(calibration, "time", clock)
+    monkeypatch.setattr(candidates, "time", clock)
     return clock
 
 
@@ -50,7 +50,7 @@ def _make_tunable(clock: Clock, points: int, seconds: float, observed: list[obje
 
 
 def test_timings_of_all_implementations_are_measured(clock: Clock) -> None:
-    table = calibration.calibrate(_make_tunable(clock, 2, 5e-4), 1)
+    table = candidates.calibrate(_make_tunable(clock, 2, 5e-4), 1)
     assert len(table.timings) == 2
     for _, times in table.timings:
         assert times == pytest.approx({"quick": 5e-4, "slow": 1e-3, "hopeless": 0.02})
@@ -58,16 +58,16 @@ def test_timings_of_all_implementations_are_measured(clock: Clock) -> None:
 
 
 def test_calibration_time_is_bounded(clock: Clock) -> None:
-    table = calibration.calibrate(_make_tunable(clock, 1000, 1e-3), 1)
+    table = candidates.calibrate(_make_tunable(clock, 1000, 1e-3), 1)
     assert len(table.timings) > 1
-    assert calibration.LIMIT_S < clock.now < calibration.LIMIT_S + 0.1  # the last point is completed
+    assert candidates.LIMIT_S < clock.now < candidates.LIMIT_S + 0.1  # the last point is completed
 
 
 def test_modes_of_the_caller_have_no_influence(clock: Clock) -> None:
     observed: list = []
     rng_state = torch.random.get_rng_state()
     with torch.device("meta"), torch.autocast("cpu"):
-        calibration.calibrate(_make_tunable(clock, 1, 1e-4, observed), torch.get_num_threads())
+        candidates.calibrate(_make_tunable(clock, 1, 1e-4, observed), torch.get_num_threads())
     ((x, grads, autocast),) = observed
     assert (x.device.type, grads, autocast) == ("cpu", False, False)
     assert torch.equal(rng_state, torch.random.get_rng_state())
@@ -81,7 +81,7 @@ def test_exceptions_of_candidates_are_raised() -> None:
         name="toy", implementations=("a",), points=(TuningPoint("a", ()),), make_candidates=prepare, rule=lambda p: "a"
     )
     with pytest.raises(ZeroDivisionError, match="there"):
-        calibration.calibrate(broken, 1)
+        candidates.calibrate(broken, 1)
 
 
 @pytest.mark.parametrize("tunable", TUNABLES, ids=lambda tunable: tunable.name)
