@@ -206,7 +206,8 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
             _use_resident(_make_point(length, length_rows, pooled[length], name, baseline), peaks)
             for length, length_rows in _group_rows(mechanism_rows, get_length).items()
         )
-        curves.append(CostCurve(*name, canonicalise_spec(mechanism_rows[-1]["variant"]), tuple(points)))
+        label, kv_heads = name
+        curves.append(CostCurve(label, kv_heads, canonicalise_spec(mechanism_rows[-1]["variant"]), tuple(points)))
     return config | {"baseline": baseline and baseline[0], "baseline_kv_heads": baseline and baseline[1]}, curves
 
 

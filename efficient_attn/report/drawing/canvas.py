@@ -78,8 +78,9 @@ class Chart:
         y = self.height - PADDING
         for text, size in _wrap_head(title, config_text, self.form):
             y -= size * LINE_GAP
-            style = {"fontweight": "bold", "color": INK} if size == self.form.title else {"color": FAINT}
-            self.paper.text(PADDING, y, text, fontsize=size, **style)
+            is_title = size == self.form.title
+            weight, colour = ("bold", INK) if is_title else ("normal", FAINT)
+            self.paper.text(PADDING, y, text, fontsize=size, fontweight=weight, color=colour)
         return y - PADDING
 
 

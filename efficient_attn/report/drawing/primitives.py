@@ -46,7 +46,7 @@ def draw_lines(axes: Axes, panel: Panel, lines: Sequence[Line], bold: Collection
             edge = {"edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
             axes.bar(line.x, line.y, 0.92 * BARS_WIDTH / len(panel.lines), color=style["markerfacecolor"], **edge)
         elif len(line.x):
-            stroke = {"zorder": 3, "markevery": _marker_interval(line)}
+            stroke: dict[str, Any] = {"zorder": 3, "markevery": _marker_interval(line)}
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
             axes.add_line(Line2D(line.x, line.y, **style | stroke))
         if line.reference is not None:
@@ -115,8 +115,9 @@ def _draw_clipped(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:
         above = [x for x, y in zip(line.x, line.y, strict=True) if y > high]
         below = [x for x, y in zip(line.x, line.y, strict=True) if y < low]
         for marker, edge, x in (("^", high, above), ("v", low, below)):
+            style["marker"] = marker
             if x:
-                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, **style | {"marker": marker}))
+                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, **style))
 
 
 def make_artist_style(line_style: LineStyle, mark_type: PlotKind = "line") -> dict[str, Any]:

@@ -134,7 +134,7 @@ class LineMaker:
 
     def _make_lines(self, rows: Frame) -> Iterator[LeaderboardLine]:
         """The lines of rows with one direction, dtype and length. Qualities are those of the same direction."""
-        records = [
+        records: list[dict[str, Any]] = [
             {name: value if units.is_present(value) else None for name, value in row.items()}
             for row in rows.to_dict("records")
         ]
