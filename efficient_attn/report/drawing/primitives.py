@@ -46,7 +46,7 @@ def draw_lines(axes: Axes, panel: Panel, lines: Sequence[Line], bold: Collection
             edge = {"edgecolor": line.line_style.colour, "linewidth": 1.1, "zorder": 3}
             axes.bar(line.x, line.y, 0.92 * BARS_WIDTH / len(panel.lines), color=style["markerfacecolor"], **edge)
         elif len(line.x):
-            stroke = {"zorder": 3, "markevery": _marker_interval(line)}
+            stroke: dict[str, Any] = {"zorder": 3, "markevery": _marker_interval(line)}
             stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
             axes.add_line(Line2D(line.x, line.y, **style | stroke))
         if line.reference is not None:
@@ -111,7 +111,11 @@ def _draw_clipped(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:
     assert panel.bounds is not None
     low, high = panel.bounds
     for line in lines:
-        style = make_artist_style(line.line_style) | {"markersize": 6.5, "linestyle": "none", "zorder": 4}
+        style: dict[str, Any] = make_artist_style(line.line_style) | {
+            "markersize": 6.5,
+            "linestyle": "none",
+            "zorder": 4,
+        }
         above = [x for x, y in zip(line.x, line.y, strict=True) if y > high]
         below = [x for x, y in zip(line.x, line.y, strict=True) if y < low]
         for marker, edge, x in (("^", high, above), ("v", low, below)):
