@@ -78,7 +78,8 @@ class Chart:
         y = self.height - PADDING
         for text, size in _wrap_head(title, config_text, self.form):
             y -= size * LINE_GAP
-            style: dict[str, Any] = {"fontweight": "bold", "color": INK} if size == self.form.title else {"color": FAINT}
+            is_title = size == self.form.title
+            style: dict[str, Any] = {"fontweight": "bold", "color": INK} if is_title else {"color": FAINT}
             self.paper.text(PADDING, y, text, fontsize=size, **style)
         return y - PADDING
 
