@@ -123,14 +123,14 @@ def _make_cost_panel(
     xlabel: str,
     format_cost: Callable[[float], str],
 ) -> Panel | None:
-    """Scores against a cost; None if it is the same for several mechanisms."""
+    """Scores against a cost; None if it was not measured, and for states that do not differ."""
     lines = []
     for result in test.scored_results:
         if estimate := result.compute_mean(column):
             has_interval = estimate.low is None or estimate.low > 0  # others cannot be drawn on a logarithmic axis
             x, y = estimate if has_interval else Estimate(estimate.value), result.score or Estimate(math.nan)
             lines.append(make_point(result.label, line_styles[result.label], x, y))
-    if not lines or len({line.x[0] for line in lines}) < min(2, len(lines)):
+    if not lines or (column == "state_bytes" and len({line.x[0] for line in lines}) == 1):
         return None
     description = f"the score against {description}" + (
         "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""

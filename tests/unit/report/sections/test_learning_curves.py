@@ -116,7 +116,7 @@ def test_an_alignment_is_drawn_as_a_heatmap(tmp_path: Path) -> None:
 
 def test_more_than_four_alignments_are_split(tmp_path: Path) -> None:
     first, second = _draw(tmp_path, *[{"alignment": WEIGHTS}] * 5)
-    assert (len(first.grids), len(second.grids)) == (4, 1)
+    assert (len(first.grids), len(second.grids)) == (3, 2)
     assert first.name != second.name
 
 
