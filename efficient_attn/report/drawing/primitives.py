@@ -111,11 +111,7 @@ def _draw_clipped(axes: Axes, panel: Panel, lines: Sequence[Line]) -> None:
     assert panel.bounds is not None
     low, high = panel.bounds
     for line in lines:
-        style: dict[str, Any] = make_artist_style(line.line_style) | {
-            "markersize": 6.5,
-            "linestyle": "none",
-            "zorder": 4,
-        }
+        style = make_artist_style(line.line_style) | {"markersize": 6.5, "linestyle": "none", "zorder": 4}
         above = [x for x, y in zip(line.x, line.y, strict=True) if y > high]
         below = [x for x, y in zip(line.x, line.y, strict=True) if y < low]
         for marker, edge, x in (("^", high, above), ("v", low, below)):
