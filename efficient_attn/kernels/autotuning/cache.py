@@ -59,13 +59,13 @@ def read(tunable: Tunable, threads: int) -> TimingTable:
     try:
         body, separator, crc = text.rpartition(" #")
         if not separator or zlib.crc32(body.encode()) != int(crc):
-            return TimingTable(source=f"{path} is torn")
+            return TimingTable(source=f"{path.name} is torn")
         contents: dict[str, Any] = json.loads(body)
         if contents["place"] != describe_environment():
-            return TimingTable(source=f"{path} is from another machine: {contents['place']['machine']}")
-        return TimingTable.from_json(contents, f"from {path}", cached=True)
+            return TimingTable(source=f"{path.name} is from another machine: {contents['place']['machine']}")
+        return TimingTable.from_json(contents, f"from {path.name}", cached=True)
     except (ValueError, KeyError, TypeError) as error:
-        return TimingTable(source=f"{path} cannot be read: {_format_error(error)}")
+        return TimingTable(source=f"{path.name} cannot be read: {_format_error(error)}")
 
 
 def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
@@ -82,7 +82,7 @@ def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: Timin
         durable.replace(path, f"{body} #{zlib.crc32(body.encode())}".encode(), sync=False)
     except (OSError, RuntimeError) as error:
         return replace(table, source=f"measured now, not stored: {_format_error(error)}")
-    return replace(table, source=f"measured now, stored in {path}{note}", cached=not note)
+    return replace(table, source=f"measured now, stored in {path.name}{note}", cached=not note)
 
 
 def _format_error(error: Exception) -> str:
