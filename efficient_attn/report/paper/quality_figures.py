@@ -16,8 +16,8 @@ from ..drawing.panel_data import make_point
 from ..drawing.style import LineStyles
 from ..gather import Frame
 from ..sections import approximation, tradeoffs
-from ..sections.trained_scores import filter_trained, list_tests
 from ..sections.tradeoffs import CostName
+from ..sections.trained_scores import filter_trained, list_tests
 from .selection import Filters, PlotRows, filter_rows, list_timed_rows
 from .table_columns import PaperFigure, TableCell, TableColumn, describe_errors, make_error_cell, make_estimate_cell
 
