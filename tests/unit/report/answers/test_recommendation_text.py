@@ -55,7 +55,9 @@ def test_options_and_quality_are_details(prepared: RecommendationData) -> None:
 def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> None:
     lines = list(recommendation_text.list_notes(_recommend(prepared, 4096)))
     assert (
-        lines[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, bidirectional."
+        lines[0]
+        == "Measured configuration: cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB, "
+        "bidirectional."
     )
     assert any(line.startswith("Ranked are the mechanisms that no other one beats") for line in lines)
     measured = "The error of mechanisms that are not ranked was measured in MiniLM, N = 256, bidirectional, mean over 3"
