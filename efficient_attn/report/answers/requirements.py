@@ -92,8 +92,8 @@ class Requirements:
         """``decode at 16,384, causal, on cpu, error at most 0.1``."""
         parts = [f"{self.mode} at {self.seq_len:,}", formatting.format_direction(self.resolved_causal)]
         parts.append(f"on {self.device}")
-        given = {name: getattr(self, name) for name in DESCRIPTIONS}
-        parts += [DESCRIPTIONS[name].format(value) for name, value in given.items() if value is not None]
+        requirements = {name: getattr(self, name) for name in DESCRIPTIONS}
+        parts += [DESCRIPTIONS[name].format(value) for name, value in requirements.items() if value is not None]
         parts += [f"{task} at least {units.percent(least)}" for task, least in self.min_accuracy.items()]
         parts += [f"memory at most {units.size(self.memory)}"] if self.memory is not None else []
         parts += [f"at most {units.duration(self.latency_ms)} per call"] if self.latency_ms is not None else []

@@ -184,8 +184,8 @@ def _make_figures(
         measured = set(plot_rows.rows["label"])
         measured_names = [names[label] for label in labels if label in measured]
         figures.append(kind.make(plot_rows.rename(names), measured_names, named_styles))
-    shown = {label for figure in figures for column in figure.columns for label in column.cells}
-    bold &= shown.union(line.label for figure in figures for line in figure.panel.lines)
+    drawn = {label for figure in figures for column in figure.columns for label in column.cells}
+    bold &= drawn.union(line.label for figure in figures for line in figure.panel.lines)
     if request.highlight and not bold:
         raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
     return figures, labels, left_out, bold

@@ -143,15 +143,15 @@ def rank_by_score(plot_rows: PlotRows) -> list[str]:
 def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> PaperFigure:
     """A row per mechanism with its score and interval; a line at the score of a guess."""
     scores = _read_scores(plot_rows)
-    shown = {label: scores.by_label[label] for label in labels if label in scores.by_label}
+    scored = {label: scores.by_label[label] for label in labels if label in scores.by_label}
     format_value, scale = (units.percent, 100) if scores.is_share else (units.number, 1)
     cells = {} if scores.chance is None else {CHANCE_NAME: TableCell(format_value(scores.chance))}
-    cells |= {label: make_estimate_cell(score, format_value, scale) for label, score in shown.items()}
-    cells |= {label: TableCell(AT_CHANCE_TEXT) for label in shown if label in scores.at_chance}
+    cells |= {label: make_estimate_cell(score, format_value, scale) for label, score in scored.items()}
+    cells |= {label: TableCell(AT_CHANCE_TEXT) for label in scored if label in scores.at_chance}
     panel = make_dot_plot(
         [
-            make_point(label, line_styles[label], shown[label], Estimate(float(y)), cells[label].text)
-            for y, label in enumerate(reversed(shown))
+            make_point(label, line_styles[label], scored[label], Estimate(float(y)), cells[label].text)
+            for y, label in enumerate(reversed(scored))
         ],
         "share" if scores.is_share else "number",
         title=f"Scores: {plot_rows.config['task']}",
@@ -161,7 +161,7 @@ def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles:
         ticks=SHARE_TICKS if scores.is_share else None,
     )
     columns = [TableColumn(scores.metric.capitalize(), cells)]
-    notes = (AT_CHANCE_NOTE,) if scores.at_chance.intersection(shown) else ()
+    notes = (AT_CHANCE_NOTE,) if scores.at_chance.intersection(scored) else ()
     return PaperFigure(panel, columns, scores.caption, notes, ("Vertical line: chance.",))
 
 

@@ -68,13 +68,13 @@ def add_errors(figure: PaperFigure, plot_rows: PlotRows) -> PaperFigure:
     rows = rows.loc[rows["label"].isin(labels), ["label", "variant"]].to_dict("records")
     cells = {row["label"]: TableCell(EXACT_TEXT if is_exact(row) else units.EMPTY) for row in rows}
     cells |= {decision.label: make_error_cell(decision.error) for decision in decisions}
-    known = [f"{d.label} {cells[d.label].text}" for d in decisions if d.error]
+    errors = [f"{d.label} {cells[d.label].text}" for d in decisions if d.error]
     missing = [decision.label for decision in decisions if not decision.error]
     suffix = f"; not measured: {', '.join(missing)}" if missing else ""
     return replace(
         figure,
         notes=(*figure.notes, describe_errors(decisions)),
-        symbols=(*figure.symbols, *([f"Error: {', '.join(known)}{suffix}."] if known else [])),
+        symbols=(*figure.symbols, *([f"Error: {', '.join(errors)}{suffix}."] if known else [])),
         error=TableColumn("Error", cells) if any(decision.error_on for decision in decisions) else None,
     )
 
