@@ -83,10 +83,12 @@ def format_unmatched(comparison: Comparison) -> str:
 
 def summarise_comparison(comparison: Comparison) -> list[str]:
     """The counts, then the bound on slowdowns, then the cases without enough precision."""
-    sentences, bound = [format_counts(comparison)], comparison.slower_by_at_most
+    others = [change.slower_by_at_most for change in comparison.changes if change.kind != "slower"]
+    sentences, bound = [format_counts(comparison)], max((x for x in others if x is not None), default=None)
     blind = [change for change in comparison.changes if change.blind]
     if bound is not None:
-        subject, confidence = "No other case" if blind else "No case", _format_confidence(comparison)
+        slower, confidence = len(others) < len(comparison.changes), _format_confidence(comparison)
+        subject = "No other case" if blind or slower else "No case"
         sentences.append(f"{subject} became slower by more than {_format_difference(bound)} (at {confidence}).")
     if blind:
         detectable = [change.least for change in blind if change.least is not None]
@@ -174,7 +176,16 @@ def describe_fully(change: Change) -> str:
     """``1.25x slower (1.18-1.33), 10.0 -> 12.5 ms; disturbed``: the verdict, what was compared, and notes."""
     verdict, times, speedups = _format_cells(change, lambda text: text)
     compared = times if change.by == "latency" else speedups and f"speedup {speedups}"
+    if change.by == "latency" and not _agrees(change):
+        compared = ""  # pairs of process runs were compared, whose ratio may be another than that of both medians
     return "; ".join(filter(None, [", ".join(filter(None, [verdict, compared])), _format_notes(change)]))
+
+
+def _agrees(change: Change) -> bool:
+    """Whether the ratio of both times is within the interval of what was compared."""
+    if None in (change.base_ms, change.new_ms, change.low, change.high):
+        return True
+    return change.low <= change.base_ms / change.new_ms <= change.high
 
 
 def _format_cells(change: Change, mark: Callable[[str], str]) -> list[str]:

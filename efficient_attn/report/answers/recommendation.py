@@ -57,7 +57,7 @@ class Recommendation:
     machines: those with timings at matching configurations. timed_count, measured_count: number of mechanisms with a
     time at this length, and with one measured at exactly this length, whatever their quality. local_machine: this
     machine's name, if given. nearest: if nothing was timed at this configuration and length, the answer at the nearest
-    ones that were."""
+    ones that were. disturbed: number of timed rows left out because other programs ran."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -71,6 +71,7 @@ class Recommendation:
     local_machine: str | None = None
     neighbours: tuple[BetterNeighbour, ...] = ()
     nearest: Recommendation | None = None
+    disturbed: int = 0
 
     question = make_deprecated_alias("question", "requirements")
     place = make_deprecated_alias("place", "config")
@@ -137,7 +138,12 @@ def _choose_answer(data: RecommendationData, requirements: Requirements, local_m
     ]
     # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
-    return replace(best or Recommendation(requirements, None, (), {}), machines=machines, local_machine=local_machine)
+    return replace(
+        best or Recommendation(requirements, None, (), {}),
+        machines=machines,
+        local_machine=local_machine,
+        disturbed=data.disturbed,
+    )
 
 
 def _make_recommendation(

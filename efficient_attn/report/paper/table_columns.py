@@ -74,7 +74,7 @@ def add_errors(figure: PaperFigure, plot_rows: PlotRows) -> PaperFigure:
     return replace(
         figure,
         notes=(*figure.notes, describe_errors(decisions)),
-        symbols=(*figure.symbols, *([f"Error: {', '.join(errors)}{suffix}."] if known else [])),
+        symbols=(*figure.symbols, *([f"Error: {', '.join(errors)}{suffix}."] if errors else [])),
         error=TableColumn("Error", cells) if any(decision.error_on for decision in decisions) else None,
     )
 

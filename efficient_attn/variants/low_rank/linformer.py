@@ -1,5 +1,6 @@
 """Linformer."""
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -54,8 +55,7 @@ class Linformer(Attention):
 
     @property
     def growth(self) -> Growth:
-        rank = self._rank
-        return Growth("O(N k), k mixtures", "O(N)", lambda n, m, causal: rank * (n + m))
+        return Growth("O(N k), k mixtures", "O(N)", partial(_count_work, self._rank))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._select_projections(k)
@@ -77,3 +77,8 @@ class Linformer(Attention):
             raise UsageError(f"linformer:share=none was created for {e.shape[0]} key-value heads, got {heads}")
         f = e if self.by_values is None else self.by_values
         return (e, f) if m == self._max_len else (e[..., :m], f[..., :m])
+
+
+def _count_work(rank: int, n: int, m: int, causal: bool) -> float:
+    """The work of a call over that of one key and query. A function of the module, so that it can be pickled."""
+    return rank * (n + m)
