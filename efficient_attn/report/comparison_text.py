@@ -183,7 +183,7 @@ def describe_fully(change: Change) -> str:
 
 def _agrees(change: Change) -> bool:
     """Whether the ratio of both times is within the interval of what was compared."""
-    if None in (change.base_ms, change.new_ms, change.low, change.high):
+    if change.base_ms is None or change.new_ms is None or change.low is None or change.high is None:
         return True
     return change.low <= change.base_ms / change.new_ms <= change.high
 
