@@ -9,6 +9,8 @@ from ..results.compare import Change, Comparison
 from .case_names import find_mechanism
 from .comparison_text import as_markdown, describe_fully, format_unmatched, name_cases, sort_changes
 
+MAX_SUMMARY_BYTES = 2**20  # of a step's summary; GitHub discards a larger one
+CUT_OFF = "\n\nThe rest does not fit into a summary.\n"
 MAX_ANNOTATIONS = 10  # of one level, which GitHub shows for a step
 
 
@@ -64,9 +66,13 @@ def _escape(text: str) -> str:
 
 
 def append_summary(comparison: Comparison, file: Path) -> None:
-    """Append the comparison to a job's summary. Raises `UsageError` if that is not possible."""
+    """Append the comparison to a job's summary, as far as it fits. Raises `UsageError` if that is not possible."""
+    data = as_markdown(comparison).encode()
     try:
-        with file.open("a", encoding="utf-8") as summary:
-            summary.write(as_markdown(comparison))
+        room = MAX_SUMMARY_BYTES - (file.stat().st_size if file.exists() else 0)
+        if len(data) > room:
+            data = data[: room - len(CUT_OFF)].rpartition(b"\n")[0] + CUT_OFF.encode() if room > len(CUT_OFF) else b""
+        with file.open("ab") as summary:
+            summary.write(data)
     except OSError as error:
         raise UsageError(f"compare: GITHUB_STEP_SUMMARY={file}: cannot be written: {error.strerror}") from error

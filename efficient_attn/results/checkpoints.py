@@ -8,8 +8,8 @@ from pathlib import Path
 from .rows import NO_FAILURE, Status
 
 CHECKPOINT_FOLDER = "checkpoints"
-# with the suffix of files whose writer was killed
-_FILE_NAME = re.compile(r"\.?[0-9a-f]{12}\.pt(\.[0-9a-f]+\.tmp)?")
+# with the suffix of files whose writer was killed; and those of earlier versions, which are not read any more
+_FILE_NAME = re.compile(r"\.?[0-9a-f]{12}\.(?:pt|safetensors)(\.[0-9a-f]+\.tmp)?")
 
 
 def path_of(folder: Path, digest: str) -> Path:

@@ -81,8 +81,10 @@ class Advice:
     causal: bool = True
 
 
+SINKS = "attention_sinks:n_sink=4:window=128"
 ADVICE = (
     Advice("reading a long prompt, local context", "sliding_window:window=128", "forward", 8192),
+    Advice("reading a long prompt, local context and the first tokens", SINKS, "forward", 8192),
     Advice(
         "reading a long prompt, nearly the quality of full attention",
         "attention_sinks:n_sink=4:window=508",
@@ -91,7 +93,7 @@ ADVICE = (
     ),
     Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 8192),
     Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
-    Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),
+    Advice("decoding an endless stream", SINKS, "decode", 16384),
 )
 
 

@@ -28,7 +28,7 @@ class Suite(GridTable):
     processes: least number of processes that share the rounds. half_width: relative half width of the speedups'
     intervals at which measuring stops. budget_s: seconds of measuring for a variant in a group. timeout_s: time limit
     of a case, with everything before measuring. seed: of all inputs. warm_up_calls: before each sample, on other inputs
-    and not timed, so that its time does not depend on the mechanism that was timed before it. plugins: Python files
+    and not timed, so that its time depends less on the mechanism that was timed before it. plugins: Python files
     (``.py``) relative to the suite, or dotted module paths, that register further mechanisms and tasks. The keys of
     tasks are at the same level, or in a part.
     """

@@ -9,7 +9,7 @@ import pytest
 from comparisons import BROKEN, FASTER, SAME, SINGLE, SLOWER, UNCLEAR, WORST, make_comparison
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report.github_annotations import append_summary, list_annotations
+from efficient_attn.report.github_annotations import MAX_SUMMARY_BYTES, append_summary, list_annotations
 
 CASE = "ci/training/forward_backward/{}/n1024-b1-h4-kv4-d64/float32-cpu-t1-causal"
 SUITE = """[[part]]
@@ -91,10 +91,16 @@ def test_the_line_that_names_the_mechanism_is_annotated(
     assert line.startswith(f"::error {expected}title=Regression::")
 
 
-def test_the_summary_is_appended(tmp_path: Path) -> None:
+def test_the_summary_is_appended_and_limited(tmp_path: Path) -> None:
     file = tmp_path / "summary.md"
     append_summary(make_comparison(SLOWER), file)
     append_summary(make_comparison(SLOWER), file)
     assert file.read_text().count("| `s/slower` | 1.25x slower") == 2
+    long = make_comparison(*(replace(SLOWER, name=f"s/{'x' * 20_000}{i}") for i in range(100)))
+    append_summary(long, file)
+    assert MAX_SUMMARY_BYTES - 30_000 < file.stat().st_size <= MAX_SUMMARY_BYTES
+    assert file.read_text().endswith("The rest does not fit into a summary.\n")
+    append_summary(long, file)  # no room is left
+    assert file.stat().st_size <= MAX_SUMMARY_BYTES
     with pytest.raises(UsageError, match=r"GITHUB_STEP_SUMMARY=.*: cannot be written: Is a directory"):
-        append_summary(make_comparison(SLOWER), tmp_path)
+        append_summary(long, tmp_path)

@@ -104,11 +104,13 @@ linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="n
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize(("variant", "seq_len"), [("zz_numpy", N), ("zz_kept", N), ("zz_blocks", 2560)])
 def test_memory_outside_of_torch_is_reported(variant: str, seq_len: int, mode: str) -> None:
-    row = _measure(variant, mode, seq_len=seq_len, dtype="bfloat16" if mode == "forward" else "float32")
-    matrix = seq_len**2 * 4
+    dtype, matrix = "bfloat16" if mode == "forward" else "float32", seq_len**2 * 4
+    # what else a process allocates only adds to the matrix, so that the smaller of two measurements is nearer to it
+    rows = [_measure(variant, mode, seq_len=seq_len, dtype=dtype) for _ in range(2)]
+    row = min(rows, key=lambda row: row.process_peak_bytes or 0)
     assert row.status == "ok"
     assert row.process_peak_bytes is not None
-    assert matrix - MIB <= row.process_peak_bytes < matrix + 16 * MIB  # Linux counts pages in batches
+    assert matrix - MIB <= row.process_peak_bytes < matrix + 8 * MIB  # Linux counts pages in batches
     assert "its counted peak is 2.00 MiB: it allocates memory that is not counted" in (row.reason or "")
 
 
