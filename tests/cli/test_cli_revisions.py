@@ -102,7 +102,7 @@ def _run_action(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]
 
 
 PLUGIN = "--plugin my_attn.py"
-NOISE = "--margin 50% --tolerance 50%"  # the sleep is many times the call; a busy machine changes the others by some percent
+NOISE = "--margin 50% --tolerance 50%"  # the sleep is many times the call
 
 
 @pytest.mark.sampled(2)
