@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from ..contract.decode_state import state_bytes
+from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from ..errors import UnsupportedError, UsageError
 from ..spec import Spec
@@ -20,6 +21,11 @@ from .subject import Subject
 
 MANY = 2**20  # a state that is equally large for this many positions and for half of them does not grow
 MAX_REFERENCE_S = 5.0  # largest expected time of a reference result
+
+
+def declares_growth(attn: Attention) -> bool:
+    """Whether a mechanism has a growth of its own."""
+    return type(attn).growth is not Attention.growth
 
 
 class StateCapacity(NamedTuple):

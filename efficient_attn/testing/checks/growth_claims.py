@@ -16,6 +16,7 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth
 from ..check import CheckFailure, check, explain
+from ..probing import declares_growth
 from ..subject import MAX_LEN, Subject
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
@@ -121,11 +122,6 @@ def write_growth(subject: Subject) -> tuple[str, ...]:
 def _nearest_power(values: Iterable[float]) -> float:
     exponent = growth_exponent(*values)
     return min(POWERS, key=lambda power: abs(power - exponent))
-
-
-def declares_growth(attn: Attention) -> bool:
-    """Whether a mechanism has a growth of its own."""
-    return type(attn).growth is not Attention.growth
 
 
 @check()
