@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -29,7 +30,8 @@ BATCHES = (1, 2, 4, 65)
 GROUPED = ((2, 2), (2, 1), (3, 3), (6, 2), (8, 2), (8, 1), (40, 40), (40, 8))
 UNGROUPED = ((2, 2), (3, 3), (4, 4), (40, 40))
 QUERY_PADDING = ("none", "query_lengths", "lengths that hide nothing")
-PADDING = (*QUERY_PADDING, "key_lengths", "key_mask", "both lengths", "both lengths and key_mask", "one key_mask for all")
+PADDING = (*QUERY_PADDING, "key_lengths", "key_mask", "both lengths", "both lengths and key_mask")
+PADDING += ("one key_mask for all",)
 STARTS = (None, 0, 25, -9)
 LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
@@ -51,7 +53,7 @@ class Factors:
     left_out: tuple[str, ...]
 
     def allows(self, case: Case) -> bool:
-        """Whether the levels make sense together: numbers that the dtype represents, and only what the options support."""
+        """Whether the dtype represents the case's numbers, and its options support it."""
         if case["dtype"] == torch.float16 and (case["incoming"] != 1 or case["values"] != 1):
             return False
         traits, (n, m) = self.options[case["options"]].traits, case["lengths"]
@@ -169,7 +171,7 @@ class DesignedCall:
         random, size = Random(self._random("rows")), count // SPANS
         # one span in each part of the sequence; the first and the last row are among them
         edges = [s.n * i // SPANS for i in range(SPANS + 1)]
-        starts = [random.randint(low, high - size) for low, high in zip(edges, edges[1:], strict=False)]
+        starts = [random.randint(low, high - size) for low, high in pairwise(edges)]
         starts[0], starts[-1] = 0, s.n - size
         return tuple(slice(start, start + size) for start in starts)
 
@@ -187,9 +189,7 @@ class DesignedCall:
     def _select(self, out: Tensor) -> Tensor:
         return out if len(self.spans) == 1 else torch.cat([out[:, :, span] for span in self.spans], 2)
 
-    def evaluate(
-        self, call: Call, attn: Attention, run: Callable[[Call, Attention], Tensor]
-    ) -> dict[str, Tensor]:
+    def evaluate(self, call: Call, attn: Attention, run: Callable[[Call, Attention], Tensor]) -> dict[str, Tensor]:
         """The output and the gradients that the case asks for, by name."""
         kind = str(self.case["gradient"])
         if kind == "nothing":

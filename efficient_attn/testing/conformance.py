@@ -58,7 +58,7 @@ def run_checks(
     """Verify that a mechanism satisfies its traits.
 
     source: a spec, or a factory ``(dims, seed, backend) -> Attention``. dtype: of all calls; with float64, the default,
-    checks of dtypes test the others as well. seed: of random sizes and splits. thorough: compare about ten times as many
+    checks of dtypes test the others as well. seed: of random sizes and splits. thorough: compare ten times as many
     calls, in which every pair of sizes, dtypes, masks, memory orders and options occurs. Raises `UsageError` and
     `UnsupportedError` of creating the mechanism, and `UnsupportedError` for a device that does not exist; other
     exceptions are outcomes. A mechanism without traits has one outcome, with the lines to write.

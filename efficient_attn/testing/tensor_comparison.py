@@ -24,7 +24,7 @@ SUMMED = ("gradient by q", "gradient by k", "gradient by v")  # whose rounding e
 def assert_close(
     got: Tensor, want: Tensor, label: str, *, tolerance: float | None = None, summed: float | None = None
 ) -> None:
-    """Assert that the largest difference in each row (the last dimension) is at most the tolerance times the row's size.
+    """Assert that the largest difference in a row (the last dimension) is at most the tolerance times the row's size.
 
     The size of a row is its largest expected value, or a share (``FLOORS``, by the dtype of ``got``) of ``summed``, the
     largest number that rows are sums of, by default the largest expected value. Nothing is absolute: neither a row nor

@@ -119,7 +119,8 @@ def sizes_and_pairs(subject: Subject) -> str | None:
             _opt_outs(designed, error),
         )
     refused = len(cases) - len(subject.met)
-    return "; ".join((*factors.left_out, *[f"{refused} of {len(cases)} drawn calls are refused"] * (refused > 0))) or None
+    notes = [*factors.left_out, *[f"{refused} of {len(cases)} drawn calls are refused"] * (refused > 0)]
+    return "; ".join(notes) or None
 
 
 def list_coverage(subject: Subject) -> Iterator[tuple[str, str, str, str, int]]:
