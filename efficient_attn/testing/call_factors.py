@@ -268,12 +268,13 @@ def estimate_seconds(designed: DesignedCall) -> float:
     s, traits = designed.shape, designed.subject.traits
     rows = sum(span.stop - span.start for span in designed.spans)
     passes = 1 if designed.case["gradient"] == "nothing" else 3
-    slow = 3 if designed.case["dtype"].itemsize < 4 else 1
     work = _count_work(designed.subject, s.n, s.m, bool(designed.case["causal"]))
+    # fewer pairs than all take longer each, and so do numbers that are converted
+    slow = (3 if designed.case["dtype"].itemsize < 4 else 1) * (4 if work < s.n * s.m / 3 else 1)
     width, heads = s.head_dim + s.value_dim, s.batch * s.heads
     reference, fast = rows * s.m * (width + 40), work * (width + 40) * slow
     numbers = s.batch * s.heads * (s.n + s.m) * width
-    return 0.006 + passes * (heads * (reference + fast) * 2e-10 + numbers * 1e-8) * (1 if traits.rows_alone else 1.5)
+    return 0.006 + passes * (heads * (reference + fast) * 2e-10 + numbers * 3e-8) * (1 if traits.rows_alone else 1.5)
 
 
 def is_affordable(designed: DesignedCall, elements: int) -> bool:
