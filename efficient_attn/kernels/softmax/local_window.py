@@ -21,7 +21,7 @@ STRETCH_ROWS = 128  # neighbours that share a stretch of keys
 
 
 class LocalInputs(NamedTuple):
-    """``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, all float32 or float64, and the valid keys,
+    """``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, all float32 or float64, and valid keys,
     bool ``[B, M]``."""
 
     q: Tensor
