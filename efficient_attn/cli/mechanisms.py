@@ -96,11 +96,15 @@ def check(args: Namespace) -> int:
 
 def _run_checks(subject: Subject, device: str, *, alone: bool) -> list[Outcome]:
     """The outcomes of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
+    from ..instruments.environment import describe_absence
     from ..testing.check import make_failure
-    from ..testing.conformance import declared_traits, run_checks
+    from ..testing.conformance import declared_traits
+    from .isolated_checks import run_isolated_checks
 
+    if reason := describe_absence(device):
+        raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
     try:
-        return run_checks(subject, device=device)
+        return run_isolated_checks(subject)
     except (UsageError, UnsupportedError) as error:
         if alone:
             raise
