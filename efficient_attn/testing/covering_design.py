@@ -36,12 +36,12 @@ def cover(
         return case if allowed(case) else None
 
     pool = [case for case in (draw() for _ in range(POOL_SIZE)) if case]
-    seen = {pair for case in pool for pair in iterate_pairs(case)}
+    random_pairs = {pair for case in pool for pair in iterate_pairs(case)}
     for first, second in combinations(levels, 2):
         for a, b in product(levels[first], levels[second]):
-            if ((first, a), (second, b)) not in seen:
-                found = (draw(**{first: a, second: b}) for _ in range(TRIES))
-                pool += filter(None, [next(filter(None, found), None)])
+            if ((first, a), (second, b)) not in random_pairs:
+                trials = (draw(**{first: a, second: b}) for _ in range(TRIES))
+                pool += filter(None, [next(filter(None, trials), None)])
     combinations_of = [_combinations(case, levels, together) for case in pool]
     costs = [cost(case) for case in pool]
     indices = defaultdict(list)  # in the pool, of the cases with a combination
@@ -68,13 +68,13 @@ def choose_part(
     random, left = Random(seed), budget
     count = max(round(len(cases) * share), 1)
     drawn = random.sample(list(cases), len(cases))
-    chosen, seen = list[Case](), set[Any]()
+    chosen, levels = list[Case](), set[Any]()
     for new_levels_only in (True, False):
         for case in drawn:
-            is_new = not seen.issuperset(case.items())
+            is_new = not levels.issuperset(case.items())
             if (is_new or not new_levels_only) and case not in chosen and cost(case) <= left and len(chosen) < count:
                 chosen.append(case)
-                seen.update(case.items())
+                levels.update(case.items())
                 left -= cost(case)
     return chosen
 

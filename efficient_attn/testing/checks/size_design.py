@@ -103,7 +103,7 @@ def _opt_outs(designed: DesignedCall, error: Exception) -> tuple[str, ...]:
 @check(skip_reason=no_fast_backend)
 def sizes_and_pairs(subject: Subject) -> str | None:
     """Values and gradients equal the reference at every size, dtype, mask, memory order and option, in combinations
-    that are drawn by seed; thorough: with every pair of them."""
+    that are drawn by seed, or with every pair of them if the subject is thorough."""
     factors, cases = draw_cases(subject)
     assert factors.levels["width"], f"it cannot be created for any of these widths: {factors.left_out[0]}"
     subject.met.clear()
