@@ -29,12 +29,13 @@ STEPS, EARLY, LATE = 32, 300, 1200  # steps whose work is counted, after this ma
 MAX_ROOM = 1.3  # times the work of a step with a state for four times as many positions
 
 
-def _no_starts(subject: Subject) -> str | None:
+def no_starts(subject: Subject) -> str | None:
+    """Why rows of a state cannot begin late; None if they can."""
     attn, call = subject.prepare(1)
     return explain_no_starts(attn, new_state(attn, call, N))
 
 
-@check(needs="decode", skip_reason=_no_starts)
+@check(needs="decode", skip_reason=no_starts)
 @torch.no_grad()
 def row_starts(subject: Subject) -> None:
     """Rows that begin late (`init_state(starts=..)`) equal decoding without their padding, which may hold anything, and
@@ -144,14 +145,17 @@ def long_batches(subject: Subject) -> None:
 
 
 def _count_steps(subject: Subject, before: int, max_len: int) -> tuple[float, float]:
-    """The mean work of a step after some positions, and the declared work, both in multiply-adds."""
+    """The mean work of a step after some positions, and the declared work, both in multiply-adds.
+
+    Masks and indices do not count: they may cover all positions, but belong to all heads and widths.
+    """
     heads = subject.attn.kv_heads or 1
     n = before + STEPS
     attn, call = subject.prepare(n, batch=1, heads=heads, kv_heads=heads, mask=Mask(causal=True), dtype=torch.float32)
     state = new_state(attn, call, max_len)
     for size in supported_sizes(subject, (before,)):
         state = call.both(slice(size)).absorb(attn, state)
-    with WorkCounter() as counter:
+    with WorkCounter(computed_only=True) as counter:
         for _ in call.steps(attn, state, (1,) * STEPS, before):
             pass
     pair_work = heads * (call["q"].shape[-1] + call.tensors.get("v", call["q"]).shape[-1])

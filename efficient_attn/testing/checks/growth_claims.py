@@ -30,10 +30,14 @@ POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
 
 
 class WorkCounter(TorchDispatchMode):
-    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written."""
+    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written.
 
-    def __init__(self) -> None:
+    computed_only: do not count views, masks and indices.
+    """
+
+    def __init__(self, *, computed_only: bool = False) -> None:
         super().__init__()
+        self._computed_only = computed_only
         self.work = 0.0
         self.largest = 0  # bytes of the largest tensor that was created
 
@@ -44,7 +48,9 @@ class WorkCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
-        self.work += sum(x.numel() for x in created)
+        is_view = self._computed_only and any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        numbers = [x for x in created if x.is_floating_point() or not self._computed_only]
+        self.work += 0 if is_view else sum(x.numel() for x in numbers)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
         count_flops = flop_registry.get(func._overloadpacket)
         if count_flops is not None:

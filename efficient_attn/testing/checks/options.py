@@ -18,6 +18,7 @@ from ..tensor_comparison import assert_all_close, describe
 
 N = 70
 LENGTHS = (33, 300)  # of outputs that are compared: short, and longer than most blocks
+COSTS = (64, 640)  # lengths at which costs and states are compared
 
 
 def _list_aspects(subject: Subject, seed: int = 0) -> Iterator[Any]:
@@ -27,12 +28,14 @@ def _list_aspects(subject: Subject, seed: int = 0) -> Iterator[Any]:
         attn = subject.oracle(shape, seed=seed)
         for mask in subject.plain_masks:
             yield subject.draw(shape, mask=mask).run(attn).detach()
-        if n == LENGTHS[0]:
-            yield attn.traits, attn.backend, attn.kv_heads, attn.key_dim, attn.growth.time, attn.growth.memory
-            costs = [(attn.growth.cost(m, m, c), attn.pairs(m, m, c)) for m in (64, 4096) for c in subject.causalities]
-            yield costs, [attn.pairs_computed(m, m, c) for m in (64, 4096) for c in subject.causalities]
-            if attn.traits.decode:
-                yield [state_bytes(attn.init_state(1, m, subject.dtype, "meta")) for m in (1, 4096)]
+    attn = subject.make(subject.shape(LENGTHS[-1]), seed=seed)
+    yield attn.traits, attn.backend, attn.kv_heads, attn.key_dim, attn.growth.time, attn.growth.memory
+    for n in COSTS:
+        yield [
+            (attn.growth.cost(n, n, c), attn.pairs(n, n, c), attn.pairs_computed(n, n, c)) for c in subject.causalities
+        ]
+    if attn.traits.decode:
+        yield [state_bytes(attn.init_state(1, n, subject.dtype, "meta")) for n in COSTS]
 
 
 def _differ(one: Iterator[Any], other: Iterator[Any]) -> bool:

@@ -27,11 +27,8 @@ def _no_parameters(subject: Subject) -> str | None:
 
 
 def _nothing_stored(subject: Subject) -> str | None:
-    return None if _stored(subject.attn) else "it has neither parameters nor buffers"
-
-
-def _stored(attn: Attention) -> dict[str, Tensor]:
-    return {**dict(attn.named_parameters()), **dict(attn.named_buffers())}
+    stored = any(True for _ in (*subject.attn.parameters(), *subject.attn.buffers()))
+    return None if stored else "it has neither parameters nor buffers"
 
 
 def _backends(subject: Subject) -> tuple[str | None, ...]:
@@ -54,12 +51,17 @@ def _update(attn: Attention, seed: int, *, versions: bool = True) -> None:
         (p if versions else p.data).add_(noise * (p.abs().mean() + 0.1) / 3)
 
 
-def _assert_current(subject: Subject, attn: Attention, shape: Shape, calls: Iterable[Call], label: str) -> None:
-    """Compare outputs, gradients and decode steps with a new reference that has the same parameters and buffers."""
-    reference = subject.oracle(shape)
-    with torch.no_grad():
-        for name, x in _stored(reference).items():
-            x.copy_(_stored(attn)[name])
+@torch.no_grad()
+def _make_reference(subject: Subject, shape: Shape, attn: Attention, seed: int = 0) -> Attention:
+    """A new reference with the parameters of an instance, and everything else from a seed."""
+    reference, parameters = subject.oracle(shape, seed=seed), dict(attn.named_parameters())
+    for name, x in reference.named_parameters():
+        x.copy_(parameters[name])
+    return reference
+
+
+def _assert_equal(subject: Subject, attn: Attention, reference: Attention, calls: Iterable[Call], label: str) -> None:
+    """Compare outputs, gradients and decode steps with those of a reference that has served no calls."""
     for call in calls:
         text = f"{label}, {attn.backend}, {describe(call.mask)}; {CACHED}"
         want = subject.evaluate(call, reference)
@@ -115,7 +117,9 @@ def updated_parameters(subject: Subject) -> None:
         for step, versions in enumerate((True, False)):
             _update(attn, step, versions=versions)
             how = "in place" if versions else "in place through .data"
-            _assert_current(subject, attn, shape, calls, f"after parameters changed {how}")
+            _assert_equal(
+                subject, attn, _make_reference(subject, shape, attn), calls, f"after parameters changed {how}"
+            )
 
 
 @check(skip_reason=_nothing_stored)
@@ -128,14 +132,18 @@ def later_loads(subject: Subject) -> None:
         for assign in (False, True):
             attn = subject.make(shape, backend=backend)
             _serve(subject, attn, calls[-1])
-            attn.load_state_dict(subject.make(shape, seed=1).state_dict(), assign=assign)
+            other = subject.make(shape, seed=1)
+            _update(other, 3)
+            reference = _make_reference(subject, shape, other, seed=1)
+            attn.load_state_dict(other.state_dict(), assign=assign)
             label = f"after load_state_dict(.., assign={assign}) into an instance that has served calls"
-            _assert_current(subject, attn, shape, calls[-1:], label)
+            _assert_equal(subject, attn, reference, calls[-1:], label)
         if backend is None or backend in subject.backends_for(other_dtype):
             attn = subject.make(shape, backend=backend, dtype=other_dtype)
             _serve(subject, attn, calls[-1].change(lambda x: x.to(other_dtype)))
             label = f"after calls in {other_dtype} and .to({subject.dtype})"
-            _assert_current(subject, attn.to(subject.dtype), shape, calls[-1:], label)
+            reference = subject.oracle(shape, dtype=other_dtype).to(subject.dtype)
+            _assert_equal(subject, attn.to(subject.dtype), reference, calls[-1:], label)
 
 
 @check(skip_reason=_no_parameters)
@@ -154,4 +162,5 @@ def copies_train_apart(subject: Subject) -> None:
         want = call.run(attn)
         _update(copied, 2)
         subject.assert_alike(call.run(attn), want, "the original after its copy's parameters changed")
-    _assert_current(subject, copied, shape, [call], "a copy after its parameters changed")
+    reference = _make_reference(subject, shape, copied)
+    _assert_equal(subject, copied, reference, [call], "a copy after its parameters changed")

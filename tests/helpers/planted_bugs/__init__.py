@@ -6,6 +6,8 @@ from . import (
     context_bugs,
     decoding_bugs,
     dtypes,
+    family_parameters,
+    family_states,
     gradients,
     growth,
     leaks,
@@ -24,4 +26,6 @@ MUTANTS = (
     *leaks.BUGS,
     *growth.BUGS,
     *mode_bugs.BUGS,
+    *family_parameters.BUGS,
+    *family_states.BUGS,
 )
