@@ -63,6 +63,11 @@ class Traits:
     state_tolerance: float = 0.0
     inputs: Mapping[str, Input] = field(default_factory=dict)
 
+    def describe_lossy_state(self) -> str | None:
+        """The declared error of a lossy decode state; None if rows of steps are equal up to rounding."""
+        bound = f"its decode state is lossy: rows of steps have relative errors of up to {self.state_tolerance:g}"
+        return bound if self.state_tolerance else None
+
     @property
     def directions(self) -> tuple[bool, ...]:
         """The supported values of causal."""
