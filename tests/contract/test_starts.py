@@ -17,21 +17,18 @@ import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache
 from efficient_attn.contract.row_starts import explain_no_starts
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.testing import Call, Subject
+from efficient_attn.testing import Subject
 from efficient_attn.variants.full.full import Full
 
 subject = cache(Subject)
 DECODING = [spec for spec in SPECS if subject(spec).traits.decode]
 N, STARTS = 60, (0, 1, 7, 39, 44)
-SPLITS = ((40, *(1,) * 20), (45, 5, 1, 9), (20, 20, 1, 1, 18), (1,) * 60, (42, 1, 1, 1, 1, 14))
 
 
-def make(spec: str, *, kv_heads: int = 2) -> tuple[ea.Attention, Call]:
+def make(spec: str, *, kv_heads: int = 2) -> ea.Attention:
     kv_heads = subject(spec).attn.kv_heads or kv_heads
     dims = Dims(heads=4, kv_heads=kv_heads, head_dim=8, value_dim=8, max_len=N)
-    attn = ea.create(spec, dims=dims).double()
-    shape = subject(spec).shape(N, batch=len(STARTS), heads=4, kv_heads=kv_heads)
-    return attn, subject(spec).draw(shape, mask=ea.Mask(causal=True), dtype=torch.float64)
+    return ea.create(spec, dims=dims).double()
 
 
 def init_state(attn: ea.Attention, starts: Any = STARTS) -> Any:
@@ -39,13 +36,13 @@ def init_state(attn: ea.Attention, starts: Any = STARTS) -> Any:
 
 
 def supports_starts(spec: str) -> bool:
-    attn, _ = make(spec)
+    attn = make(spec)
     return explain_no_starts(attn, attn.init_state(1, N, torch.float64)) is None
 
 
 @pytest.mark.parametrize("spec", [spec for spec in DECODING if not supports_starts(spec)])
 def test_unsupported_starts_are_refused_in_one_line(spec: str) -> None:
-    attn, _ = make(spec)
+    attn = make(spec)
     with pytest.raises(ea.UnsupportedError, match="does not support starts: ") as error:
         init_state(attn)
     assert attn.label in str(error.value)

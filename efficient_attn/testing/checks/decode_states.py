@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from ..tensor_comparison import assert_close, assert_same, assert_zero
 from .growth_claims import MAX_WORK, SLACK, WorkCounter, growth_exponent, not_countable
 
 N, STARTS = 60, (0, 1, 7, 39, 44)
-SPLITS = ((40, 1, 1, 3, 1, 1, 1, 12), (3, 1, 1, 1, 35, 1, 1, 17))
+SPLITS = ((40, 1, 1, 3, 1, 1, 1, 12), (3, 1, 1, 1, 35, 1, 1, 17), (45, 5, 1, 9), (1,) * N)
 CONTINUED = 6  # positions of a branch
 BEAMS = (4, 0, 0, 3, 1, 2, 2)  # rows of a state that are selected, some of them twice
 LONG = 430  # positions of a batch
@@ -50,15 +51,21 @@ def row_starts(subject: Subject) -> None:
     padded = call.change(lambda x: x.masked_fill(padding.view(len(STARTS), 1, N, *[1] * (x.ndim - 3)), torch.nan))
     for backend in subject.backends_for(subject.dtype) or (None,):
         attn = subject.make(shape, backend=backend)
-        for split in (*SPLITS, ()):
-            label = f"{attn.backend}, starts={list(STARTS)}, {f'steps of {split}' if split else 'after absorbing 42'}"
+        for split in SPLITS:
+            label = f"{attn.backend}, starts={list(STARTS)}, steps of {split[:8]}"
             state = attn.init_state(len(STARTS), N, subject.dtype, subject.device, starts=starts)
-            decoding = Decoding(subject, attn, padded, want, state=state)
-            if not split:
-                decoding.absorb(42)
-            for at, out in decoding.step(split or (1, 1, 1, 5), label):
+            for at, out in Decoding(subject, attn, padded, want, state=state).step(split, label):
                 for row, start in enumerate(STARTS):
                     assert_zero(out[row, :, : max(start - at.start, 0)], f"row {row} before its start {start}, {label}")
+        label = f"{attn.backend}, starts={list(STARTS)}, after absorbing 42"
+        state = attn.init_state(len(STARTS), N, subject.dtype, subject.device, starts=starts)
+        decoding = Decoding(subject, attn, padded, want, state=state)
+        decoding.absorb(42)
+        with suppress(UnsupportedError):  # a state whose rows cannot be selected
+            selected = select_state_rows(decoding.state, len(STARTS), BEAMS)
+            rows = _select(padded, BEAMS), want[list(BEAMS)]
+            Decoding(subject, attn, *rows, decoding.at, selected).step((1, 5), f"rows {BEAMS}, {label}")
+        decoding.step((1, 1, 1, 5), label)
 
 
 def _select(call: Call, rows: Sequence[int]) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ..tensor_comparison import assert_all_close, describe
 
 N = 70
 LENGTHS = (33, 300)  # of outputs that are compared: short, and longer than most blocks
-COSTS = (64, 640)  # lengths at which costs and states are compared
+COSTS = (64, 640, 4096)  # lengths at which costs and states are compared
 
 
 def _list_aspects(subject: Subject, seed: int = 0) -> Iterator[Any]:
@@ -30,12 +31,10 @@ def _list_aspects(subject: Subject, seed: int = 0) -> Iterator[Any]:
             yield subject.draw(shape, mask=mask).run(attn).detach()
     attn = subject.make(subject.shape(LENGTHS[-1]), seed=seed)
     yield attn.traits, attn.backend, attn.kv_heads, attn.key_dim, attn.growth.time, attn.growth.memory
-    for n in COSTS:
-        yield [
-            (attn.growth.cost(n, n, c), attn.pairs(n, n, c), attn.pairs_computed(n, n, c)) for c in subject.causalities
-        ]
     if attn.traits.decode:
         yield [state_bytes(attn.init_state(1, n, subject.dtype, "meta")) for n in COSTS]
+    for n, causal in product(COSTS, subject.causalities):
+        yield attn.growth.cost(n, n, causal), attn.pairs(n, n, causal), attn.pairs_computed(n, n, causal)
 
 
 def _differ(one: Iterator[Any], other: Iterator[Any]) -> bool:
