@@ -19,6 +19,7 @@ from ..tensor_comparison import assert_all_close, assert_close, describe
 from .side_effects import evaluate_all
 
 N = 33
+LOADED = 130  # positions, more than a bucket or block, whose random numbers a state dict has
 CACHED = "compute nothing from parameters or buffers that outlives a call"  # the remedy of most failures
 
 
@@ -125,7 +126,7 @@ def updated_parameters(subject: Subject) -> None:
 @check(skip_reason=_nothing_stored)
 def later_loads(subject: Subject) -> None:
     """`load_state_dict` and `.to(dtype)` take effect in an instance that has already served calls."""
-    shape = subject.shape(N)
+    shape = subject.shape(LOADED)
     calls = [*map(subject.draw(shape).under, subject.plain_masks)]
     other_dtype = torch.float32 if subject.dtype == torch.float64 else torch.float64
     for backend in _backends(subject):

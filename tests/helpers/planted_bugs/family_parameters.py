@@ -60,8 +60,8 @@ def _parameters(attn: Attention) -> Mapping[str, Tensor]:
 
 
 def _projections(attn: Attention) -> Mapping[str, Tensor]:
-    """What random features, hashes and patterns draw."""
-    return dict(attn.named_buffers())
+    """What random features and hashes draw; patterns read theirs when a state dict is loaded."""
+    return {} if hasattr(attn, "pattern") else dict(attn.named_buffers())
 
 
 def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
