@@ -122,13 +122,14 @@ def describe(change: dict[str, Any]) -> tuple[str, str]:
 
 
 def print_table(counts: dict[int, Counter[str]]) -> None:
-    print("| Slowdown | Cases | Reported as slower | faster | Same | Inconclusive | Blind |")
-    print("|---|---|---|---|---|---|---|")
+    kinds = ("faster", "same", "inconclusive", "blind", "broken")
+    print(f"| Slowdown | Cases | Reported as slower | {' | '.join(kinds)} |")
+    print("|---|---|---|" + "---|" * len(kinds))
     for size, verdicts in counts.items():
         if total := verdicts.total():
             share = estimate_share(verdicts["slower"], total)
             slower = f"{verdicts['slower']} ({share.value:.0%}; {share.low:.0%}-{share.high:.0%})"
-            rest = " | ".join(str(verdicts[kind]) for kind in ("faster", "same", "inconclusive", "blind"))
+            rest = " | ".join(str(verdicts[kind]) for kind in kinds)
             print(f"| {f'{size}%' if size else 'none'} | {total} | {slower} | {rest} |")
 
 

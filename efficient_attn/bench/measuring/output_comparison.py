@@ -87,7 +87,7 @@ def draw_cut(n: int, rng: Random) -> int:
 def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], rows: Tensor) -> float:
     """The largest error of the output, and of the gradient of queries if there is one, on these rows."""
     with_gradient, errors = len(results) > 1, []
-    terms = estimate_gradient_terms(w, sample, out) if with_gradient else 0.0
+    terms = estimate_terms(w, sample, out) if with_gradient else 0.0
     for part in select_parts(w, sample, rows):
         q, k, v, inputs = part.sample
         q = q.detach().requires_grad_(with_gradient)
@@ -129,7 +129,8 @@ def check_step(w: Workload, context: Sample, tokens: Sequence[Sample], out: Tens
             for n, x in last.inputs.items()
         }
         assert k is not None
-        return check_same(w, out, w.oracle(last.q, k, v, Mask(causal=True), **inputs))
+        expected = w.oracle(last.q, k, v, Mask(causal=True), **inputs)
+        return check_same(w, out, expected, lossy=w.attn.traits.state_tolerance)
 
 
 def _join(parts: Sequence[Values]) -> Values:
@@ -157,17 +158,18 @@ def check_gradients(
 
 
 def _check_all(w: Workload, sample: Sample, results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    terms = estimate_gradient_terms(w, sample, results[0])
+    terms = estimate_terms(w, sample, results[0])
     error = check_same(w, results[0].detach(), expected[0].detach())
     pairs = zip(results[1:], expected[1:], strict=True)
     return max(error, *(check_same(w, a.detach(), b.detach(), "the gradient", terms=terms) for a, b in pairs))
 
 
-def estimate_gradient_terms(w: Workload, sample: Sample, out: Tensor) -> float:
-    """The norm of the terms whose sum a row of a gradient is: sums of products of all inputs, which may cancel."""
-    tensors = (sample.q, sample.k, sample.v, w.upstream(out))
+def estimate_terms(w: Workload, sample: Sample, out: Tensor | None = None) -> float:
+    """The norm of a value times its weight, a product of all inputs; with an output, of the terms whose sum a row of a
+    gradient is. Both may cancel."""
+    tensors = (sample.q, sample.k, sample.v, None if out is None else w.upstream(out))
     q, k, v, upstream = (1.0 if x is None else float(x[:, :, :N_ROWS].float().norm(dim=-1).mean()) for x in tensors)
-    return upstream * v * max(q, k) * sample.q.shape[-1] ** -0.5
+    return upstream * v * (q * k if out is None else max(q, k)) * sample.q.shape[-1] ** -0.5
 
 
 def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], rows: Tensor) -> float:
@@ -192,6 +194,15 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], ro
     )
 
 
-def check_same(w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, terms: float = 0.0) -> float:
+def check_same(
+    w: Workload,
+    out: Tensor,
+    expected: Tensor,
+    label: str = "the output",
+    *,
+    terms: float = 0.0,
+    lossy: float = 0.0,
+) -> float:
     """The error of a result: see `compare`."""
-    return compare(out, expected, w.case.group.config.dtype, label, terms=terms)
+    products = 0.0 if terms or w.attn.traits.normalised else estimate_terms(w, w.sample)
+    return compare(out, expected, w.case.group.config.dtype, label, terms=terms, products=products, lossy=lossy)

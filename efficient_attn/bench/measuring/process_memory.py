@@ -21,7 +21,7 @@ from .kernel_choices import Choices, apply_choices
 from .prepared_case import COUNTING_MEMORY, add_reason, is_much_more
 from .workload import Workload
 
-WARM_UP_LENGTH = 256
+WARM_UP_LENGTHS = (256, 512, 1024, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,15 @@ class MeasureProcessMemory:
 
 
 def _warm_up(case: Case) -> None:
-    """Load what a first call loads, with a short call if the mechanism accepts one."""
-    compiles = case.group.config.compiled or case.create().compiles  # each length is compiled by itself
-    length = case.shape.n if compiles else min(case.shape.n, WARM_UP_LENGTH)
-    workload = Workload(case, replace(case.shape, n=length, m=length))
-    with suppress(UnsupportedError):  # of lengths that are no multiple of a block
-        workload.warm()
-        _make_call(workload)
+    """Load what a first call loads, with the shortest call that the mechanism accepts, if one is shorter."""
+    longest, compiles = case.shape.n, case.group.config.compiled or case.create().compiles
+    shorter = [length for length in WARM_UP_LENGTHS if length < longest]
+    for length in [longest] if compiles else shorter or [longest]:  # each length is compiled by itself
+        with suppress(UnsupportedError):  # of lengths that are no multiple of a block
+            workload = Workload(case, replace(case.shape, n=length, m=length))
+            workload.warm()
+            _make_call(workload)
+            return
 
 
 def _make_call(workload: Workload) -> Any:

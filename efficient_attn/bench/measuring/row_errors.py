@@ -17,13 +17,24 @@ class InvalidResult(Exception):
     """The output differs from the reference output."""
 
 
-def compare(out: Tensor, expected: Tensor, dtype: str, label: str = "the output", *, terms: float = 0.0) -> float:
+def compare(
+    out: Tensor,
+    expected: Tensor,
+    dtype: str,
+    label: str = "the output",
+    *,
+    terms: float = 0.0,
+    products: float = 0.0,
+    lossy: float = 0.0,
+) -> float:
     """The error of a result, of all rows together: the ratio of Frobenius norms.
 
     dtype: whose tolerance holds. terms: the norm of the terms whose sum a row is, if they may cancel as in gradients.
     The error of a row is relative to its own norm; of terms that may cancel, to the root mean square norm of its head's
-    rows if that is larger, apart from a rounding error of the terms. Raises `InvalidResult` for another shape or dtype,
-    values that are not finite, or a row whose error is above the tolerance.
+    rows if that is larger, apart from a rounding error of the terms. products: the norm of a value times its weight, if
+    weights have both signs: one rounding error of it is left out of every row, as a single key's weight may be nearly
+    zero. lossy: the declared error of rows of a lossy decode state, if it is larger than the dtype's tolerance. Raises
+    `InvalidResult` for another shape or dtype, values that are not finite, or a row whose error is above the tolerance.
     """
     if out.shape != expected.shape or out.dtype != expected.dtype:
         actual = f"{label} is {out.dtype} {list(out.shape)}"
@@ -33,7 +44,7 @@ def compare(out: Tensor, expected: Tensor, dtype: str, label: str = "the output"
         for name, x in ((f"{label} of the reference implementation", expected), (label, out)):
             if not torch.isfinite(x).all():
                 raise InvalidResult(f"{name} has values that are not finite")
-    limit, noise = TOLERANCE[dtype], torch.finfo(out.dtype).eps * terms
+    limit, noise = max(TOLERANCE[dtype], lossy), torch.finfo(out.dtype).eps * max(terms, products)
     errors = _divide(difference, size, noise, per_head=terms > 0)
     error, norm = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (difference, size))
     total = error / norm if norm else error  # absolute for a result of zeros

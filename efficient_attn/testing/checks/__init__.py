@@ -8,10 +8,13 @@ from . import (
     algebra,
     call_context,
     causality,
+    decode_states,
     decoding,
     dropout,
     growth_claims,
+    options,
     padding,
+    parameters,
     persistence,
     precision,
     reference,
@@ -22,7 +25,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, decoding, shared_heads, dropout, persistence)
+LATER = (padding, algebra, options, parameters, decoding, decode_states, shared_heads, dropout, persistence)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...instruments.global_state import use_threads
 from ..check import check
 from ..probing import other_instances
+from ..sequence_decoding import step_tolerance
 from ..subject import Subject
 from ..tensor_comparison import assert_all_close, assert_close, describe
 from .side_effects import evaluate_all
@@ -39,7 +40,8 @@ def modes(subject: Subject) -> None:
                 state = mode().init_state(2, N, subject.dtype, subject.device)
                 with torch.inference_mode():
                     for at, out, _ in call.steps(attn, state, (1, 1, 1)):
-                        assert_close(out, want[:, :, at], f"step {at.start} after {mode.__name__}()")
+                        label = f"step {at.start} after {mode.__name__}()"
+                        assert_close(out, want[:, :, at], label, tolerance=step_tolerance(subject, out.dtype))
 
 
 @check(needs="gradient")

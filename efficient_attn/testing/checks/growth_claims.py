@@ -30,11 +30,15 @@ WIDTH = 64  # of the heads for which a growth is written
 POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
 
 
-class _WorkCounter(TorchDispatchMode):
-    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written."""
+class WorkCounter(TorchDispatchMode):
+    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written.
 
-    def __init__(self) -> None:
+    computed_only: do not count views, masks and indices.
+    """
+
+    def __init__(self, *, computed_only: bool = False) -> None:
         super().__init__()
+        self._computed_only = computed_only
         self.work = 0.0
         self.largest = 0  # bytes of the largest tensor that was created
 
@@ -45,7 +49,9 @@ class _WorkCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
-        self.work += sum(x.numel() for x in created)
+        is_view = self._computed_only and any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        numbers = [x for x in created if x.is_floating_point() or not self._computed_only]
+        self.work += 0 if is_view else sum(x.numel() for x in numbers)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
         count_flops = flop_registry.get(func._overloadpacket)
         if count_flops is not None:
@@ -72,7 +78,7 @@ def count_call(subject: Subject, n: int, causal: bool, width: int = 8) -> Counte
     heads = subject.attn.kv_heads or 1
     sizes = {"heads": heads, "kv_heads": heads, "head_dim": width, "value_dim": width}
     attn, call = subject.prepare(n, batch=1, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
-    with torch.no_grad(), _WorkCounter() as counter:
+    with torch.no_grad(), WorkCounter() as counter:
         call.run(attn)
     q = call["q"]
     pair_work = q.shape[1] * (q.shape[-1] + call.tensors.get("v", q).shape[-1])
@@ -145,14 +151,15 @@ def _check_cost(subject: Subject) -> None:
         assert costs == sorted(costs), f"cost decreases over the lengths {lengths}: {costs}"
 
 
-def _not_countable(subject: Subject) -> str | None:
+def not_countable(subject: Subject) -> str | None:
+    """Why the work of a mechanism cannot be compared with its growth; None if it can."""
     if not declares_growth(subject.attn):
         return "it declares no growth"
     dense = "it runs its reference, whose cost is not limited"
     return _compiles(subject) or (dense if subject.attn.backend == "dense" else None)
 
 
-@check(skip_reason=_not_countable)
+@check(skip_reason=not_countable)
 def growth_is_measured(subject: Subject) -> str | None:
     """Work and memory of a call grow no faster between two lengths than the declared cost and formulas, and the work is
     of the declared order of magnitude."""

@@ -7,6 +7,8 @@ from . import (
     decoding_bugs,
     dtypes,
     family_calls,
+    family_parameters,
+    family_states,
     gradients,
     growth,
     leaks,
@@ -26,4 +28,6 @@ MUTANTS = (
     *growth.BUGS,
     *mode_bugs.BUGS,
     *family_calls.BUGS,
+    *family_parameters.BUGS,
+    *family_states.BUGS,
 )

@@ -114,3 +114,16 @@ def test_gradients_of_any_shape_are_compared(shape: tuple[int, ...]) -> None:
     if expected.numel():
         with pytest.raises(InvalidResult, match="relative error"):
             compare(expected * 1.01, expected, "float32", terms=1e-3)
+
+
+def test_one_rounding_error_of_products_is_left_out_of_every_row() -> None:
+    expected, eps = _draw(), torch.finfo(torch.float32).eps
+    expected[0, 0, 0] *= 1e-4  # one key, whose weight is nearly zero
+    out = expected.clone()
+    out[0, 0, 0, 0] += 0.9 * 60 * eps
+    with pytest.raises(InvalidResult, match="in 1 of 576 rows"):
+        compare(out, expected, "float32")
+    assert compare(out, expected, "float32", products=60.0) < 1e-6
+    out[0, 0, 0, 0] += 60 * eps
+    with pytest.raises(InvalidResult, match="in 1 of 576 rows"):
+        compare(out, expected, "float32", products=60.0)
