@@ -6,10 +6,13 @@ from types import ModuleType
 from ..check import Check
 from . import (
     algebra,
+    backward,
+    budgets,
     call_context,
     causality,
     decoding,
     dropout,
+    environment,
     growth_claims,
     padding,
     persistence,
@@ -22,7 +25,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, decoding, shared_heads, dropout, persistence)
+LATER = (padding, algebra, backward, decoding, shared_heads, dropout, persistence, budgets, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

@@ -20,6 +20,10 @@ from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, asse
 STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 
 
+# tolerances for scores around 10,000, whose rounding errors change the weights of keys with nearly equal scores
+SATURATED = {torch.float64: 1e-8, torch.float32: 1e-1, torch.bfloat16: 1.0, torch.float16: 1.0}
+
+
 def no_fast_backend(subject: Subject) -> str | None:
     """Why a check of fast backends does not apply; None if it does."""
     return None if subject.fast_backends else "there is no other backend than the reference"
@@ -135,6 +139,39 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
     except GradcheckError as error:
         message = " ".join(str(error).split())[:300]
         raise AssertionError(f"gradients by {', '.join(call.tensors)}, {label}: {message}") from error
+
+
+@check(needs="exact", skip_reason=no_fast_backend)
+def saturated_scores(subject: Subject) -> None:
+    """With scores around 10,000, of which one takes all weight, outputs equal the reference, and gradients are finite."""
+    shape = subject.shape(33, batch=1)
+    base = subject.draw(shape)
+    for mask in subject.plain_masks:
+        call = base.with_(q=base["q"] * 100, k=base["k"] * 100).under(mask)
+        want = call.run(subject.oracle(shape))
+        for backend in subject.backends_for(subject.dtype):
+            results = subject.evaluate(call, subject.make(shape, backend=backend))
+            label = f"scores around 1e4, {backend}, {describe(mask)}"
+            assert_close(
+                results["output"], want, f"output, {label}; clamp no scores", tolerance=SATURATED[subject.dtype]
+            )
+            for name, result in results.items():
+                assert_finite(result, f"{name}, {label}")
+
+
+@check(needs="values", skip_reason=no_fast_backend)
+def scaled_values(subject: Subject) -> None:
+    """Values around 1e-8 and 1e4 give the reference's result of the same size: none is rounded to zero or clamped."""
+    shape = subject.shape(70)
+    base = subject.draw(shape)
+    for mask, scale in product(subject.plain_masks, (1e-8, 1e4)):
+        call = base.with_(v=base["v"] * scale).under(mask)
+        want = subject.evaluate(call, subject.oracle(shape))
+        for backend in subject.backends_for(subject.dtype):
+            results = subject.evaluate(call, subject.make(shape, backend=backend))
+            # divided by the scale, by which gradients by values are not multiplied
+            scaled = [{n: x if n.endswith(" v") else x / scale for n, x in r.items()} for r in (results, want)]
+            assert_all_close(*scaled, f"divided by their scale, values around {scale:.0e}, {backend}, {describe(mask)}")
 
 
 @check()
