@@ -102,6 +102,7 @@ def _try(run: Callable[[], dict[str, Tensor]], want: dict[str, Tensor], label: s
     except (RuntimeError, ValueError) as error:
         return f"{label}: {str(error).strip().partition(chr(10))[0][:100]}"
     assert_all_close(got, want, label)
+    return None
 
 
 @check()

@@ -165,7 +165,7 @@ def holes_equal_removed(subject: Subject) -> None:
 
 @check(needs="padding gradient")
 def padding_gradients(subject: Subject) -> None:
-    """Garbage in padded keys, values and further inputs has gradients of exactly 0, and does not affect other gradients."""
+    """Garbage in padded keys, values and further inputs has gradients of 0, and does not affect other gradients."""
     m = 80
     attn = subject.make(subject.shape(m))
     for call, hidden in _draw_padded(subject, m):

@@ -143,7 +143,7 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
 
 @check(needs="exact", skip_reason=no_fast_backend)
 def saturated_scores(subject: Subject) -> None:
-    """With scores around 10,000, of which one takes all weight, outputs equal the reference, and gradients are finite."""
+    """With scores around 10,000, one of which takes all weight, outputs equal the reference; gradients are finite."""
     shape = subject.shape(33, batch=1)
     base = subject.draw(shape)
     for mask in subject.plain_masks:

@@ -6,6 +6,7 @@ from . import (
     context_bugs,
     decoding_bugs,
     dtypes,
+    family_world,
     gradients,
     growth,
     leaks,
@@ -24,4 +25,5 @@ MUTANTS = (
     *leaks.BUGS,
     *growth.BUGS,
     *mode_bugs.BUGS,
+    *family_world.BUGS,
 )
