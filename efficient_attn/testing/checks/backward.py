@@ -19,6 +19,7 @@ from ..subject import Subject
 from ..tensor_comparison import assert_all_close, describe
 
 N = 33
+UNUSED = {"allow_unused": True, "materialize_grads": True}
 REFUSALS = re.compile(r"second derivative|differentiate twice|double.backward|derivative .* not implemented", re.I)
 
 
@@ -60,11 +61,11 @@ def _prepare(subject: Subject, n: int) -> Iterator[tuple[Attention, Call]]:
 def _differentiate_twice(attn: Attention, call: Call) -> dict[str, Tensor]:
     call = call.leaves()
     sources, out = list_sources(call, attn), call.run(attn)
-    inputs, options = list(sources.values()), {"allow_unused": True, "materialize_grads": True}
-    first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True, **options)
+    inputs = list(sources.values())
+    first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True, **UNUSED)
     # with the output, because a graph that was cut must give wrong numbers here, as it does in training, and no error
     total = torch.stack([g.sin().sum() for g in first]).sum() + 0 * out.sum()
-    return dict(zip(sources, torch.autograd.grad(total, inputs, **options), strict=True))
+    return dict(zip(sources, torch.autograd.grad(total, inputs, **UNUSED), strict=True))
 
 
 @check(needs="gradient", skip_reason=_half)
@@ -92,20 +93,16 @@ def second_derivatives(subject: Subject) -> str | None:
 def incoming_gradients(subject: Subject) -> None:
     """Gradients are right for incoming gradients of any size and layout, and for those of some rows or heads only."""
     for attn, drawn in _prepare(subject, N):
-        call = drawn.leaves()
-        results, weight = [], None
+        call, results = drawn.leaves(), []
         for instance in (attn, subject.oracle(subject.shape(N))):
             sources, out = list_sources(call, instance), call.run(instance)
-            weight = draw_weight(out)
-            grads = {}
+            results.append({})
             for label, (change, scale) in INCOMING.items():
-                options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-                values = torch.autograd.grad(out, list(sources.values()), change(weight), **options)
-                grads |= {f"{name}, {label}": x / scale for name, x in zip(sources, values, strict=True)}
-            results.append(grads)
-        got, want = results
-        named = {f"gradient by {name}": x for name, x in want.items()}
-        assert_all_close({f"gradient by {name}": x for name, x in got.items()}, named, describe(call.mask))
+                incoming = change(draw_weight(out))
+                grads = torch.autograd.grad(out, list(sources.values()), incoming, retain_graph=True, **UNUSED)
+                named = zip(sources, grads, strict=True)
+                results[-1] |= {f"gradient by {name}, for incoming ones {label}": x / scale for name, x in named}
+        assert_all_close(*results, describe(call.mask))
 
 
 @check(needs="gradient")

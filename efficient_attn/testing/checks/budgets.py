@@ -2,90 +2,67 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
 from ...contract.budget import Budget
 from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
-from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...errors import UnsupportedError, UsageError
-from ...spec import Union
+from ...registry import create
+from ...spec import Spec
 from ..check import check
 from ..subject import Subject
 
-KEYS, LENGTH = 48, 256  # of budgets of keys; most rows are not near an end of the sequence
-STATE_KEYS, STATE_WIDTH = 128, 64  # of budgets of a state, on the meta device
-LONG = 2**14  # states of this length and twice it are equally large if they are bounded
+KEYS, LENGTH = 48, 256  # most rows are not near an end of the sequence
+STATE = Budget(keys=128, length=2**14, head_dim=64, causal=True)  # on the meta device
 SLACK = 0.1
 
 
-def _fit(subject: Subject, keys: int, width: int, *, causal: bool, length: int = LENGTH) -> tuple[Any, Subject]:
-    """The options for a budget, and the mechanism with them and with defaults for the others."""
-    kind, origin = type(subject.attn), subject.attn.origin
-    options = kind.fit(Budget(keys=keys, length=length, head_dim=width, causal=causal))
-    reserved = inspect.signature(kind.__init__).parameters.keys() & {"dims", "seed"}
-
-    def make(dims: Dims, seed: int, backend: str | None) -> Attention:
-        known = {"dims": dims, "seed": seed}
-        made_from = replace(origin, spec=None, options=options, dims=dims, seed=seed)
-        return kind.made_from(made_from, backend=backend, **options, **{name: known[name] for name in reserved})
-
-    return options, replace(subject, source=make, others=())
+def _fit(subject: Subject, budget: Budget) -> Spec:
+    """The mechanism with the options that its class selects for a budget."""
+    spec = subject.attn.origin.spec
+    return Spec(spec.name if isinstance(spec, Spec) else "", type(subject.attn).fit(budget))
 
 
 def _no_rule(subject: Subject) -> str | None:
-    if isinstance(subject.attn.origin.spec, Union):
-        return "it is a union of patterns"
+    if not isinstance(subject.attn.origin.spec, Spec):
+        return "it was not created from a spec of one mechanism"
     try:
-        _fit(subject, KEYS, 8, causal=subject.causalities[-1])
-    except (UnsupportedError, UsageError) as error:
+        _fit(subject, STATE)
+    except UnsupportedError as error:
         return str(error)
+    except UsageError:
+        pass
     return None
+
+
+def _read_sizes(subject: Subject) -> Iterator[tuple[int, int, str]]:
+    """Sizes that can be counted, those of their budgets, and labels."""
+    for causal in subject.causalities:
+        spec = _fit(subject, Budget(keys=KEYS, length=LENGTH, head_dim=8, causal=causal))
+        attn = create(str(spec), dims=Dims(heads=1, kv_heads=1, max_len=LENGTH), backend="dense")
+        if attn.traits.values and attn.pairs(LENGTH, LENGTH, causal) is not None:
+            q, k = torch.randn(2, 1, 1, LENGTH, 8, generator=torch.Generator().manual_seed(0))
+            counts = (attn(q, k, torch.eye(LENGTH)[None, None], Mask(causal=causal)) != 0).sum(-1).flatten()
+            # early rows of a causal call read fewer keys; of others, those of global queries read more
+            yield int(counts.max() if causal else counts.kthvalue(LENGTH * 3 // 4).values), KEYS, f"keys with {spec}"
+    if subject.traits.decode and subject.attn.pairs(4, 4, True) is None:
+        spec = _fit(subject, STATE)
+        attn = create(str(spec), dims=Dims(heads=1, kv_heads=1, head_dim=64, value_dim=64, max_len=STATE.length))
+        sizes = [state_bytes(attn.init_state(1, n, device="meta")) for n in (STATE.length // 2, STATE.length)]
+        if sizes[0] == sizes[1]:  # a state that stores every position has no budget
+            yield sizes[0], STATE.keys * 2 * STATE.head_dim * 4, f"bytes of a decode state with {spec}"
 
 
 @check(skip_reason=_no_rule)
 @torch.no_grad()
 def fit(subject: Subject) -> str | None:
-    """With the options that fit() selects for a budget, a query reads that number of keys, or without query-key pairs,
-    a decode state is as large as these, within 10%."""
-    tested = False
-    for causal in subject.causalities:
-        options, fitted = _fit(subject, KEYS, 8, causal=causal)
-        heads = fitted.attn.kv_heads or 1
-        shape = fitted.shape(LENGTH, batch=1, heads=heads, kv_heads=heads, value_dim=LENGTH)
-        attn = fitted.oracle(shape)
-        if not fitted.traits.values or attn.pairs(LENGTH, LENGTH, causal) is None:
-            continue
-        call = fitted.draw(shape, mask=Mask(causal=causal))
-        weights = call.with_(v=torch.eye(LENGTH).to(call["v"]).expand(call["v"].shape)).run(attn)
-        counts = (weights != 0).sum(-1).flatten().sort().values
-        # early rows of a causal call read fewer keys; of others, those of global queries read more
-        read = int(counts[-1] if causal else counts[len(counts) * 3 // 4])
-        _compare(read, KEYS, f"a query reads {read} of {LENGTH} keys, causal={causal}, {options}")
-        tested = True
-    if not tested and subject.traits.decode:
-        tested = _check_state(subject)
-    return None if tested else "fit(): neither pairs() nor a bounded decode state shows the size that it selects"
-
-
-def _check_state(subject: Subject) -> bool:
-    """Compare the fitted decode state with the budget. Return whether it is bounded, and was compared."""
-    options, fitted = _fit(subject, STATE_KEYS, STATE_WIDTH, causal=True, length=LONG)
-    heads = fitted.attn.kv_heads or 1
-    width = {"heads": heads, "kv_heads": heads, "head_dim": STATE_WIDTH, "value_dim": STATE_WIDTH}
-    attn = fitted.new(Dims(**width, max_len=2 * LONG))
-    size, doubled = (state_bytes(attn.init_state(1, n, torch.float32, "meta")) for n in (LONG, 2 * LONG))
-    if size == doubled:
-        allowed = STATE_KEYS * 2 * STATE_WIDTH * heads * 4
-        _compare(size, allowed, f"a decode state has {size} bytes, {options}")
-    return size == doubled
-
-
-def _compare(size: int, allowed: int, label: str) -> None:
-    message = f"with the options of fit(), {label}; the budget is {allowed}: correct fit"
-    assert abs(size - allowed) <= SLACK * allowed, message
+    """With the options that fit() selects, a query reads the budget's number of keys, or a decode state has the size of
+    those, within 10%."""
+    sizes = list(_read_sizes(subject))
+    for size, allowed, label in sizes:
+        assert abs(size - allowed) <= SLACK * allowed, f"{size} {label}, the budget is {allowed}: correct fit()"
+    return None if sizes else "fit(): neither pairs() nor a bounded decode state shows the size that it selects"
