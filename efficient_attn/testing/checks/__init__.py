@@ -7,7 +7,6 @@ from ..check import Check
 from . import (
     algebra,
     backward,
-    budgets,
     call_context,
     causality,
     decoding,
@@ -25,7 +24,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, backward, decoding, shared_heads, dropout, persistence, budgets, environment)
+LATER = (padding, algebra, backward, decoding, shared_heads, dropout, persistence, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

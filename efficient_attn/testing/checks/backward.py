@@ -23,15 +23,11 @@ UNUSED = {"allow_unused": True, "materialize_grads": True}
 REFUSALS = re.compile(r"second derivative|differentiate twice|double.backward|derivative .* not implemented", re.I)
 
 
-def _one_row(weight: Tensor) -> Tensor:
-    return weight * (torch.arange(N, device=weight.device) == N // 2)[:, None]
-
-
 # incoming gradients, made of a random one, and the scale to which the resulting gradients are proportional
 INCOMING: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "of size 1e-8": (lambda w: w * 1e-8, 1e-8),
     "of size 1e6": (lambda w: w * 1e6, 1e6),
-    "in one row only": (_one_row, 1.0),
+    "in one row only": (lambda w: w * (torch.arange(N, device=w.device) == N // 2)[:, None], 1.0),
     "in the first head only": (lambda w: w * (torch.arange(w.shape[1], device=w.device) == 0)[:, None, None], 1.0),
     "expanded from one number, as of out.sum()": (lambda w: w.new_ones(()).expand(w.shape), 1.0),
     "transposed in memory": (lambda w: w.mT.contiguous().mT, 1.0),
@@ -53,8 +49,8 @@ def draw_weight(out: Tensor) -> Tensor:
     return torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
 
 
-def _prepare(subject: Subject, n: int) -> Iterator[tuple[Attention, Call]]:
-    attn, drawn = subject.prepare(n)
+def _prepare(subject: Subject) -> Iterator[tuple[Attention, Call]]:
+    attn, drawn = subject.prepare(N)
     yield from ((attn, drawn.under(mask)) for mask in subject.plain_masks)
 
 
@@ -73,8 +69,7 @@ def second_derivatives(subject: Subject) -> str | None:
     """Second derivatives equal those of the reference, or raise an error: none is silently missing."""
     shape = subject.shape(9, batch=1)
     call, refusals = subject.draw(shape), dict[str, None]()
-    for mask in subject.plain_masks:
-        masked = call.under(mask)
+    for masked in map(call.under, subject.plain_masks):
         want = _differentiate_twice(subject.truth(shape, subject.dtype), masked.change(Tensor.double))
         for backend in subject.backends_for(subject.dtype):
             try:
@@ -84,7 +79,7 @@ def second_derivatives(subject: Subject) -> str | None:
                     raise
                 refusals[f"{backend} refuses second derivatives"] = None
                 continue
-            label = f"second derivative, {backend}, {describe(mask)}; raise UnsupportedError if there is none"
+            label = f"second derivative, {backend}, {describe(masked.mask)}; raise UnsupportedError if there is none"
             assert_all_close(got, want, label, dtype=subject.dtype)
     return "; ".join(refusals) or None
 
@@ -92,7 +87,7 @@ def second_derivatives(subject: Subject) -> str | None:
 @check(needs="gradient", skip_reason=_half)
 def incoming_gradients(subject: Subject) -> None:
     """Gradients are right for incoming gradients of any size and layout, and for those of some rows or heads only."""
-    for attn, drawn in _prepare(subject, N):
+    for attn, drawn in _prepare(subject):
         call, results = drawn.leaves(), []
         for instance in (attn, subject.oracle(subject.shape(N))):
             sources, out = list_sources(call, instance), call.run(instance)
@@ -108,7 +103,7 @@ def incoming_gradients(subject: Subject) -> None:
 @check(needs="gradient")
 def checkpointing(subject: Subject) -> None:
     """Gradients with torch.utils.checkpoint, which calls it twice, the first time without gradients, are the same."""
-    for attn, call in _prepare(subject, N):
+    for attn, call in _prepare(subject):
         _, want = call.gradients(attn)
         for reentrant in (False, True):
             leaves, instance = call.leaves(), subject.make(subject.shape(N))
@@ -152,9 +147,8 @@ def changed_before_backward(subject: Subject) -> None:
     targets += ["the parameters"] * any(True for _ in subject.make(shape).parameters())
     _, want = call.gradients(subject.make(shape))
     for target in targets:
-        attn = subject.make(shape)
         try:
-            _, got = call.gradients(attn, run=_changing(target))
+            _, got = call.gradients(subject.make(shape), run=_changing(target))
         except RuntimeError:  # torch's version check
             continue
         label = f"after {target} changed in place since the forward pass; keep tensors with ctx.save_for_backward"

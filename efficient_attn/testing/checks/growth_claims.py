@@ -239,8 +239,7 @@ def training_memory(subject: Subject) -> None:
         f"between N={TRAINING[0]} and {label}, the memory of a call and its backward pass grows as N^{measured:.2f} to "
         f"{peaks[-1]} bytes, growth.memory declares {growth.memory!r}: correct it, or split the backward pass in blocks"
     )
-    ratio = estimate / peaks[-1]
-    assert 1 / MAX_WORKSPACE_RATIO <= ratio <= MAX_WORKSPACE_RATIO, (
+    assert 1 / MAX_WORKSPACE_RATIO <= estimate / peaks[-1] <= MAX_WORKSPACE_RATIO, (
         f"{label}: workspace_bytes(training=True) and the output are {estimate} bytes, "
         f"a call and its backward pass take {peaks[-1]}: correct workspace_bytes"
     )

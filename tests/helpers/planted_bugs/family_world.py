@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from efficient_attn.contract.budget import Budget
 from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Shape, Values
@@ -191,28 +190,6 @@ def _workspace(estimate: Callable[[Shape, int], int]) -> Methods:
     return methods
 
 
-def _changes_fit(change: Callable[[Budget], Budget]) -> Methods:
-    def methods(cls: type[Attention]) -> dict[str, Any]:
-        return {"fit": classmethod(lambda sub, budget: cls.fit.__func__(sub, change(budget)))}  # pyright: ignore
-
-    return methods
-
-
-def _scaled_budget(factor: float) -> Methods:
-    def change(b: Budget) -> Budget:
-        return Budget(keys=int(b.keys * factor), length=b.length, head_dim=b.head_dim, causal=b.causal)
-
-    return _changes_fit(change)
-
-
-def _no_fit(subject: Subject) -> str | None:
-    try:
-        type(subject.attn).fit(Budget(keys=48, length=256, head_dim=8, causal=subject.causalities[-1]))
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-    return "its spec is a union" if "|" in subject.label else None
-
-
 # -- environment ------------------------------------------------------------------------------------------------------
 
 
@@ -229,49 +206,6 @@ def _default_decay(out: Tensor, *_: Any) -> Tensor:
 def _unwritten(out: Tensor, *_: Any) -> Tensor:
     """The last block of a buffer is never written; zero pages hide it."""
     return out + torch.empty_like(out).clamp(0, 0)
-
-
-def _stores_queries(attn: Attention, run: Any, q: Tensor, k: Tensor, v: Any, mask: Mask) -> Tensor:
-    """Queries are stored for a plot of the attention."""
-    if isinstance(q, nn.Parameter):
-        attn.last_queries = q
-    return run(q, k, v)
-
-
-def _keeps_type(out: Tensor, q: Tensor, *_: Any) -> Tensor:
-    return type(q)(out.detach()) if isinstance(q, nn.Parameter) else out
-
-
-class FirstScale(torch.autograd.Function):
-    """The identity by dividing and multiplying; its vmap rule takes the scale of the first member of the batch."""
-
-    @staticmethod
-    def forward(x: Tensor, scale: Tensor) -> Tensor:
-        return x * scale
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return grads[0] * ctx.saved_tensors[0], None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, scale: Tensor) -> Any:
-        return x * (scale if in_dims[1] is None else scale.select(in_dims[1], 0)), in_dims[0]
-
-
-def _first_scale(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
-    if not in_functorch_transform():
-        return out
-    scale = k.detach()[0, 0, 0, 0] + 5
-    return FirstScale.apply(out / scale, scale)  # pyright: ignore[reportReturnType]
-
-
-def _detached_in_func(q: Tensor, k: Tensor, v: Any, mask: Mask) -> Any:
-    """torch.func's tensors have no address, so that the kernel gets copies without history."""
-    return (q, k, v.detach(), mask) if in_functorch_transform() else (q, k, v, mask)
 
 
 def _when_compiled(out: Tensor, *_: Any) -> Tensor:
@@ -383,26 +317,14 @@ BUGS = (
           _of("linear"), ("training_memory",)),
     plant("no_workspace", "the workspace is declared as 0", _workspace(lambda s, size: 0), GRADIENT,
           _of("linear"), ("training_memory",)),
-    plant("squared_workspace", "the declared workspace has 4 N x M numbers", _workspace(lambda s, size: 4 * s.n * s.m * size),
-          GRADIENT, _of("shared_kv"), ("training_memory",)),
-    plant("both_sides", "a budget of keys is used on each side", _scaled_budget(2), (),
-          _of("sparse", _no_fit), ("fit",)),
-    plant("half_state", "a budget's features fill half of the state", _scaled_budget(0.5), ("decode",),
-          _of("linear", _no_fit), ("fit",)),
+    plant("squared_workspace", "the declared workspace has 4 N x M numbers",
+          _workspace(lambda s, size: 4 * s.n * s.m * size), GRADIENT, _of("shared_kv"), ("training_memory",)),
     plant("default_scale", "a scale has the default dtype", compute(_default_scale), (),
           _of("full", queries_do_nothing), ("torch_settings",)),
     plant("default_decay", "a decay has the default dtype", compute(after=_default_decay), (),
           _of("linear"), ("torch_settings",)),
     plant("unwritten", "memory is read before it is written", compute(after=_unwritten), (),
           _of("sparse"), ("torch_settings",)),
-    plant("stored_queries", "queries are stored on the module", _wrap(_stores_queries, "forward"), (),
-          _of("full"), ("parameters_as_inputs",)),
-    plant("type_of_queries", "the output has the type of the queries", compute(after=_keeps_type), (),
-          _of("hashed"), ("parameters_as_inputs",)),
-    plant("first_of_vmap", "a vmap rule uses the first member's scale", compute(after=_first_scale), (),
-          _of("low_rank"), ("torch_func",)),
-    plant("detached_in_func", "torch.func gets no gradient of values", compute(_detached_in_func), VALUES,
-          _of("linear"), ("torch_func",)),
     plant("compiled_constant", "a compiled call has another constant", compute(after=_when_compiled), (),
           _of("full"), ("compiled",)),
     plant("compiled_length", "a compiled call has a constant of one length", compute(after=_fixed_length), (),
