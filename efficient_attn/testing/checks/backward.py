@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from ..subject import Subject
 from ..tensor_comparison import assert_all_close, describe
 
 N = 33
-UNUSED = {"allow_unused": True, "materialize_grads": True}
+UNUSED: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
 REFUSALS = re.compile(r"second derivative|differentiate twice|double.backward|derivative .* not implemented", re.I)
 
 
@@ -97,7 +98,7 @@ def incoming_gradients(subject: Subject) -> None:
                 grads = torch.autograd.grad(out, list(sources.values()), incoming, retain_graph=True, **UNUSED)
                 named = zip(sources, grads, strict=True)
                 results[-1] |= {f"gradient by {name}, for incoming ones {label}": x / scale for name, x in named}
-        assert_all_close(*results, describe(call.mask))
+        assert_all_close(results[0], results[1], describe(call.mask))
 
 
 @check(needs="gradient")
@@ -137,8 +138,7 @@ def _changing(target: str) -> Run:
 
 @check(needs="gradient")
 def changed_before_backward(subject: Subject) -> None:
-    """If an input, a mask or a parameter changes in place between forward and backward pass, the gradients are those of
-    the call, or an error is raised."""
+    """If a tensor changes in place before the backward pass, gradients are those of the call, or an error is raised."""
     shape = subject.shape(N)
     drawn = subject.draw(shape)
     fields = {"key_mask": subject.holes(shape), "key_lengths": subject.lengths(N, 20)} if subject.traits.padding else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -34,8 +35,7 @@ def _use_setting(dtype: torch.dtype | None) -> Iterator[None]:
 
 @check()
 def torch_settings(subject: Subject) -> None:
-    """An instance made and called under another default dtype, or with deterministic algorithms, gives the same
-    results."""
+    """Another default dtype, or deterministic algorithms, at creation and in calls change no results."""
     single = torch.float32 if torch.float32 in subject.dtypes else subject.dtype
     for setting, dtype in ((torch.float64, single), (torch.bfloat16, subject.dtype), (None, subject.dtype)):
         typed = replace(subject, dtype=dtype)
@@ -64,7 +64,7 @@ def compiled(subject: Subject) -> str | None:
     it compiles a form for all lengths. Graph breaks are allowed."""
     torch.compiler.reset()
     attn = subject.make(subject.shape(LENGTHS[-1]))
-    compiled_attn = torch.compile(attn, backend="aot_eager")
+    compiled_attn: Any = torch.compile(attn, backend="aot_eager")
     try:
         for n, graph in zip(LENGTHS, (True, False), strict=True):
             call = subject.draw(subject.shape(n))

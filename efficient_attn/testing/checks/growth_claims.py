@@ -224,7 +224,7 @@ def training_memory(subject: Subject) -> None:
     within a factor of five."""
     growth, causal = subject.attn.growth, subject.causalities[-1]
     heads, declared = subject.attn.kv_heads or 1, _highest_power(growth.memory)
-    peaks = []
+    n, input_bytes, estimate, peaks = 0, 0, 0, list[int]()
     for n in TRAINING:
         sizes = {"batch": 1, "heads": heads, "kv_heads": heads, "head_dim": WIDTH // 2, "value_dim": WIDTH // 2}
         attn, call = subject.prepare(n, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
