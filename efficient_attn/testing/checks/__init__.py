@@ -24,7 +24,7 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, backward, decoding, shared_heads, dropout, persistence, environment)
+LATER = (padding, algebra, decoding, shared_heads, dropout, persistence, backward, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:
