@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -21,9 +22,12 @@ from ..subject import MAX_LEN, Subject
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
 SHORTER = (320, 1280)  # for references, which store a tensor of N x M numbers or more
+TRAINING = (1280, 2560)  # lengths of training steps, which take several times the work
 FAR = (8192, 32768)  # lengths at which a constant part of the cost no longer hides its growth
 MAX_WORK = 4.0  # times the published cost, from which on its growth is compared
 MAX_UNDERSTATED_WORK = 256.0  # times the published cost; tiles and blocks that exceed a pattern take up to 60 times
+MAX_WORKSPACE_RATIO = 5.0  # between the estimated and the counted memory of a training step
+MAX_TRAINING_MEMORY = 8  # times the inputs, from which on the growth of a training step's memory is compared
 MAX_MEMORY = 16  # times the inputs: smaller tensors may be buffers of a fixed size
 SLACK = 0.35  # of an exponent: lower-order terms matter for short sequences, and logarithms add a little
 WIDTH = 64  # of the heads for which a growth is written
@@ -41,6 +45,8 @@ class WorkCounter(TorchDispatchMode):
         self._computed_only = computed_only
         self.work = 0.0
         self.largest = 0  # bytes of the largest tensor that was created
+        self.allocated = self.peak = 0  # bytes of the created tensors that exist at present, and at most
+        self._storages: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -53,6 +59,8 @@ class WorkCounter(TorchDispatchMode):
         numbers = [x for x in created if x.is_floating_point() or not self._computed_only]
         self.work += 0 if is_view else sum(x.numel() for x in numbers)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
+        for storage in (x.untyped_storage() for x in created):
+            self._follow(storage)
         count_flops = flop_registry.get(func._overloadpacket)
         if count_flops is not None:
             self.work += count_flops(*args, **(kwargs or {}), out_val=out) / 2
@@ -60,6 +68,19 @@ class WorkCounter(TorchDispatchMode):
             q, k, v = args[:3]
             self.work += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
         return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is released."""
+        address, size = storage._cdata, storage.nbytes()
+        if address not in self._storages:
+            self._storages.add(address)
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+            weakref.finalize(storage, self._release, address, size).atexit = False
+
+    def _release(self, address: int, size: int) -> None:
+        self._storages.discard(address)
+        self.allocated -= size
 
 
 class CountedCall(NamedTuple):
@@ -198,3 +219,30 @@ def _compare_growth(subject: Subject) -> str | None:
                     f"{name} declares {formula}: correct it"
                 )
     return "; ".join(dict.fromkeys(unread)) or None
+
+
+@check(needs="gradient", skip_reason=_not_countable)
+def training_memory(subject: Subject) -> None:
+    """The memory of a call with its backward pass grows no faster than growth.memory, and workspace_bytes estimates it
+    within a factor of five."""
+    growth, causal = subject.attn.growth, subject.causalities[-1]
+    heads, declared = subject.attn.kv_heads or 1, _highest_power(growth.memory)
+    n, input_bytes, estimate, peaks = 0, 0, 0, list[int]()
+    for n in TRAINING:
+        sizes = {"batch": 1, "heads": heads, "kv_heads": heads, "head_dim": WIDTH // 2, "value_dim": WIDTH // 2}
+        attn, call = subject.prepare(n, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
+        with _WorkCounter() as counter:
+            out, _ = call.gradients(attn)
+        peaks.append(counter.peak)
+        shape, input_bytes = subject.shape(n, **sizes), sum(x.nbytes for x in call.tensors.values())
+        estimate = out.nbytes + attn.workspace_bytes(shape, 4, causal=causal, training=True)
+    label = f"N={n}, causal={causal}, heads of {WIDTH // 2}"
+    measured = 2 * growth_exponent(*peaks)  # of one length and its double
+    assert declared is None or measured <= declared + SLACK or peaks[-1] <= MAX_TRAINING_MEMORY * input_bytes, (
+        f"between N={TRAINING[0]} and {label}, the memory of a call and its backward pass grows as N^{measured:.2f} to "
+        f"{peaks[-1]} bytes, growth.memory declares {growth.memory!r}: correct it, or split the backward pass in blocks"
+    )
+    assert 1 / MAX_WORKSPACE_RATIO <= estimate / peaks[-1] <= MAX_WORKSPACE_RATIO, (
+        f"{label}: workspace_bytes(training=True) and the output are {estimate} bytes, "
+        f"a call and its backward pass take {peaks[-1]}: correct workspace_bytes"
+    )

@@ -9,6 +9,7 @@ from . import (
     family_calls,
     family_parameters,
     family_states,
+    family_world,
     gradients,
     growth,
     leaks,
@@ -30,4 +31,5 @@ MUTANTS = (
     *family_calls.BUGS,
     *family_parameters.BUGS,
     *family_states.BUGS,
+    *family_world.BUGS,
 )
