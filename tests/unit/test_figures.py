@@ -89,9 +89,23 @@ def test_the_latest_current_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_tables, "load_timings", lambda: timings)
     lines = published_tables.make_timing_table(published_tables.TABLES["exact"]).splitlines()[2:]
     assert lines == [
-        "| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - |",
-        "| `linear` | AMD Zen 5 (protocol 3, older code) | 2.00x (1.50-2.50) | - | - | - |",
+        "| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - | latest |",
+        "| `linear` | AMD Zen 5 (protocol 3, older code) | 2.00x (1.50-2.50) | - | - | - | alone |",
     ]
+
+
+def test_measurements_that_differ_are_named_with_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    timings = pd.DataFrame([
+        _timing(run="early", suite="quickstart_of_another_suite", speedup=3.0, speedup_low=2.8, speedup_high=3.2),
+        _timing(run="near", speedup=2.4),
+        _timing(run="latest", part="main"),
+        _timing(run="latest", part="other", speedup=1.2, speedup_low=1.1, speedup_high=1.3),
+        _timing(run="latest", variant="performer", speedup=9.0, speedup_low=8.9, speedup_high=9.1),
+    ])  # fmt: skip
+    monkeypatch.setattr(published_tables, "load_timings", lambda: timings)
+    line = published_tables.make_timing_table(published_tables.TABLES["exact"]).splitlines()[2]
+    runs = "latest; 8,192 also 3.00x (2.80-3.20) in early and 1.20x (1.10-1.30) in latest, other"
+    assert line == f"| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - | {runs} |"
 
 
 def test_the_start_of_a_speedup_names_its_processors() -> None:

@@ -43,7 +43,9 @@ class SitePages:
         runs = {session: (run.name, run.listed.page) for session, run in data.run_by_session.items()}
         line_maker = LineMaker(Quality(data.gathered.rows), data.machines, self.links, runs)
         self.leaderboard = line_maker.make(self.newest_rows)
-        self.answers = picker.make_picker(RecommendationData.of(data.gathered.rows), self.links, data.machines)
+        self.run_pages = {run.listed.name: run.listed.page for run in data.runs}
+        recommendation_data = RecommendationData.of(data.gathered.rows, data.gathered.sessions)
+        self.answers = picker.make_picker(recommendation_data, self.links, data.machines)
         shared = page.make_environment(autoescape=True)
         loaders = [jinja2.PackageLoader("efficient_attn.report.site"), shared.loader]
         self.env = shared.overlay(loader=jinja2.ChoiceLoader(list(filter(None, loaders))), finalize=_finalize)
@@ -66,8 +68,9 @@ class SitePages:
         yield "site.css", f"{page.read_template(self.env, 'site.css')}/* {MARK} */\n"
         chart = site_charts.make_front_chart(self.data.rows, self.data.mechanisms.values())
         variables = {"answers": self.answers, "uses": picker.USES, "bounds": picker.BOUNDS, "chart": chart}
+        variables["default_shape"] = picker.DEFAULT_SHAPE
         yield "index.html", self._render_template("front", **variables)
-        yield from self.answers.format_scripts()
+        yield from self.answers.format_scripts(self.run_pages)
         yield "leaderboard.html", self._render_template("leaderboard", board=self.leaderboard.as_data())
         yield from self.leaderboard.format_scripts()
         for name in ("mechanisms", "tasks", "claims", "runs"):
