@@ -78,9 +78,9 @@ def _explain_missing_speedups(rows: Any) -> None:
     lost = [r for r in late if (r.mode, r.causal, r.seq_len) not in paired]
     if lost:
         places = dict.fromkeys(f"{r.mode}{', causal' if r.causal else ''}, length {r.seq_len}" for r in lost)
-        names, budget = dict.fromkeys(str(r.variant) for r in lost), lost[0].reason.partition(":")[0]
+        names = f"{', '.join(dict.fromkeys(str(r.variant) for r in lost))}: {lost[0].reason.partition(':')[0]}"
         remedy = "leave out --quick, shorten --seq-len, or raise budget_s in the suite"
-        print(f"no speedups for {'; '.join(places)}: {', '.join(names)}: {budget}; {remedy}")
+        print(f"no speedups for {'; '.join(places)}: {names}; {remedy}")
 
 
 def _print_means(title: str, rows: Any, columns: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ class Traits:
     ``key_lengths`` and ``key_mask``. decode: has ``init_state/step``. grouped: k and v may have fewer heads than q, and
     are never expanded. gradient: has a backward pass. exact: is a softmax of scaled dot products over the visible keys.
     normalised: weights of a row sum to 1. positional: positions matter beyond masks. mixes_queries: a row's output
-    depends on other rows' queries. values: takes v of its own; a mechanism that computes values from k takes None instead.
+    depends on other rows' queries. values: takes v; a mechanism that computes values from k takes None instead.
     padded_as_trimmed: a padded row has the result of the shorter sequence; not if the number of keys M itself matters,
     as for blocks drawn from all of M. Strictly causal mechanisms satisfy it with causal masks in any case.
     deterministic: repeated calls give the same bits, gradients included. dropout: ``Attention.dropout`` can be set, and

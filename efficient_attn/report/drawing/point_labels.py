@@ -47,11 +47,11 @@ def place_labels(panel: Panel, form: ChartFormat, geometry: ChartGeometry) -> li
             line, plot = panel.lines[i], geometry.plot
             low = geometry.outer.low if panel.is_exact(line.x[0], line.y[0]) else plot.low
             room = Box(plot.left, low, form.width - 1.0, plot.high + 4.0)
-            # if need be, with a leader across markers
-            barriers = occupied, occupied[len(points) :]
-            shares = () if i in short else LABEL_SHARES
-            places = (_find_place(line, points[i], form, shares, room, strokes, occupied, x) for x in barriers)
-            placed[i] = place = next(filter(None, places), None)
+            texts = [lay_out_label(line, form, share * form.width) for share in (() if i in short else LABEL_SHARES)]
+            forms = [*((text, "") for text in texts if text.is_complete), (make_number_label("88", form), "88")]
+            barriers = occupied, occupied[len(points) :]  # of leaders, if need be without markers
+            places = (_find_place(forms, points[i], form, room, [*strokes, *occupied], x) for x in barriers)
+            placed[i] = place = next(filter(None, places), None) if line.label else None
             occupied += [place.box, *_sample_strokes(find_leader(points[i], place.box))] if place else []
         return placed
 
@@ -74,25 +74,21 @@ def place_labels(panel: Panel, form: ChartFormat, geometry: ChartGeometry) -> li
 
 
 def _find_place(
-    line: Line,
+    forms: Iterable[tuple[LabelText, str]],
     point: Point,
     form: ChartFormat,
-    shares: Iterable[float],
     room: Box,
-    strokes: Sequence[Box],
     occupied: Sequence[Box],
     barriers: Sequence[Box],
 ) -> PointLabel | None:
-    """The first complete form of a label that fits in the room, or else a number. strokes, occupied: must not be
-    covered by the label; barriers: not by its leader. None if there is no free place, and without a label."""
-    texts = [lay_out_label(line, form, share * form.width) for share in shares]
-    forms = [*((text, "") for text in texts if text.is_complete), (make_number_label("88", form), "88")]
-    for text, number in forms if line.label else ():
+    """The first form of a label, with its number if it is one, that fits in the room; None if there is no free place.
+    occupied: must not be covered by the label; barriers: not by its leader."""
+    for text, number in forms:
         for box in _list_boxes(*point, text.width, LABEL_HEIGHT * len(text.lines) * form.line_height):
             is_inside = room.left <= box.left and box.right <= room.right
             is_inside &= room.low <= box.low and box.high <= room.high
             leader = _sample_strokes(find_leader(point, box))
-            if is_inside and not _overlap([box], [*strokes, *occupied]) and not _overlap(leader, barriers):
+            if is_inside and not _overlap([box], occupied) and not _overlap(leader, barriers):
                 return PointLabel(text, box, number)
     return None
 
@@ -115,9 +111,13 @@ def _surround(point: Point, radius: float) -> Box:
     return Box(point[0] - radius, point[1] - radius, point[0] + radius, point[1] + radius)
 
 
+def _find_nearest(point: Point, box: Box) -> Point:
+    return min(max(point[0], box.left), box.right), min(max(point[1], box.low), box.high)
+
+
 def find_leader(point: Point, box: Box) -> tuple[Point, ...]:
     """A stroke from near a point to the nearest place of its label's box; none if they are close."""
-    x, y = min(max(point[0], box.left), box.right), min(max(point[1], box.low), box.high)
+    x, y = _find_nearest(point, box)
     length = math.dist(point, (x, y))
     if length < LEADER_LENGTH:
         return ()
@@ -156,15 +156,11 @@ def place_level_text(panel: Panel, form: ChartFormat, geometry: ChartGeometry) -
     for line in panel.lines:
         corners = [locate(panel, geometry, *at) for at in zip(line.x, line.y, strict=True)]
         values += [*corners, *((box.left, box.low) for box in _sample_strokes(corners))]
-
-    def measure_gap(box: Box) -> float:
-        gaps = (math.dist(at, (min(max(at[0], box.left), box.right), min(max(at[1], box.low), box.high))) for at in values)
-        return min(gaps)
-
     room = plot.right - plot.left - width - 6.0
     lows = (y,) if panel.is_scatter_plot or y - height < plot.low else (y, y - height)
     ends = itertools.product(lows, (plot.left + 3.0 + room * i / 4 for i in range(5)))
-    return max((Box(left, low, left + width, low + height) for low, left in ends), key=measure_gap)
+    boxes = (Box(left, low, left + width, low + height) for low, left in ends)
+    return max(boxes, key=lambda box: min(math.dist(at, _find_nearest(at, box)) for at in values))
 
 
 def _list_intervals(panel: Panel, geometry: ChartGeometry, line: Line, at: Point) -> Iterator[Box]:

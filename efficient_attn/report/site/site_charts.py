@@ -25,8 +25,7 @@ CONFIG_COLUMNS = ["machine", "device", "dtype", "threads", "batch", "heads", "he
 
 
 class FrontChart(NamedTuple):
-    """The chart, in parts if it has many mechanisms; left_out: those that are not in it, by reason. run_id: a session
-    of its run."""
+    """The chart in parts; left_out: the mechanisms that are not in it, by reason. run_id: a session of its run."""
 
     plots: tuple[Plot, ...]
     run_id: str

@@ -179,6 +179,6 @@ def _list_mechanisms(rows: Frame, details: Mapping[str, MechanismDetails]) -> di
     variants = dict.fromkeys(zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True))
     families = {name: str(family or "") for variant, family in variants for name in list_names(str(variant))}
     for name, family in sorted(families.items()):
-        origin = "Another library's implementation" if name.startswith(PEER_PREFIX) else "From a plug-in or another version"
-        mechanisms.setdefault(name, SiteMechanism(name, family, f"{origin}."))
+        origin = "another library" if name.startswith(PEER_PREFIX) else "a plug-in or another version"
+        mechanisms.setdefault(name, SiteMechanism(name, family, f"An implementation of {origin}."))
     return mechanisms

@@ -39,8 +39,7 @@ class SitePages:
         self.data, self.docs, self.task_sentences = data, docs, task_sentences
         self.newest_rows = filter_newest(data.rows)
         self.rows_by_mechanism = site_charts.split_by_mechanism(self.newest_rows)
-        loaded = data.gathered.loaded
-        self.run_ids = dict(zip(loaded["case_key"], loaded["run_id"], strict=True))  # newest, by case
+        self.run_ids = dict(data.gathered.loaded[["case_key", "run_id"]].itertuples(index=False))  # newest, by case
         self.links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
         runs = {session: (run.name, run.listed.page) for session, run in data.run_by_session.items()}
         line_maker = LineMaker(Quality(data.gathered.rows), data.machines, self.links, runs)
@@ -132,8 +131,8 @@ class SitePages:
         decisive = claim_verdict.decisive_machine
         if decisive is None:
             return "", []
-        machine = self.data.machines.get(decisive.machine, decisive.machine)
-        text = f"{claims_text.format_measured(claim_verdict.entry.claim.rule, decisive)}, {machine}"
+        measured = claims_text.format_measured(claim_verdict.entry.claim.rule, decisive)
+        text = f"{measured}, {self.data.machines.get(decisive.machine, decisive.machine)}"
         return text, self._find_runs(set(decisive.decisive.cases))
 
     def _render_claim(self, claim_verdict: ClaimVerdict) -> str:

@@ -47,7 +47,7 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
 
 def test_missing_speedups_are_explained_in_one_line(capsys: Capture) -> None:
     reason = f"{OVER_BUDGET} of 1 s: stopped, while its first call ran"
-    late = Row(variant="full", seq_len=8192, mode="forward", causal=False, task="speed", status="timeout", reason=reason)
+    late = replace(_timed("full", 8192, 1.0), latency_ms=None, status="timeout", reason=reason)
     quick = _timed("full", 512, 1.0, speedup=1.0), replace(late, variant="taylor", seq_len=512)
     summary.show_results(_rows(late, _timed("linear", 8192, 2.0), *quick))
     lines = [line for line in _printed(capsys).splitlines() if "no speedups" in line]

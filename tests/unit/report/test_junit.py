@@ -53,7 +53,8 @@ def test_regressions_fail_and_what_cannot_be_compared_is_skipped() -> None:
 
 def test_paths_are_relative_to_the_working_folder() -> None:
     failed = replace(BROKEN, reason=f"OSError: {Path.cwd()}/data/q.npz is missing")
-    comparison = replace(make_comparison(failed), base=f"{Path.cwd()}/benchmark/base", new=f"{Path.cwd()}/benchmark/head")
+    base, head = (f"{Path.cwd()}/benchmark/{name}" for name in ("base", "head"))
+    comparison = replace(make_comparison(failed), base=base, new=head)
     text = as_junit(comparison)
     assert str(Path.cwd()) not in text
     assert 'name="compare benchmark/base benchmark/head"' in text

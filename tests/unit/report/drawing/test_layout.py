@@ -153,7 +153,8 @@ def test_the_text_of_a_level_is_not_over_values_nor_under_leaders() -> None:
     geometry = arrange(panel, PAGE_FORMAT, ())
     text = place_level_text(panel, PAGE_FORMAT, geometry)
     assert text.left > geometry.plot.left + 50, "the line starts below the left end of the level"
-    crowd = scatter(SPECS[:8], [0.5, 0.52, 0.54, 0.51, 0.53, 0.5, 0.52, 0.51], level=0.45, level_text="x" * 24).resolve()
+    ys = [0.5, 0.52, 0.54, 0.51, 0.53, 0.5, 0.52, 0.51]
+    crowd = scatter(SPECS[:8], ys, level=0.45, level_text="x" * 24).resolve()
     geometry = arrange(crowd, PAGE_FORMAT, ())
     text, points = place_level_text(crowd, PAGE_FORMAT, geometry), locate_ends(crowd, geometry)
     places = place_labels(crowd, PAGE_FORMAT, geometry)

@@ -118,7 +118,8 @@ def test_mechanism_pages_show_details_and_measurements(site: Path) -> None:
     text = page.read_text()
     assert "<code>eps=1e-06</code>" in text
     assert "decodes step by step" in text
-    assert "start with <code>peer_</code> are the other libraries' implementations" in (site / "libraries.html").read_text()
+    libraries = (site / "libraries.html").read_text()
+    assert "start with <code>peer_</code> are the other libraries' implementations" in libraries
     assert re.search(r"@misc\{katharopoulos2020,\n  title = ", text), "one field a line"
     assert "reading a prompt, bidirectional, 8K<small>Xeon (2 cores), float32, 1 thread" in text
     assert text.count("<figure") == 3

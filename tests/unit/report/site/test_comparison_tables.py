@@ -43,8 +43,8 @@ def test_cells_are_classified_and_empty_where_nothing_was_measured() -> None:
 
 def test_a_crossover_below_the_shortest_length_is_described_in_words() -> None:
     (faster, single) = (
-        replace(_decision(name, n2048=FAST, n8192=FAST), crossover=Crossover("always", None, 2048, *[None] * 3, (), end))
-        for name, end in (("a", 8192), ("b", 2048))
+        replace(_decision("a", n2048=FAST), crossover=Crossover("always", None, 2048, None, None, None, (), longest))
+        for longest in (8192, 2048)
     )
     (shown,) = list_crossovers([_table(faster, single)], {})
     assert [row[1].text for row in shown.table.rows] == ["at most 2K (shortest measured)", "at 2K"]
