@@ -280,9 +280,9 @@ def _describe(data: RecommendationData, bound: Bound, result: Recommendation, ch
         verb = "satisfy this and are"
     else:
         verb = "are" if any(choice.reasons for choice in choices) else "have the best quality at their speed and are"
-    count += len(result.neighbours) if bound.limit else 0
     exact = f"exact attention{' without shared heads' if result.requirements.kv_heads else ''}"
-    counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than {exact}."
+    more = f"; {len(result.neighbours)} left out" if bound.limit and result.neighbours else ""
+    counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than {exact}{more}."
     return " ".join((counts, *notes))
 
 

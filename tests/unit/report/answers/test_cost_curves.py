@@ -147,6 +147,11 @@ def test_rows_of_one_configuration_form_a_curve_per_mechanism(tmp_path: Path) ->
     full, window = curves["full"], curves["sliding_window:window=128"]
     assert [point.length for point in full.points] == [512, 1024]
     assert [point.speedup and point.speedup.value for point in full.points] == [1.0, 1.0]
+    once = window.points[0].speedup
+    assert once is not None
+    assert once.low is not None
+    low, high = 0.97, 1.04  # the row's interval
+    assert once.low == pytest.approx(once.value * math.sqrt(low / high)), "no wider than that of its only row"
     both = window.points[1]
     assert both.speedup is not None
     assert both.speedup.low is not None
