@@ -305,6 +305,7 @@ class TestCompare:
             raise ea.UsageError
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_no_test_framework_is_needed() -> None:
     import subprocess

@@ -80,7 +80,7 @@ def test_commands_contain_the_requirements() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 def test_commands_can_be_planned(mode: Mode, tmp_path: Path) -> None:
     causal = None if mode in ("decode", "prefill") else True
