@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +16,7 @@ from .runs import choose_runs
 if TYPE_CHECKING:
     from ..report.paper.export import FigureFile, FileFormat
 
-FIGURES = ("speed", "memory", "front", "crossover", "error", "ability")
+FIGURES = ("speed", "memory", "front", "perplexity", "crossover", "error", "ability")
 FORMATS = ("pdf", "svg", "png", "tex")
 # parsers by column; several values of one are shown side by side
 FILTERS: dict[str, Any] = {
@@ -39,7 +39,7 @@ def add_options(add: Callable[..., object]) -> None:
     add("--only", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="only these mechanisms")
     add("--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure")
     add("--highlight", type=values.list_of(str), action="extend", default=[], metavar="A,B", help="make others grey")
-    add("--against", choices=("time", "memory", "state"), default="time", help="cost axis of a front (default: time)")
+    add("--against", choices=("time", "memory", "state"), default="time", help="cost axis (default: time)")
     add("--bare", action="store_true", help="omit the configuration from the picture; the caption names it")
     for name, parse in FILTERS.items():
         option, kind = name.replace("_", "-"), values.list_of(parse)
@@ -74,14 +74,14 @@ def plot(args: Namespace) -> int:
     data |= {"place": figure.config_text, "shown": figure.labels, "left_out": figure.left_out}
     data |= {"missing": figure.missing, "others": figure.alternatives}
     kind = "table" if file_format == "tex" else "figure"
-    return print_result(args, data, [*(f"{kind}: {page_file}" for page_file in files), *_describe(figure)])
+    return print_result(args, data, [*(f"{kind}: {page_file}" for page_file in files), *_describe(figure, args.only)])
 
 
-def _describe(figure: FigureFile) -> list[str]:
+def _describe(figure: FigureFile, only: Sequence[str]) -> list[str]:
     """The caption, and what the figure does not show."""
     lines = [f"caption: {figure.caption}", *(f"note: {note}" for note in figure.notes)]
-    if figure.left_out:
-        lines.append(f"left out: {', '.join(figure.left_out)}; choose with --only")
+    if figure.left_out and not only:
+        lines.append("choose the mechanisms to show with --only")
     lines += [f"no data: {text}" for text in figure.missing]
     if others := figure.alternatives:
         lines += ["measured as well:", *(f"  {text}" for text in others[:MAX_ALTERNATIVES])]

@@ -73,7 +73,8 @@ def recommend(args: Namespace) -> int:
         limits[name] = value if limits[name] is None else limits[name]
     requirements = Requirements(**limits)
     runs = choose_runs("recommend", args.run, "*/rows.jsonl*", "local/*/rows.jsonl*")
-    data = RecommendationData.of(gather(runs).rows)
+    gathered = gather(runs)
+    data = RecommendationData.of(gathered.rows, gathered.sessions)
     check_rows(data)
     recommendation = answer(data, requirements, local_machine=name_machine())
     if args.json:
@@ -118,8 +119,8 @@ def show_answer(recommendation: Recommendation, estimate: Callable[[str], str], 
         lines = " \\\n".join(_wrap(text, width - 2, indent=2)).replace(NO_BREAK_SPACE, " ")
         print(lines, *_wrap(estimate(command), width, indent=6), sep="\n")
     if recommendation.nearest:
-        differences = recommendation_text.describe_nearest(recommendation)
-        print("", *_wrap(f"Nearest measured, not an answer to your question: {differences}.", width), "", sep="\n")
+        nearest = recommendation_text.describe_nearest(recommendation)
+        print("", *_wrap(f"Nearest measured, not an answer to your question: {nearest}", width), "", sep="\n")
         _show_rankings(recommendation.nearest, width)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import units
 from ..report.comparable_quality import QualityConditions
+from ..results.rows import OVER_BUDGET
 from .console import print_table
 
 FIDELITY_KEYS = ["inputs", "causal", "seq_len"]  # what a table of approximation errors has in common
@@ -31,6 +32,7 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     timed_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train") & (ok_rows.task != "swap")]
     for (mode, causal), group in timed_rows.groupby(["mode", "causal"], sort=False):
         _show_times(group, f"{mode}{', causal' if causal and mode != 'decode' else ''}", mark)
+    _explain_missing_speedups(rows)
     _show_trained_scores(rows, mark)
     models = [name.rpartition(":")[0] for name in rows_of["retrieval"].inputs]
     for inputs, group in rows_of["retrieval"].groupby(models, sort=False):
@@ -67,6 +69,18 @@ def _show_times(rows: Any, title: str, mark: str) -> None:
     for label, r in zip(labels, results, strict=True):
         if units.is_present(r.reason):
             print(f"{label}: {r.reason}")
+
+
+def _explain_missing_speedups(rows: Any) -> None:
+    """Print at which configurations there are no speedups because calls exceed the time budget, and what to do."""
+    paired = {(r.mode, r.causal, r.seq_len) for r in rows[rows.speedup.notna()].itertuples()}
+    late = rows[rows.reason.astype(str).str.startswith(OVER_BUDGET)].itertuples()
+    lost = [r for r in late if (r.mode, r.causal, r.seq_len) not in paired]
+    if lost:
+        places = dict.fromkeys(f"{r.mode}{', causal' if r.causal else ''}, length {r.seq_len}" for r in lost)
+        names = f"{', '.join(dict.fromkeys(str(r.variant) for r in lost))}: {lost[0].reason.partition(':')[0]}"
+        remedy = "leave out --quick, shorten --seq-len, or raise budget_s in the suite"
+        print(f"no speedups for {'; '.join(places)}: {names}; {remedy}")
 
 
 def _print_means(title: str, rows: Any, columns: Mapping[str, str]) -> None:

@@ -40,6 +40,8 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def attach_zero_gradient(out: Tensor, *inputs: Tensor) -> Tensor:
     """The output, with a zero gradient where no query saw any key, so that training does not fail on such a row."""
+    if out is None:
+        raise TypeError("the mechanism returned None instead of an output; is a return missing?")
     if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
         return out
     return out + sum(x[..., :0].sum() for x in inputs)

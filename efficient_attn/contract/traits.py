@@ -54,7 +54,7 @@ class Traits:
     normalised: bool = _trait(True, "the weights of a row sum to 1", "no weights that sum to 1")
     positional: bool = _trait(False, "positions matter beyond masks", "positions matter only to masks")
     mixes_queries: bool = _trait(False, "a row depends on other rows' queries", "a row depends on its own query only")
-    values: bool = _trait(True, "takes v", "v is made from k")
+    values: bool = _trait(True, "takes values (v) of its own", "values are made from the keys")
     padded_as_trimmed: bool = _trait(
         True, "a padded row has the result of the shorter sequence", "the number of keys counts, padded ones included"
     )

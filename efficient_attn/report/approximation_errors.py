@@ -23,8 +23,9 @@ NULL_ERROR_RANGE = (0.9, 1.2)  # error over that of a trivial predictor: within 
 ERROR_COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how", "error_spec")
 NO_ERROR_CELLS = (*[float("nan")] * 4, None, None, None)  # of ``ERROR_COLUMNS``
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
+EXACT_MECHANISMS = ("full", "bare_sdpa")  # exact attention, also of the suites' plug-ins, which call torch directly
 # exact attention of models with shared key-value heads, which other models have to be trained for
-SHARED_KV_MECHANISMS = ("gqa", "mqa")
+SHARED_KV_MECHANISMS = ("gqa", "mqa", "sdpa_gqa")
 NOT_APPLICABLE = "not applicable:"  # starts the reason of rows whose mechanism has to be trained
 
 
@@ -131,8 +132,8 @@ def describe_error(row: Mapping[str, Any]) -> str:
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:
-    """Whether a row is full attention by its name, the reference of all errors."""
-    return canonicalise_spec(str(row["variant"])) == "full"
+    """Whether a row is exact attention by its name."""
+    return canonicalise_spec(str(row["variant"])) in EXACT_MECHANISMS
 
 
 def describe_conditions(row: Mapping[str, Any]) -> str:

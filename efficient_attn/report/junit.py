@@ -1,6 +1,7 @@
 """Format a comparison as JUnit XML, which Jenkins and GitLab show: one test case for each compared case."""
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 from ..results.compare import Comparison
@@ -43,4 +44,5 @@ def _add_case(suite: ElementTree.Element, name: str, seconds: float) -> ElementT
 
 
 def _clean(text: str) -> str:
-    return NOT_XML.sub("", text)
+    """Text that XML allows, with paths relative to the working folder."""
+    return NOT_XML.sub("", text.replace(f"{Path.cwd()}/", ""))

@@ -16,6 +16,7 @@ SCHEMA_VERSION = 9
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
+OVER_BUDGET = "one call takes longer than its budget"  # start of the reason of a case that is too slow to time
 
 Value: TypeAlias = float | int | str | bool | None  # added by a task
 

@@ -37,7 +37,10 @@ class Call:
         """Run the forward pass."""
         q, k, v, inputs = self._arguments()
         try:
-            return attn(q, k, v, self.mask, **inputs)
+            out = attn(q, k, v, self.mask, **inputs)
+            if out is None:  # from an overridden forward
+                raise TypeError("forward returned None instead of an output; is a return missing?")
+            return out
         except Exception as error:
             error.add_note(f"q {list(q.shape)}, k {list(k.shape)}, {q.dtype}, {describe(self.mask)}")
             raise

@@ -63,3 +63,7 @@ CATALOGUE = tuple(
     for family, rows in _ROWS.items()
     for name, cls, sentence, able in rows
 )
+# of backends that do not take all dtypes, by mechanism and option; a test compares them with the classes
+BACKEND_DTYPES = {
+    (x.name, "backend=cpp"): ("float32", "float64") for x in CATALOGUE if x.family in ("full", "shared_kv")
+}

@@ -123,7 +123,8 @@ def main(check: bool) -> int:
 def make_answer() -> str:
     """The answer of `recommend` in the guide, in a code block, on a machine without rows of its own."""
     runs = sorted(path.parent for path in (ROOT / "results").glob("*/rows.jsonl*"))
-    answer = recommend(RecommendationData.of(gather(runs).rows), GUIDE_QUESTION)
+    gathered = gather(runs)
+    answer = recommend(RecommendationData.of(gathered.rows, gathered.sessions), GUIDE_QUESTION)
     with redirect_stdout(io.StringIO()) as output:
         show_answer(answer, str, width=GUIDE_WIDTH)
     lines = (line.rstrip() for line in output.getvalue().strip().splitlines())

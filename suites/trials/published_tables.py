@@ -20,6 +20,7 @@ HEAD_DIM = 64
 PEER_SUITES = ("sparse_peers", "linear_peers")
 # lengths between these, as libraries take multiples of a block; heads; width of a head
 PEER_SHAPES = ((1400, 1600, 32, 32), (4400, 4600, 4, 128))
+SAME_COLUMNS = ["variant", "processor", "mode", "causal", "seq_len", "heads", "head_dim", "baseline", "note"]
 FLAGS = ("compiled", "cuda_graph")
 ASCII = str.maketrans({"\N{EN DASH}": "-", "\N{MICRO SIGN}": "u"})
 
@@ -87,10 +88,11 @@ def load_timings() -> pd.DataFrame:
 
 def make_timing_table(table: TimingTable) -> str:
     """A table in Markdown: for each mechanism, a line for each processor with rows."""
-    timings = load_timings()
-    timings = timings[timings["suite"].isin(table.suites) & (timings["heads"] == table.heads)]
-    timings = timings[(timings["baseline"] == table.baseline) & (timings["head_dim"] == HEAD_DIM)]
-    lines = [["mechanism", "processor", *(column.heading for column in table.columns)]]
+    all_timings = load_timings()
+    all_timings = all_timings[(all_timings["heads"] == table.heads) & (all_timings["head_dim"] == HEAD_DIM)]
+    all_timings = all_timings[all_timings["baseline"] == table.baseline]
+    timings = all_timings[all_timings["suite"].isin(table.suites)]
+    lines = [["mechanism", "processor", *(column.heading for column in table.columns), "runs"]]
     lines.append(["---"] * len(lines[0]))
     in_order = sorted(timings["suite"].unique(), key=table.suites.index)
     for variant in pd.concat(timings["variant"][timings["suite"] == suite] for suite in in_order).unique():
@@ -98,7 +100,7 @@ def make_timing_table(table: TimingTable) -> str:
             own = timings[(timings["variant"] == variant) & (timings["processor"] == processor)]
             chosen = [choose_row(own, column) for column in table.columns]
             if any(chosen):
-                lines.append(_make_line(variant, processor, chosen))
+                lines.append(_make_line(variant, processor, chosen, all_timings))
     return format_markdown(lines)
 
 
@@ -108,7 +110,7 @@ def make_peer_table() -> str:
     timings = timings[timings["suite"].isin(PEER_SUITES) & (timings["mode"] == "forward") & (timings["note"] == "")]
     timings = timings[~timings["variant"].str.startswith("peer_")]
     shapes = [f"H = {heads}, N of about {low + 100:,}, D = {dim}" for low, _, heads, dim in PEER_SHAPES]
-    lines = [["mechanism", "compared with", "processor", *shapes], ["---"] * (3 + len(shapes))]
+    lines = [["mechanism", "compared with", "processor", *shapes, "runs"], ["---"] * (4 + len(shapes))]
     for (part, variant, causal, processor), own in timings.groupby(
         ["part", "variant", "causal", "processor"], sort=False
     ):
@@ -117,9 +119,10 @@ def make_peer_table() -> str:
             for low, high, heads, dim in PEER_SHAPES
         ]
         if any(map(len, chosen)):
-            cells = [format_timing(rows.iloc[-1].to_dict() if len(rows) else None) for rows in chosen]
-            name = f"`{variant}`{', causal' if causal else ''}"
-            lines.append([name, str(part).removesuffix(", causal"), str(processor), *cells])
+            latest = [rows.iloc[-1].to_dict() if len(rows) else None for rows in chosen]
+            name, cells = f"`{variant}`{', causal' if causal else ''}", map(format_timing, latest)
+            compared = str(part).removesuffix(", causal")
+            lines.append([name, compared, str(processor), *cells, _format_runs(latest, own)])
     return format_markdown(lines)
 
 
@@ -136,9 +139,31 @@ def choose_row(timings: pd.DataFrame, column: Column) -> dict[str, Any] | None:
     return rows.iloc[-1].to_dict() if len(rows) else None
 
 
-def _make_line(variant: str, processor: str, chosen: Sequence[dict[str, Any] | None]) -> list[str]:
+def _make_line(
+    variant: str, processor: str, chosen: Sequence[dict[str, Any] | None], timings: pd.DataFrame
+) -> list[str]:
     notes = dict.fromkeys(row["note"] for row in chosen if row and row["note"])
-    return [f"`{variant}`", f"{processor}{''.join(f' ({note})' for note in notes)}", *map(format_timing, chosen)]
+    name = f"{processor}{''.join(f' ({note})' for note in notes)}"
+    return [f"`{variant}`", name, *map(format_timing, chosen), _format_runs(chosen, timings)]
+
+
+def _format_runs(chosen: Sequence[dict[str, Any] | None], timings: pd.DataFrame) -> str:
+    """The runs that cells come from, and the other measurements whose intervals lie apart from those of a cell."""
+    shown = [row for row in chosen if row]
+    runs = ", ".join(dict.fromkeys(row["run"] for row in shown))
+    return "; ".join([runs, *filter(None, (_format_others(row, timings) for row in shown))])
+
+
+def _format_others(row: dict[str, Any], timings: pd.DataFrame) -> str:
+    """``1,024 also 3.21x (2.84-3.63) in quickstart_xeon``; empty if all intervals overlap."""
+    same = [timings[name] == row[name] for name in SAME_COLUMNS]
+    others = timings[pd.concat(same, axis=1).all(axis=1)]
+    others = others[(others["speedup_low"] > row["speedup_high"]) | (others["speedup_high"] < row["speedup_low"])]
+    texts = []
+    for other in others.to_dict("records"):
+        part = f", {other['part']}" if other["run"] == row["run"] else ""
+        texts.append(f"{format_timing(other)} in {other['run']}{part}")
+    return f"{row['seq_len']:,} also {' and '.join(texts)}" if texts else ""
 
 
 def format_timing(row: dict[str, Any] | None) -> str:

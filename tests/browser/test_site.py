@@ -70,6 +70,7 @@ def _read_names(page: sync_api.Page) -> list[str]:
     return page.locator("#rows th").evaluate_all("all => all.map(it => it.textContent)")
 
 
+@pytest.mark.sampled(4)
 def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
@@ -140,6 +141,30 @@ def test_the_picker_answers_and_keeps_its_state_in_the_address(browser: sync_api
     assert before[1] == ["full"]
 
 
+def test_the_shape_is_chosen_and_kept_in_the_address(browser: sync_api.Browser, small: Path) -> None:
+    page = _open(browser, small / "index.html")
+    _wait(page, "document.getElementById('shape').options.length > 1")
+    texts = page.locator("#shape option").all_inner_texts()
+    assert texts[0] == "most measured (512\u20138K)"
+    page.select_option("#use", "decode")
+    _wait(page, "location.hash.includes('use=decode')")
+    shape = "float32, 8 heads of size 64, batch 1, 1 thread"
+    assert page.locator("#shape option").all_inner_texts()[1:] == [f"{shape} (1K\u201316K)"]
+    page.select_option("#shape", shape)
+    _wait(page, "location.hash.includes('shape=float32')")
+    again = _open(browser, small / "index.html", page.evaluate("location.hash"))
+    _wait(again, f"document.getElementById('shape').value === '{shape}'")
+    assert again.locator("#config").inner_text() == shape
+    run = again.locator("#rows td[data-label=Speedup] a").first
+    assert (small / str(run.get_attribute("href"))).is_file()
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.select_option("#use", "encode")  # which has no such shape
+    _wait(page, "document.getElementById('shape').value === 'most measured'")
+    page.close()
+    again.close()
+
+
 def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, small: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     static = context.new_page()
@@ -155,6 +180,7 @@ def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, 
     page.close()
 
 
+@pytest.mark.sampled(4)
 def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, large: Path) -> None:
     blocks = list(large.glob("leaderboard-*.js"))
     assert len(blocks) > 4

@@ -90,6 +90,19 @@ def test_a_picture_of_many_rows_has_several_files(command: Command, tmp_path: Pa
     assert f"figure: {tmp_path / 'e-1.svg'}" in done.out
 
 
+def test_mechanisms_without_room_are_listed_once(command: Command, tmp_path: Path) -> None:
+    arguments = ("plot", RESULTS / "linear_xeon", "--figure", "speed", "--out")
+    done = command(*arguments, tmp_path / "s.svg")
+    assert done.code == 0
+    (note, hint) = [line for line in done.out.splitlines() if line.startswith(("note: Not shown", "choose"))]
+    assert hint == "choose the mechanisms to show with --only"
+    assert all(done.out.count(name) == 1 for name in note.removeprefix("note: Not shown: ").rstrip(".").split(", "))
+    for more in (["--only", "linear"], ["--format", "tex"]):
+        done = command(*arguments, tmp_path / f"t.{more[-1].replace('linear', 'svg')}", *more)
+        assert done.code == 0
+        assert "with --only" not in done.out
+
+
 def test_the_former_name_of_the_error_figure(command: Command, tmp_path: Path) -> None:
     done = command("plot", RESULTS / "linear_xeon", "--figure", "loss", "--out", tmp_path / "e.tex")
     assert done.code == 0

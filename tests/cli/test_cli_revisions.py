@@ -105,7 +105,7 @@ PLUGIN = "--plugin my_attn.py"
 NOISE = "--margin 50% --tolerance 50%"  # the sleep is many times the call
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_the_action_reports_what_changed_between_two_commits(repository: Path) -> None:
     (repository / "bench/my_attn.py").write_text("raise RuntimeError('uncommitted, and not measured')")
     done = _run_action(repository / "bench", suite="my.toml", **{"run-options": PLUGIN, "compare-options": NOISE})
@@ -128,7 +128,7 @@ def test_the_action_reports_what_changed_between_two_commits(repository: Path) -
     assert len(_git(repository, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_revision_that_cannot_be_measured_is_named(repository: Path) -> None:
     (repository / "bench/my_attn.py").write_text("raise RuntimeError('boom')")
     _git(repository, "commit", "-qam", "Break the plug-in")

@@ -10,6 +10,7 @@ import tiny_suites
 from doc_blocks import PAGES, ROOT, read_blocks
 
 from efficient_attn.contract.mechanism import MASK_FIELDS
+from efficient_attn.registry import catalogue
 from efficient_attn.tasks import TABLE
 
 PROJECT = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -41,6 +42,12 @@ def test_every_training_task_is_listed() -> None:
     text = (ROOT / "docs/concepts/training-tasks.md").read_text()
     assert [name for name in trained if f"| `{name}` |" not in text] == []
     assert trained
+
+
+def test_every_family_is_listed() -> None:
+    text = (ROOT / "docs/concepts/families.md").read_text()
+    named = re.findall(r"^\| \[?([a-z_]+)[\]|( ]", text, re.MULTILINE)
+    assert set(named) == {mechanism.family for mechanism in catalogue()}
 
 
 def test_the_masks_table_has_every_field() -> None:

@@ -76,3 +76,28 @@ def cells(folder: Path, *records: Record) -> dict[str, list[str]]:
 
 def panels(made: Any) -> dict[str, Panel]:
     return {plot.panel.kind: plot.panel for plot in made.plots}
+
+
+# KL per token, time of a forward pass in ms, state bytes
+SWAPPED = {
+    "full": (1e-9, 100.0, 4_000_000),
+    "sliding_window:window=128": (0.5, 80.0, 500_000),
+    "linear": (4.0, 90.0, 300_000),
+    "strided:stride=8": (0.7, 95.0, 4_000_000),
+}
+
+
+def swapped(segments: int = 4, layers: tuple[int | None, ...] = (None,)) -> Iterator[Record]:
+    """Rows of a model in which each mechanism replaces the attention of all layers, or of one at a time."""
+    for segment in range(segments):
+        for layer in layers:
+            for variant, (base, time, state) in SWAPPED.items():
+                config = {"task": "swap", "seq_len": 2048, "inputs": "tiny:mine@1", "causal": True, "layer": layer}
+                row = runs.row(variant, **config, baseline="full")
+                row.case_key = f"swap/{layer}/{segment}/{row.case_key}"
+                divergence = base * (1 + 0.1 * segment) * (1 if layer is None else 10.0**-layer)
+                row.extra = {"segment": segment, "loss": 3.0 + divergence, "divergence": divergence, "agreement": 0.5}
+                row.loss = 3.0 + divergence
+                if layer is None:
+                    row.latency_ms, row.state_bytes = time * (1 + 0.01 * segment), state
+                yield Record(row)

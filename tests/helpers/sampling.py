@@ -24,7 +24,8 @@ def choose_sample(groups: Mapping[tuple, Sequence[str]], number: int) -> set[str
     """The ids of the tests in sample ``number``. groups: ids of similar tests by a key that ends in their share ``s``.
     Each test is in every s-th sample, so that any `SAMPLES` consecutive samples contain all of them."""
     chosen = set()
-    for (*_, share), ids in groups.items():
+    for (*key, share), ids in groups.items():
         ordered = sorted(ids, key=lambda name: zlib.crc32(name.encode()))  # so that neighbours are in different samples
-        chosen.update(name for at, name in enumerate(ordered) if at % share == number % share)
+        first = zlib.crc32(repr(key).encode())  # so that groups of one test are in different samples too
+        chosen.update(name for at, name in enumerate(ordered, first) if at % share == number % share)
     return chosen

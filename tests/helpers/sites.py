@@ -64,8 +64,10 @@ def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[s
 
 
 def write_runs(folder: Path) -> list[Path]:
-    """Two small runs on different machines, with ranks and approximation errors."""
-    first = runs.write_run(folder / "first", _with_rounds((*runs.speed(), *runs.decode(), *runs.fidelity((0, 2)))))
+    """Two small runs on different machines, with ranks and approximation errors, and a mechanism that failed."""
+    failed = runs.Record(runs.row("taylor", mode="forward", seq_len=512, status="invalid", reason="wrong outputs"))
+    records = (*runs.speed(), *runs.decode(), *runs.fidelity((0, 2)), failed)
+    first = runs.write_run(folder / "first", _with_rounds(records))
     other: dict[str, Any] = {"machine": "Other-x8", "run_id": "other-1"}
     second = runs.write_run(
         folder / "second",

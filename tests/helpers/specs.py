@@ -69,7 +69,7 @@ def _share(spec: str) -> int:
     """The share of conformance tests run for a spec: large for one of each family, small for options."""
     if spec in SAMPLE:
         return 5
-    return 60 if spec in (*OPTIONS, *NATIVE, *SLOW) else 12
+    return 80 if spec in (*OPTIONS, *NATIVE, *SLOW) else 16
 
 
 # a group for each spec, so that every spec runs in every sample

@@ -26,7 +26,7 @@ def test_documents_have_the_published_figures() -> None:
     assert figures.main(check=True) == 0, "run: python suites/trials/figures.py"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["README", "MEASURED"])
 def test_a_changed_figure_is_detected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = getattr(figures, name).read_text(encoding="utf-8")
@@ -49,6 +49,7 @@ def _make_tables() -> dict[str, str]:
     return tables | {"libraries": published_tables.make_peer_table(), "figures": figures.make_table()}
 
 
+@pytest.mark.sampled(4)
 def test_every_speedup_has_an_interval_that_contains_it() -> None:
     for name, table in _make_tables().items():
         found = INTERVAL.findall(table)
@@ -57,6 +58,7 @@ def test_every_speedup_has_an_interval_that_contains_it() -> None:
         assert all(float(low) <= float(value.replace(",", "")) <= float(high) for value, low, high in found), name
 
 
+@pytest.mark.sampled(4)
 def test_all_processors_with_rows_are_shown() -> None:
     timings = published_tables.load_timings()
     tables = _make_tables()
@@ -89,9 +91,23 @@ def test_the_latest_current_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_tables, "load_timings", lambda: timings)
     lines = published_tables.make_timing_table(published_tables.TABLES["exact"]).splitlines()[2:]
     assert lines == [
-        "| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - |",
-        "| `linear` | AMD Zen 5 (protocol 3, older code) | 2.00x (1.50-2.50) | - | - | - |",
+        "| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - | latest |",
+        "| `linear` | AMD Zen 5 (protocol 3, older code) | 2.00x (1.50-2.50) | - | - | - | alone |",
     ]
+
+
+def test_measurements_that_differ_are_named_with_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    timings = pd.DataFrame([
+        _timing(run="early", suite="quickstart_of_another_suite", speedup=3.0, speedup_low=2.8, speedup_high=3.2),
+        _timing(run="near", speedup=2.4),
+        _timing(run="latest", part="main"),
+        _timing(run="latest", part="other", speedup=1.2, speedup_low=1.1, speedup_high=1.3),
+        _timing(run="latest", variant="performer", speedup=9.0, speedup_low=8.9, speedup_high=9.1),
+    ])  # fmt: skip
+    monkeypatch.setattr(published_tables, "load_timings", lambda: timings)
+    line = published_tables.make_timing_table(published_tables.TABLES["exact"]).splitlines()[2]
+    runs = "latest; 8,192 also 3.00x (2.80-3.20) in early and 1.20x (1.10-1.30) in latest, other"
+    assert line == f"| `linear` | AMD Zen 4 | 2.00x (1.50-2.50) | - | - | - | {runs} |"
 
 
 def test_the_start_of_a_speedup_names_its_processors() -> None:
@@ -122,6 +138,7 @@ def test_the_picture_is_a_chart_of_the_published_perplexities(tmp_path: Path) ->
     assert notes["linear"] == units.ratio(linear)
 
 
+@pytest.mark.sampled(4)
 def test_quality_names_model_length_and_direction() -> None:
     lines = figures.make_table().splitlines()[2:]
     cells = [line.split(" | ")[-1] for line in lines]

@@ -54,6 +54,7 @@ def _names(wheel: Path) -> set[str]:
         return set(file.namelist())
 
 
+@pytest.mark.sampled(4)
 def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
     names = _names(wheel)
     expected = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}
@@ -70,7 +71,7 @@ def test_large_activations_stay_in_the_repository(wheel: Path) -> None:
     assert settings["exclude"] == ["/suites/data/smollm2.npz", "/suites/trials"]  # from the wheel and the sdist
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_cases_without_their_activations_are_skipped(installed: Path, tmp_path: Path) -> None:
     found = _command(installed, tmp_path, "run", "fidelity_long", "--quick", "--variant", "full", "--out", "out")
     assert found["statuses"].keys() == {"ok", "skipped"}  # minilm is installed
@@ -110,7 +111,7 @@ def _command(installed: Path, cwd: Path, *arguments: str) -> Any:
     return json.loads(_run(*command, cwd=cwd, PYTHONPATH=str(installed)).stdout)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_a_built_in_suite_is_planned_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     code = "import efficient_attn as ea; from efficient_attn import resources as s; "
     code += "print(ea.__file__, s.find_suites_folder(), sep='|')"
@@ -120,7 +121,7 @@ def test_a_built_in_suite_is_planned_outside_of_the_checkout(installed: Path, tm
     assert len({case["case_key"] for case in cases}) == len(cases) > 40
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_a_built_in_suite_runs_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     options = ("--quick", "--seq-len", "64", "--variant", "full", "--out", "out")
     found = _command(installed, tmp_path, "run", "quickstart", *options)
@@ -133,7 +134,7 @@ def test_a_built_in_suite_runs_outside_of_the_checkout(installed: Path, tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_the_conformance_tests_work_without_the_repository(installed: Path, tmp_path: Path) -> None:
     found = _command(installed, tmp_path, "check", "sliding_window:window=8")
     (outcomes,) = found.values()

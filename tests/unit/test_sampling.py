@@ -51,3 +51,8 @@ def test_the_commit_chooses_the_sample(tmp_path: Path) -> None:
 def test_without_git_the_first_sample_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit_number(Path(__file__).parent) == 0
+
+
+def test_groups_of_one_test_are_spread_over_the_samples() -> None:
+    groups = {(f"test_{i}", 4): [f"test_{i}"] for i in range(400)}
+    assert all(70 < len(choose_sample(groups, number)) < 130 for number in range(4))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.job import WorkerDied
 from ...instruments.timing import SampleCost
-from ...results.rows import Record, Row, Status
+from ...results.rows import OVER_BUDGET, Record, Row, Status
 
 if TYPE_CHECKING:
     from ..case import Case
@@ -66,6 +66,6 @@ def make_worker_failure(case: Case, death: WorkerDied, timeout_s: float) -> Reco
     if death.status == "timeout":
         budget = case.group.sampling.budget_s
         exceeds_budget = death.stage == FIRST_CALL and budget < timeout_s
-        limit = f"one call takes longer than its budget of {budget:g} s" if exceeds_budget else f"over {timeout_s:g} s"
+        limit = f"{OVER_BUDGET} of {budget:g} s" if exceeds_budget else f"over {timeout_s:g} s"
         reason = f"{limit}: {reason}"
     return make_failure(case, death.status, reason)

@@ -25,7 +25,7 @@ CONFIG_COLUMNS += ["cuda_graph", "mode", "causal"]
 BYTE_COLUMNS = ("peak_memory_bytes", "state_bytes")
 TIME_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline"]
-ROW_COLUMNS += ["process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
+ROW_COLUMNS += ["baseline", "process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
 DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
 MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 # deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
@@ -39,11 +39,12 @@ RESIDENT_FACTOR, RESIDENT_SLACK = 1.2, 16 * 2**20
 
 @dataclass(frozen=True)
 class RowReference:
-    """A row from which a value was computed."""
+    """A row from which a value was computed. run: the name of its run, or the id of its session."""
 
     run_id: str
     case_key: str
     length: int
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CostAtLength:
     speedup: over the baseline, None if that was not timed there. memory: peak bytes of a call; counted_memory: the
     counted peak, if ``memory`` is the larger resident peak of the process. half_width: half the 95% interval of log
     time relative to other mechanisms at the same lengths, without the drift of the machine, which they share. between:
-    the two measured lengths of an interpolation.
+    the two measured lengths of an interpolation. paired: the speedups of single rows over the baseline.
     """
 
     length: int
@@ -65,6 +66,7 @@ class CostAtLength:
     half_width: float = 0.0
     counted_memory: Estimate | None = None
     between: tuple[int, int] | None = None
+    paired: tuple[Estimate, ...] = ()
 
     how = make_deprecated_alias("how", "basis")
     apart = make_deprecated_alias("apart", "half_width")
@@ -73,6 +75,13 @@ class CostAtLength:
     def basis(self) -> EstimateBasis:
         """Whether it was measured at this length."""
         return "interpolated" if self.between else "measured"
+
+    @property
+    def spread(self) -> str:
+        """``3 measurements: 3.21x to 4.92x``, where the intervals of two exclude each other; else empty."""
+        values, lows, highs = zip(*self.paired, strict=True) if self.paired else ([1], [1], [1])
+        text = f"{len(values)} measurements: {units.ratio(min(values))} to {units.ratio(max(values))}"
+        return text if max(lows) > min(highs) else ""
 
 
 @dataclass(frozen=True)
@@ -171,14 +180,17 @@ def is_disturbed(rows: Frame) -> Any:
     return contaminated.fillna(0) > MAX_DISTURBED_SHARE * rounds.fillna(1)
 
 
-def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]:
+def split_by_config(rows: Frame, run_names: Mapping[Any, str]) -> list[tuple[dict[str, Any], list[CostCurve]]]:
     """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. rows: with labels
-    (`select.add_labels`)."""
+    (`select.add_labels`). run_names: by session."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
     timed = timed[~is_disturbed(timed)].astype({"seq_len": int})
     records: list[_RowDict] = timed[[*CONFIG_COLUMNS, *ROW_COLUMNS]].to_dict("records")
     records = [{name: value if units.is_present(value) else None for name, value in row.items()} for row in records]
+    for row in records:
+        row["run_id"] = str(row["run_id"])
+        row["run"] = run_names.get(row["run_id"], row["run_id"])
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
         for values, config_rows in _group_rows(records, itemgetter(*CONFIG_COLUMNS)).items()
@@ -262,7 +274,10 @@ def _make_point(
     time = pooled.time(name)
     ends = [*(float(row["latency_ms"]) for row in rows), *time.ends]
     latency = Estimate(time.value, min(ends), max(ends))  # widened to contain the time of each row
-    sources = tuple(RowReference(str(row["run_id"]), str(row["case_key"]), length) for row in rows)
+    sources = tuple(RowReference(row["run_id"], str(row["case_key"]), length, row["run"]) for row in rows)
     sizes = [[row[column] for row in rows if row[column] is not None] for column in BYTE_COLUMNS]
     memory, state = (Estimate(max(values)) if values else None for values in sizes)
-    return CostAtLength(length, speedup, latency, memory, state, sources, Z_95 * pooled.standard_error(name))
+    over_baseline = [row for row in rows if row["speedup_low"] and baseline and row["baseline"] == baseline[0]]
+    paired = tuple(Estimate(*(row[name] for name in TIME_COLUMNS[3:])) for row in over_baseline)
+    half_width = Z_95 * pooled.standard_error(name)
+    return CostAtLength(length, speedup, latency, memory, state, sources, half_width, paired=paired)

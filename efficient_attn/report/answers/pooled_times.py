@@ -20,12 +20,13 @@ from ...results.stats import Estimate
 GROUP_SPREAD = 0.05  # standard deviation of log time of one case between groups on one machine, over the published runs
 Z_95 = 1.96  # of a 95% interval; those of rows already account for few degrees of freedom
 MIN_ERROR = 0.003  # lower limit of a row's standard error
+BASELINE_ERROR = 1e-6  # of a row whose error is part of the other rows' ratios to it
 
 
 @dataclass(frozen=True)
 class Timing:
     """A row's time. log_ms: its logarithm, from the ratio to the baseline of its group if they were paired. error: its
-    standard error relative to the other rows of its group."""
+    standard error relative to the other rows of its group; 0 for the baseline of ratios."""
 
     name: Hashable
     group: Hashable
@@ -85,7 +86,7 @@ def pool_times(timings: Sequence[Timing]) -> PooledTimes:
     mechanism_matrix, group_matrix = np.zeros((len(timings), len(names))), np.zeros((len(timings), len(groups)))
     mechanism_matrix[indices, [names.index(timing.name) for timing in timings]] = 1
     group_matrix[indices, [groups.index(timing.group) for timing in timings]] = 1
-    noise = np.maximum(MIN_ERROR, [timing.error for timing in timings]) ** 2
+    noise = np.array([max(MIN_ERROR, x.error) if x.error else BASELINE_ERROR for x in timings]) ** 2
     noise += [0.0 if timing.group == reference_group else 2 * DRIFT**2 for timing in timings]
     times = np.array([timing.log_ms for timing in timings])
     inverse = np.linalg.inv(np.diag(noise) + GROUP_SPREAD**2 * group_matrix @ group_matrix.T)

@@ -190,7 +190,8 @@ def is_exact(curve: CostCurve, config: Mapping[str, Any], requirements: Requirem
     """Whether a mechanism computes the exact attention of the required model."""
     required_heads = config["heads"] if requirements.kv_heads is None else requirements.kv_heads
     shares_heads = curve.spec.partition(":")[0] in approximation_errors.SHARED_KV_MECHANISMS
-    return curve.spec == "full" or (shares_heads and curve.kv_heads is not None and curve.kv_heads == required_heads)
+    is_exact_model = shares_heads and curve.kv_heads is not None and curve.kv_heads == required_heads
+    return curve.spec in approximation_errors.EXACT_MECHANISMS or is_exact_model
 
 
 # -- from rows -----------------------------------------------------------------------------------------------------

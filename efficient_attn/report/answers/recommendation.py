@@ -22,7 +22,7 @@ from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbou
 from .cost_curves import CostAtLength, CostCurve, is_disturbed, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality
-from .requirements import Requirements, find_nearest, matches
+from .requirements import Requirements, find_dtype_refusal, find_nearest, matches
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
@@ -88,19 +88,21 @@ class Recommendation:
 @dataclass(frozen=True)
 class RecommendationData:
     """Rows prepared for many calls of `recommend`. disturbed: number of timed rows left out because other programs ran
-    in most of their rounds."""
+    in most of their rounds. dtype: if given, backends that do not run in it are left out."""
 
     curves_by_config: tuple[tuple[Mapping[str, Any], tuple[CostCurve, ...]], ...]
     quality: Quality
     disturbed: int = 0
+    dtype: str | None = None
 
     @classmethod
-    def of(cls, rows: Frame) -> RecommendationData:
-        """Prepare rows returned by `gather` or `efficient_attn.load`."""
+    def of(cls, rows: Frame, sessions: Iterable[Mapping[str, Any]] = ()) -> RecommendationData:
+        """Prepare rows returned by `gather` or `efficient_attn.load`. sessions: those of `gather`, which name runs."""
+        names = {session.get("run_id"): session["run"] for session in sessions}
         for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["task"] == "speed"]
-        curves_by_config = tuple((config, tuple(x)) for config, x in split_by_config(select.add_labels(timed)))
+        curves_by_config = tuple((config, tuple(x)) for config, x in split_by_config(select.add_labels(timed), names))
         return cls(curves_by_config, Quality(rows), int(is_disturbed(timed).sum()))
 
 
@@ -118,7 +120,8 @@ def recommend(
         raise make_unknown_error("machine", requirements.machine, machine_names)
     answer = _choose_answer(data, requirements, local_machine)
     measured = None if answer.timed_count else find_nearest(data.curves_by_config, requirements)
-    nearest = _choose_answer(data, measured, local_machine) if measured else None
+    runnable = replace(data, dtype=requirements.dtype)
+    nearest = _choose_answer(runnable, measured, local_machine) if measured else None
     return replace(answer, nearest=nearest) if nearest and nearest.timed_count else answer
 
 
@@ -129,7 +132,7 @@ def _choose_answer(data: RecommendationData, requirements: Requirements, local_m
     # of equally good answers, that of the configuration with the longest timed calls
     matching.sort(key=lambda x: -max(point.length for curve in x[1] for point in curve.points))
     answers = [
-        _make_recommendation(data.quality, requirements, config, curves)
+        _make_recommendation(data, requirements, config, curves)
         for config, curves in matching
         if (requirements.machine or "") in str(config["machine"])
     ]
@@ -147,17 +150,18 @@ def _choose_answer(data: RecommendationData, requirements: Requirements, local_m
 
 
 def _make_recommendation(
-    quality: Quality, requirements: Requirements, config: Mapping[str, Any], curves: Sequence[CostCurve]
+    data: RecommendationData, requirements: Requirements, config: Mapping[str, Any], curves: Sequence[CostCurve]
 ) -> Recommendation:
     curves = [curve for curve in curves if _has_required_heads(curve, config, requirements)]
     estimates = [(curve, curve.estimate(requirements.seq_len)) for curve in curves]
     timed = [(curve, cost) for curve, cost in estimates if not isinstance(cost, str)]
-    comparison = quality.compare([curve for curve, _ in timed] or curves, config, requirements)
+    comparison = data.quality.compare([curve for curve, _ in timed] or curves, config, requirements)
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     for curve, cost in estimates:
         figures, failure, unverified = comparison.evaluate(curve)
-        reason = failure or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
+        reason = find_dtype_refusal(curve.label, data.dtype) or failure
+        reason = reason or (cost if isinstance(cost, str) else _describe_exceeded_bound(cost, requirements))
         if reason or isinstance(cost, str):
             left_out[curve.label] = reason
         else:

@@ -82,7 +82,7 @@ def _make_row(recommendation: Recommendation, rank: str, entry: Candidate, quali
     )
     options = label if "|" in label else label.partition(":")[2]
     between = f"INTERPOLATED between {' and '.join(f'{end:,}' for end in cost.between)}" if cost.between else ""
-    details = (options, "; ".join(filter(None, (quality, between))))
+    details = (options, "; ".join(filter(None, (quality, between, cost.spread))))
     return tuple(map(sanitize_line, cells)), tuple(sanitize_line(text) for text in details if text)
 
 
@@ -135,6 +135,11 @@ def _list_legend(recommendation: Recommendation, config: Mapping[str, Any]) -> I
     choices = recommendation.choices
     if len({choice.rank for choice in choices}) < len(choices):
         yield f"{TIE_MARK}: not significantly different, as the 95% interval of the ratio of their times contains 1."
+    labels_by_runs: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for entry in (*choices, *recommendation.not_verified):
+        labels_by_runs[tuple(dict.fromkeys(row.run for row in entry.cost.sources))].append(entry.label)
+    for runs, labels in labels_by_runs.items():
+        yield f"Timed in {formatting.join_words(runs)}: {'all' if len(labels_by_runs) == 1 else ', '.join(labels)}."
     if any(choice.cost.speedup is not None for choice in choices):
         yield f"Speedups are over {config['baseline']}."
     any_uncertain = any(figure.sure is False for choice in choices for figure in choice.quality)
@@ -157,7 +162,7 @@ def _list_left_out(recommendation: Recommendation, _: Mapping[str, Any]) -> Iter
 
 
 def describe_nearest(recommendation: Recommendation) -> str:
-    """``dtype float32 instead of bfloat16, length 16,384 instead of 1,048,576``; empty without a nearest answer."""
+    """``dtype float32 instead of bfloat16, length 16,384 instead of 1,048,576.``; empty without a nearest answer."""
     if recommendation.nearest is None:
         return ""
     differences = []
@@ -167,7 +172,9 @@ def describe_nearest(recommendation: Recommendation) -> str:
             old, new = (f"{value:,}" if isinstance(value, int) else value for value in (old, new))
             text = "length" if name == "seq_len" else name.replace("_", "-")
             differences.append(f"{text} {new} instead of {old}")
-    return ", ".join(differences)
+    dtypes = [x.requirements.dtype for x in (recommendation, recommendation.nearest)]
+    note = f" All rows below are of {dtypes[1]}; what does not run in {dtypes[0]} is left out."
+    return f"{', '.join(differences)}.{note if dtypes[0] != dtypes[1] else ''}"
 
 
 # -- runs to measure -----------------------------------------------------------------------------------------------

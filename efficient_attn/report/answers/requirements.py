@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from ... import units
 from ...errors import UsageError
+from ...variants import BACKEND_DTYPES
 from .. import formatting
 from .cost_curves import CostCurve
 
@@ -114,6 +115,13 @@ def matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
     fixed = {name: getattr(requirements, name) for name in ("mode", "device", *SHAPE)}
     fixed["causal"] = requirements.resolved_causal
     return all(value in (None, config[name]) for name, value in fixed.items())
+
+
+def find_dtype_refusal(label: str, dtype: str | None) -> str:
+    """Why a mechanism's backend does not run in a dtype; empty if it does, or if its dtypes are not declared."""
+    pairs = ((name, option) for name, options in formatting.split_label(label) for option in options)
+    dtypes = next((BACKEND_DTYPES[pair] for pair in pairs if pair in BACKEND_DTYPES), (str(dtype),))
+    return "" if dtype in (None, *dtypes) else f"runs in {formatting.join_words(dtypes)} only, not in {dtype}"
 
 
 def find_nearest(

@@ -16,7 +16,7 @@ from .canvas import LINE_GAP, PADDING, SWATCH, Box, Chart, measure_head
 from .geometry import LANE_GAP, LANE_TEXT, LEADER, TICK_GAP, ChartGeometry, arrange, locate, locate_ends
 from .labels import ChartFormat, LabelText, lay_out_label, make_number_label, measure_width, truncate
 from .panel_data import Panel
-from .point_labels import LabelList, find_leader, place_labels
+from .point_labels import LabelList, find_leader, place_labels, place_level_text
 from .primitives import draw_frame, draw_lines, draw_values
 
 MAX_TRIALS = 4  # to find the height of a scatter plot
@@ -104,8 +104,8 @@ def draw_axes(chart: Chart, panel: Panel, geometry: ChartGeometry) -> Axes:
     middle = min(max((plot.left + plot.right - form.width) / 2, -room), room) + form.width / 2
     chart.write(middle, geometry.outer.low - TICK_GAP - form.small - form.text / 2, xlabel, ha="center")
     if panel.level is not None:
-        _, y = locate(panel, geometry, max(panel.ticks), panel.level)
-        chart.write(plot.left + 3.0, y + 0.6 * form.small, panel.level_text, faint=True)
+        place = place_level_text(panel, form, geometry)
+        chart.write(place.left, (place.low + place.high) / 2, panel.level_text, faint=True)
     for number, ((low, high), text) in enumerate(zip(panel.bands, panel.band_texts, strict=True)):
         x, _ = locate(panel, geometry, (low + high) / 2, 0.0)
         is_last = number == len(panel.bands) - 1

@@ -19,7 +19,7 @@ from ..sections import decode_cost, speed
 from .selection import PlotRows
 from .table_columns import PaperFigure, TableCell, TableColumn, add_errors, make_estimate_cell
 
-MAX_LINES = 8  # that a reader can distinguish
+MAX_LINES = 8  # of a picture, that a reader can distinguish; a table has all
 SUPERSCRIPTS = str.maketrans("0123456789.-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u02d9\u207b")
 CROSSOVER_SYMBOLS = (
     "Bars: where the ends of the 95% interval of the speedup cross 1; open triangles: faster at all measured lengths "
@@ -52,7 +52,7 @@ def _make_length_columns(
 
 
 def _draw(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles) -> Panel:
-    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
+    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels[:MAX_LINES]) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     kind = kind._replace(max_lines=MAX_LINES + 1)  # with the baseline
     (panel,) = make_length_plots(setting, (kind,), PlotContext(line_styles))

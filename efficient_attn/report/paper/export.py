@@ -20,10 +20,11 @@ from . import cost_figures, latex, quality_figures, selection
 from .selection import Filters, PlotRows
 from .table_columns import PaperFigure
 
-FigureName = Literal["speed", "memory", "front", "crossover", "error", "ability"]
+FigureName = Literal["speed", "memory", "front", "perplexity", "crossover", "error", "ability"]
 FileFormat = Literal["pdf", "svg", "png", "tex"]
 COLUMN_INCHES = 3.3  # column width of most papers
-MAX_POINTS = {False: 12, True: 24}  # of a front, by whether it is as wide as a page
+MAX_POINTS = {False: 12, True: 24}  # between two axes, by whether the figure is as wide as a page
+MAX_PERPLEXITIES = 14  # without --only: those above the scale share a height, so that the labels of more would overlap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,8 @@ class FigureRequest:
         if not MIN_WIDTH <= self.width <= MAX_WIDTH:
             allowed = f"{MIN_WIDTH:g} to {MAX_WIDTH:g} inches"
             raise UsageError(f"plot: --width {self.width:.3g}in: the width must be {allowed}")
-        if self.against != "time" and self.figure != "front":
-            raise UsageError(f"plot: --against applies to --figure front only, not to --figure {self.figure}")
+        if self.against != "time" and self.figure not in ("front", "perplexity"):
+            raise UsageError(f"plot: --against applies to --figure front and perplexity, not to --figure {self.figure}")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class FigureFile:
 class FigureKind:
     """A kind of figure. rank: list the labels that it can show, by priority. make: draw these labels. list_rows: its
     configurations. count_points: number of mechanisms that decides between configurations, if not those of rank.
-    max_lines: None if it may have several pages. shared: columns of which it shows all values."""
+    max_lines: None if it may have several pages, as tables may. shared: columns of which it shows all values."""
 
     rank: Callable[[PlotRows], list[str]]
     make: Callable[[PlotRows, Sequence[str], LineStyles], PaperFigure]
@@ -88,15 +89,23 @@ class FigureKind:
 
 
 def _choose_kind(request: FigureRequest) -> FigureKind:
-    if request.figure != "front":
-        return FIGURE_KINDS[request.figure]
-    return FigureKind(
-        cost_figures.rank_by_speedup,
-        partial(quality_figures.make_front_figure, request.against),
-        MAX_POINTS[request.width >= WIDE_FROM],
-        quality_figures.list_front_rows,
-        partial(quality_figures.count_inexact_points, request.against),
-    )
+    against, max_points = request.against, MAX_POINTS[request.width >= WIDE_FROM]
+    return {
+        **FIGURE_KINDS,
+        "front": FigureKind(
+            cost_figures.rank_by_speedup,
+            partial(quality_figures.make_front_figure, against),
+            max_points,
+            quality_figures.list_front_rows,
+            partial(quality_figures.count_inexact_points, against),
+        ),
+        "perplexity": FigureKind(
+            quality_figures.rank_by_perplexity,
+            partial(quality_figures.make_perplexity_figure, against),
+            max_points if request.only else min(max_points, MAX_PERPLEXITIES),
+            quality_figures.list_swapped_rows,
+        ),
+    }[request.figure]
 
 
 FIGURE_KINDS: Mapping[str, FigureKind] = {
@@ -133,10 +142,10 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     first, *captions = dict.fromkeys(figure.caption for figure in figures)
     caption = "; ".join([first, *(text[0].lower() + text[1:] for text in captions)])
     notes = [note for x in figures for note in (*(() if request.file_format == "tex" else x.symbols), *x.notes)]
-    if left_out:
-        notes.append(f"Not shown: {', '.join(left_out)}.")
     if run_note := join_notes(gathered.run_notes, [run for plot_rows in chosen for run in plot_rows.rows["run_id"]]):
         notes.append(f"Runs: {run_note}.")
+    if left_out and request.file_format != "tex":
+        notes.append(f"Not shown: {', '.join(left_out)}.")
     file = FigureFile(
         (),
         f"{caption}. Measured: {common}.",
@@ -169,7 +178,7 @@ def _make_figures(
     baseline_labels = sorted({label for plot_rows in chosen for label in plot_rows.baseline_labels})
     labels, left_out = selection.choose_labels(
         list(ranked),
-        kind.max_lines,
+        None if request.file_format == "tex" else kind.max_lines,
         only=request.only,
         highlight=request.highlight,
         baseline_labels=baseline_labels,

@@ -53,7 +53,7 @@ LETTER_WIDTHS = {  # approximate, in LaTeX's default font, relative to its size
 }
 OTHER_WIDTH, CODE_POINT_WIDTH = 0.53, 3.3  # of other letters, and of U+4E2D
 COLUMN_GAP, INTERVAL_GAP = 6.0, 2.0  # points between columns, and between a value and its interval
-LINE_HEIGHT, SMALL_LINE_HEIGHT, MAX_HEIGHT = 11.0, 9.0, 500.0  # points: of rows, and of all rows of a page
+LINE_HEIGHT, SMALL_LINE_HEIGHT, MAX_HEIGHT = 11.0, 12.0, 380.0  # points: of rows (small: with the gap), of a page's
 WIDE_INCHES = 6.8  # width of a page's text
 MAX_NAME = 44  # letters of a mechanism's name
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ... import units
+from ...errors import UsageError
 from ...results.stats import Estimate
 from .. import formatting, select
 from ..answers.pareto import classify_points, list_points
@@ -15,12 +16,15 @@ from ..drawing.panel_data import make_dot_plot, make_point
 from ..drawing.style import LineStyles
 from ..gather import Frame
 from ..sections import approximation, tradeoffs
+from ..sections.model_pareto import CUT_NOTE, SWAP_COSTS, make_quality_panel
+from ..sections.swap import summarise_segments
 from ..sections.tradeoffs import CostName
 from ..sections.trained_scores import filter_trained, list_tests
 from .selection import Filters, PlotRows, filter_rows, list_timed_rows
 from .table_columns import PaperFigure, TableCell, TableColumn, describe_errors, make_error_cell, make_estimate_cell
 
 UNCLEAR_NOTE = "Unclear: not significantly different from a mechanism that seems better in both."
+PERPLEXITY_NOTE = "Time, of a whole pass, and perplexity are over the unmodified model's; memory is without weights."
 NULL_NAME = "mean of v (null)"
 AT_CHANCE_TEXT, CHANCE_NAME = "at chance", "chance"
 AT_CHANCE_NOTE = "At chance: not significantly better than a guess."
@@ -71,6 +75,51 @@ def make_front_figure(
         f"Relative error against {next(iter(columns))} over that of {table.baseline}{length}, with 95% intervals",
         (describe_errors(decisions), *unclear),
         ("Line: Pareto front; grey: significantly dominated; horizontal line: predicting the mean of v.",),
+    )
+
+
+def list_swapped_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
+    """The rows of each pretrained model and length in which mechanisms replace the attention of all layers."""
+    rows, names = filter_rows(rows, filters), ["inputs", "causal", "mode", "seq_len"]
+    swapped = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna()]
+    return [
+        PlotRows(setting.key | dict(zip(names, (*values, int(n)), strict=True)), part, setting.key["baseline"])
+        for setting in select.split_settings(swapped)
+        for (*values, n), part in setting.rows.groupby(names, dropna=False, sort=False)
+    ]
+
+
+def rank_by_perplexity(plot_rows: PlotRows) -> list[str]:
+    """Labels by perplexity, lowest first, without the baseline's."""
+    lines = [line for line in summarise_segments(plot_rows.rows) if line["perplexity"] and not line["is_baseline"]]
+    return [line["label"] for line in sorted(lines, key=lambda line: line["perplexity"].value)]
+
+
+def make_perplexity_figure(
+    against: CostName, plot_rows: PlotRows, labels: Sequence[str], line_styles: LineStyles
+) -> PaperFigure:
+    """Perplexities of a pretrained model against a cost of a pass, with the Pareto front."""
+    cost = next(cost for cost in SWAP_COSTS if cost.title == against)
+    size = SWAP_COSTS[-1] if against == "time" else cost
+    summaries = {line["label"]: line for line in summarise_segments(plot_rows.rows) if line["perplexity"]}
+    lines = [summaries[label] for label in (*plot_rows.baseline_labels, *labels) if label in summaries]
+    panel = make_quality_panel(lines, cost, plot_rows.format_config(), line_styles)
+    if panel is None:
+        raise UsageError(f"plot: --figure perplexity: {cost.description} is known of no two mechanisms that differ")
+    columns: dict[str, dict[str, TableCell]] = {"Time": {}, "Perplexity": {}, size.title.capitalize(): {}}
+    for line in lines:
+        ratios = [Estimate(1.0)] * 2 if line["is_baseline"] else [SWAP_COSTS[0].find_estimate(line), line["perplexity"]]
+        row = *(make_estimate_cell(ratio, units.ratio) for ratio in ratios), TableCell(units.size(line[size.column]))
+        for cells, cell in zip(columns.values(), row, strict=True):
+            cells[line["label"]] = cell
+    absent = [f"Not measured: {cost.description} of {x}." for x in columns["Time"] if x not in panel.labels]
+    segments = f"Segments at N = {plot_rows.config['seq_len']:,}: {plot_rows.rows['swap.segment'].nunique()}."
+    return PaperFigure(
+        panel,
+        [TableColumn(head, cells) for head, cells in columns.items()],
+        f"Perplexity against {cost.description}, with 95% intervals over segments of text",
+        (PERPLEXITY_NOTE, segments),
+        (f"Line: Pareto front.{CUT_NOTE * bool(panel.level)}", *absent),
     )
 
 

@@ -23,7 +23,9 @@ HIDDEN_PARTS = ("suite", "part", "baseline")  # of a configuration, named only t
 MISSING_DATA_HINTS = {
     "speed": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
     "crossover": "no speedup over a baseline has an interval; run a suite that has a baseline, such as quickstart",
-    "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well",
+    "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well, "
+    "or plot perplexities (task swap) with --figure perplexity",
+    "perplexity": "no perplexity of a pretrained model was measured; run a suite with the task swap, such as swap_long",
     "memory": "peak memory was not measured; add it to what the suite measures",
     "error": "no output was compared with exact attention; run a suite with the task fidelity",
     "ability": "no model was trained or tested with a mechanism; run a suite such as accuracy, vision or retrieval",

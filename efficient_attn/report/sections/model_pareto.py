@@ -57,11 +57,11 @@ def make_pareto_plots(
 ) -> Iterator[Picture]:
     """A plot of quality against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        panel = _make_quality_panel(lines, cost, setting_text, context.line_styles)
+        panel = make_quality_panel(lines, cost, setting_text, context.line_styles)
         yield from context.name_parts(panel, "swap", *names, cost.name)
 
 
-def _make_quality_panel(
+def make_quality_panel(
     lines: Sequence[Mapping[str, Any]], cost: SwapCost, setting_text: str, line_styles: LineStyles
 ) -> Panel | None:
     """A point per variant with both intervals, and the Pareto front; None without two variants of which one is inexact.

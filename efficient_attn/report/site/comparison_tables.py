@@ -9,7 +9,7 @@ from ... import units
 from ...results.stats import Estimate
 from ...spec import format_label
 from .. import formatting
-from ..answers.crossovers import format_crossover
+from ..answers.crossovers import Crossover, format_crossover
 from ..answers.decision_table import DecisionTable
 from ..answers.pooled_times import Z_95, estimate_log_error
 from ..gather import Frame
@@ -19,6 +19,7 @@ from .scoreboards import Scoreboard
 from .site_data import PEER_PREFIX
 from .site_names import capitalise, format_machine_config
 
+LIBRARY_CAPTION = "Our mechanisms compared with other libraries"
 LIBRARY_COLUMNS = ("Speedup", "Other library", "Machine", "Range", "Configurations", "Faster", "Slower")
 
 
@@ -41,12 +42,17 @@ def _make_crossover_table(table: DecisionTable, machines: Mapping[str, str]) -> 
     config, lengths = table.config, sorted({n for decision in table.decisions for n in decision.speedups})
     rows = []
     for decision in table.decisions:
-        faster_from = format_crossover(decision.crossover) if decision.crossover else "no interval"
+        faster_from = _describe_crossover(decision.crossover) if decision.crossover else "no interval"
         speedups = (decision.speedups.get(length) for length in lengths)
         rows.append([ReportCell(decision.label), ReportCell(faster_from), *map(_show_speedup, speedups)])
     caption = f"{capitalise(USE_TITLES[config['mode']])}: {formatting.format_slice(config['mode'], config['causal'])}"
     head = ("Mechanism", "Faster from", *map(units.short_length, lengths))
     return Scoreboard(format_machine_config(config, machines), ReportTable(caption, head, rows, text_columns=2))
+
+
+def _describe_crossover(crossover: Crossover) -> str:
+    text = format_crossover(crossover)
+    return f"at most {text.removeprefix('<=')} (shortest measured)" if text.startswith("<=") else text
 
 
 def _show_speedup(speedup: Estimate | None) -> ReportCell:
@@ -70,7 +76,7 @@ def make_library_table(rows: Frame, machines: Mapping[str, str]) -> ReportTable:
         ends = (row[f"speedup_{end}"] if units.is_present(row[f"speedup_{end}"]) else None for end in ("low", "high"))
         speedups.setdefault(pair, []).append(Estimate(row["speedup"], *ends))
     body = [_make_library_row(*pair, estimates) for pair, estimates in sorted(speedups.items())]
-    return ReportTable("Our mechanisms", ("Ours", *LIBRARY_COLUMNS), body, wrapped=("Other library", "Machine"))
+    return ReportTable(LIBRARY_CAPTION, ("Ours", *LIBRARY_COLUMNS), body, wrapped=("Other library", "Machine"))
 
 
 def _make_library_row(ours: str, theirs: str, hardware: str, speedups: Sequence[Estimate]) -> list[ReportCell]:
@@ -80,7 +86,7 @@ def _make_library_row(ours: str, theirs: str, hardware: str, speedups: Sequence[
     verdicts = [formatting.classify_speedup(speedup.low, speedup.high) for speedup in speedups]
     counts = len(speedups), verdicts.count("faster"), verdicts.count("slower")
     texts = (units.ratio(*average_speedups(speedups)), theirs, hardware, ends, *map(str, counts))
-    return [ReportCell(ours, narrow_lines=(f"over {theirs}, {hardware}",)), *map(ReportCell, texts)]
+    return [*map(ReportCell, (ours, *texts))]
 
 
 def average_speedups(speedups: Sequence[Estimate]) -> Estimate:

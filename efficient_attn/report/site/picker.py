@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ... import units
 from ...results.stats import Estimate
@@ -13,7 +13,7 @@ from .. import formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
 from ..answers.recommendation import Candidate, Recommendation, RecommendationData, recommend
-from ..answers.requirements import Mode, Requirements
+from ..answers.requirements import SHAPE, Mode, Requirements, matches
 from ..approximation_errors import SHARED_KV_MECHANISMS
 from ..comparable_quality import ROUNDING_ERROR, QualityFigure
 from .compact import TextTable, format_call
@@ -22,6 +22,7 @@ from .site_names import split_label
 MAX_ROWS = 8
 DEFAULT_LENGTH = 8192
 DEFAULT_USES = ("prompt", "encode")  # the first that was measured
+DEFAULT_SHAPE = "most measured"  # at each length, as `recommend` chooses
 EXACT = "full"
 APPROXIMATELY = "\u2248 "  # before an interpolated number
 
@@ -67,7 +68,8 @@ USE_TITLES = {use.mode: use.title for use in USES if use.causal}  # by mode
 
 
 class AnswerRow(NamedTuple):
-    """A mechanism of an answer, as texts. conditions: model and length of its quality; note: how it was estimated."""
+    """A mechanism of an answer, as texts. conditions: model and length of its quality; note: how it was estimated,
+    and how far runs differ."""
 
     name: str
     options: str
@@ -77,6 +79,7 @@ class AnswerRow(NamedTuple):
     conditions: str
     memory: str
     note: str
+    runs: tuple[str, ...]
 
 
 class Answer(NamedTuple):
@@ -96,11 +99,14 @@ class LengthAnswers(NamedTuple):
     answers: Mapping[str, Answer]
 
 
+ShapeAnswers: TypeAlias = Mapping[str, tuple[LengthAnswers, ...]]
+
+
 class PickerData(NamedTuple):
-    """All answers, by machine, use and length. machines: the names by key, most rows first."""
+    """All answers, by machine, use and shape. machines: the names by key, most rows first."""
 
     machines: Mapping[str, str]
-    answers: Mapping[str, Mapping[str, tuple[LengthAnswers, ...]]]
+    answers: Mapping[str, Mapping[str, ShapeAnswers]]
     default_bound: str
 
     @property
@@ -108,23 +114,26 @@ class PickerData(NamedTuple):
         """Machine, use and answers of the first screen: the machine with most rows, a causal forward pass at 8K."""
         for machine, by_use in self.answers.items():
             use = next((use for use in DEFAULT_USES if use in by_use), next(iter(by_use)))
-            return machine, use, min(by_use[use], key=lambda x: abs(math.log(x.length / DEFAULT_LENGTH)))
+            by_length = next(iter(by_use[use].values()))
+            return machine, use, min(by_length, key=lambda x: abs(math.log(x.length / DEFAULT_LENGTH)))
         return None
 
-    def format_scripts(self) -> Iterator[tuple[str, str]]:
+    def format_scripts(self, run_pages: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the address and the content of each machine's script:
-        ``addAnswers(machine, texts, rows, uses);``, where texts and rows are stored once."""
+        ``addAnswers(machine, texts, rows, uses, runPages);``, where texts and rows are stored once."""
         for machine, by_use in self.answers.items():
-            texts, rows = TextTable(), dict[tuple[int, ...], int]()
+            texts, rows = TextTable(), dict[AnswerRow, int]()
             uses: dict[str, list[Any]] = {use: [] for use in by_use}
-            for use, length_answers in by_use.items():
-                for length, config_text, answers in length_answers:
-                    encoded: dict[str, list[Any]] = {}
-                    uses[use].append([length, texts.encode(config_text), encoded])
-                    for bound, (sentence, answer_rows, left_out) in answers.items():
-                        indices = [rows.setdefault(tuple(texts.encode(row)), len(rows)) for row in answer_rows]
-                        encoded[bound] = [texts.encode(sentence), indices, texts.encode(left_out)]
-            yield f"answers-{machine}.js", format_call("addAnswers", machine, list(texts), list(rows), uses)
+            for use, by_shape in by_use.items():
+                for shape, by_length in by_shape.items():
+                    uses[use].append([texts.encode(shape), entries := []])
+                    for length, config_text, answers in by_length:
+                        entries.append([length, texts.encode(config_text), encoded := {}])
+                        for bound, (sentence, answer_rows, left_out) in answers.items():
+                            indices = [rows.setdefault(row, len(rows)) for row in answer_rows]
+                            encoded[bound] = [texts.encode(sentence), indices, texts.encode(left_out)]
+            listed = texts.encode(list(rows))
+            yield f"answers-{machine}.js", format_call("addAnswers", machine, list(texts), listed, uses, run_pages)
 
 
 _ConfigCurves = tuple[Mapping[str, Any], tuple[CostCurve, ...]]
@@ -136,44 +145,58 @@ def make_picker(data: RecommendationData, links: Mapping[str, str], names: Mappi
     for config, curves in data.curves_by_config:
         by_machine.setdefault((str(config["machine"]), str(config["device"])), []).append((config, curves))
     machines: dict[str, str] = {}
-    answers: dict[str, dict[str, tuple[LengthAnswers, ...]]] = {}
-    for (machine, device), configs in sorted(by_machine.items(), key=lambda item: (-_count_points(item[1]), item[0])):
+    answers: dict[str, dict[str, ShapeAnswers]] = {}
+    by_count = sorted(by_machine.items(), key=lambda x: (-sum(len(y.points) for _, z in x[1] for y in z), x[0]))
+    for (machine, device), configs in by_count:
         machine_data = replace(data, curves_by_config=tuple(configs))
-        by_use = {use.key: tuple(_answer_use(machine_data, use, device, links)) for use in USES}
+        by_use = {use.key: _answer_use(machine_data, use, device, links) for use in USES}
         if any(by_use.values()):
             key = f"m{len(machines)}"
             machines[key] = names.get(machine, machine) + (f", {device}" if device != "cpu" else "")
-            answers[key] = {use: by_length for use, by_length in by_use.items() if by_length}
+            answers[key] = {use: by_shape for use, by_shape in by_use.items() if by_shape}
     quality = data.quality
     measured = {"ppl-1.1": quality.perplexity_ratios.sets, "error-0.1": quality.errors.sets, "any": True}
     return PickerData(machines, answers, next(key for key, sets in measured.items() if sets))
 
 
-def _count_points(configs: Sequence[_ConfigCurves]) -> int:
-    return sum(len(curve.points) for _, curves in configs for curve in curves)
+def _answer_use(data: RecommendationData, use: Use, device: str, links: Mapping[str, str]) -> ShapeAnswers:
+    """Answer a use for each shape, with other key-value heads or its own, from the rows of one machine and device."""
+    any_shape = Requirements(seq_len=1, mode=use.mode, causal=use.causal, device=device)
+    shapes = {DEFAULT_SHAPE: any_shape}
+    for config, curves in data.curves_by_config:
+        if matches(config, any_shape):
+            for kv_heads in {None, *(curve.kv_heads for curve in curves)} - {config["heads"]}:
+                shape = replace(any_shape, **{name: config[name] for name in SHAPE}, kv_heads=kv_heads)
+                shapes[_name_shape(shape)] = shape
+    answers = {name: x for name, shape in shapes.items() if (x := tuple(_answer_shape(data, shape, links)))}
+    return dict(sorted(answers.items(), key=lambda item: (item[0] != DEFAULT_SHAPE, -len(item[1]), item[0])))
 
 
-def _answer_use(data: RecommendationData, use: Use, device: str, links: Mapping[str, str]) -> Iterator[LengthAnswers]:
-    """Answer a use at each length with at least two mechanisms, from the rows of one machine and device."""
+def _name_shape(shape: Requirements) -> str:
+    """``float32, 8 heads of size 64, 2 key-value heads, batch 1, 1 thread``."""
+    texts = formatting.format_setting_parts({name: getattr(shape, name) for name in SHAPE}, {})
+    texts["kv"] = formatting.format_count(shape.kv_heads, "key-value head") if shape.kv_heads else ""
+    return ", ".join(filter(None, map(texts.get, ("dtype", "heads", "kv", "batch", "threads"))))
+
+
+def _answer_shape(data: RecommendationData, shape: Requirements, links: Mapping[str, str]) -> Iterator[LengthAnswers]:
+    """Answer at each length with at least two mechanisms."""
     configs = [
-        (config, tuple(curve for curve in curves if _has_own_heads(curve, config["heads"])))
+        (config, tuple(curve for curve in curves if shape.kv_heads or _has_own_heads(curve, config["heads"])))
         for config, curves in data.curves_by_config
-        if (config["mode"], bool(config["causal"])) == (use.mode, use.causal)
+        if matches(config, shape)
     ]
-    use_data = replace(data, curves_by_config=tuple(configs))
+    shape_data = replace(data, curves_by_config=tuple(configs))
     for length in _list_lengths(configs):
-        requirements = Requirements(seq_len=length, mode=use.mode, causal=use.causal, device=device)
-        result = recommend(use_data, requirements)
+        result = recommend(shape_data, replace(shape, seq_len=length))
         if result.config is not None and result.timed_count > 1:
             chosen = replace(data, curves_by_config=tuple(pair for pair in configs if pair[0] is result.config))
-            answers = {bound.key: _make_answer(chosen, bound, requirements, links) for bound in BOUNDS}
-            config_text = formatting.format_config({**result.config, "machine": None, "device": None}, {})
-            yield LengthAnswers(length, config_text, answers)
+            requirements = replace(result.requirements, **{name: result.config[name] for name in SHAPE})
+            answers = {bound.key: _answer(chosen, bound, requirements, links) for bound in BOUNDS}
+            yield LengthAnswers(length, _name_shape(requirements), answers)
 
 
-def _make_answer(
-    data: RecommendationData, bound: Bound, requirements: Requirements, links: Mapping[str, str]
-) -> Answer:
+def _answer(data: RecommendationData, bound: Bound, requirements: Requirements, links: Mapping[str, str]) -> Answer:
     result = recommend(data, bound.require(requirements))
     choices = _drop_slower_than_exact(result.choices)
     if not bound.limit and all(choice.label == EXACT for choice in choices):  # no quality was measured
@@ -189,6 +212,7 @@ def _make_row(
 ) -> AnswerRow:
     cost, (name, options) = choice.cost, split_label(choice.label)
     mark = APPROXIMATELY if cost.between else ""
+    between = " and ".join(map(units.short_length, cost.between or ()))
     speedup = cost.speedup or (exact and _divide_times(exact, cost))
     memory = cost.state if result.requirements.mode == "decode" else cost.memory
     figure = next(iter(choice.quality), choice.error)
@@ -201,7 +225,8 @@ def _make_row(
         quality="exact" if is_exact else figure.text if figure else choice.error_text,
         conditions=_format_conditions(figure) if figure else "",
         memory=mark + units.size(memory.value) if memory else units.EMPTY,
-        note=f"interpolated between {' and '.join(map(units.short_length, cost.between))}" if cost.between else "",
+        note=f"interpolated between {between}" if between else cost.spread,
+        runs=tuple(dict.fromkeys(row.run for row in cost.sources)),
     )
 
 
@@ -236,8 +261,8 @@ def _format_conditions(figure: QualityFigure) -> str:
 def _drop_slower_than_exact(choices: Sequence[Candidate]) -> list[Candidate]:
     """Mechanisms up to the baseline, fastest first: slower ones have neither its speed nor its quality."""
     by_time = sorted(choices, key=lambda choice: choice.cost.latency.value)
-    exact = next((choice for choice in by_time if choice.label == EXACT), None)
-    return by_time if exact is None else by_time[: by_time.index(exact) + 1]
+    exact = next((position for position, choice in enumerate(by_time, 1) if choice.label == EXACT), None)
+    return [x for x in by_time[:exact] if exact or not x.cost.speedup or x.cost.speedup.value > 1]
 
 
 def _describe(data: RecommendationData, bound: Bound, result: Recommendation, choices: Sequence[Candidate]) -> str:
@@ -255,8 +280,9 @@ def _describe(data: RecommendationData, bound: Bound, result: Recommendation, ch
         verb = "satisfy this and are"
     else:
         verb = "are" if any(choice.reasons for choice in choices) else "have the best quality at their speed and are"
-    count += len(result.neighbours) if bound.limit else 0
-    counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than exact attention."
+    exact = f"exact attention{' without shared heads' if result.requirements.kv_heads else ''}"
+    more = f"; {len(result.neighbours)} left out" if bound.limit and result.neighbours else ""
+    counts = f"{count} of {result.timed_count} mechanisms timed here {verb} faster than {exact}{more}."
     return " ".join((counts, *notes))
 
 

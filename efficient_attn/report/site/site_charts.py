@@ -25,9 +25,9 @@ CONFIG_COLUMNS = ["machine", "device", "dtype", "threads", "batch", "heads", "he
 
 
 class FrontChart(NamedTuple):
-    """The chart; left_out: the mechanisms that are not in it, by reason. run_id: a session of its run."""
+    """The chart in parts; left_out: the mechanisms that are not in it, by reason. run_id: a session of its run."""
 
-    plot: Plot
+    plots: tuple[Plot, ...]
     run_id: str
     left_out: Mapping[str, list[str]]
 
@@ -44,8 +44,8 @@ def make_front_chart(rows: Frame, mechanisms: Iterable[SiteMechanism]) -> FrontC
     setting_text = formatting.format_inputs(*(chosen[name].iloc[0] for name in ("inputs", "causal", "seq_len")))
     lines = list(summarise_segments(chosen.assign(label=labels)))
     context = PlotContext(style.choose_line_styles(labels))
-    picture = next(make_pareto_plots(lines, ("front",), setting_text, context), None)
-    if picture is None:
+    pictures = list(make_pareto_plots(lines, ("front",), setting_text, context))
+    if not pictures:
         return None
     drawn = {name for variant in chosen["variant"] for name in list_names(str(variant))}
     not_applicable = approximation_errors.list_not_applicable(rows, "fidelity")
@@ -54,7 +54,9 @@ def make_front_chart(rows: Frame, mechanisms: Iterable[SiteMechanism]) -> FrontC
         if mechanism.card and mechanism.name not in drawn and mechanism.details:
             needs_weights = bool(approximation_errors.find_refusal(mechanism.name, None, not_applicable))
             left_out.setdefault(_find_reason(mechanism.details, needs_weights), []).append(mechanism.name)
-    return FrontChart(render_plot(picture, raster=False), str(chosen["run_id"].iloc[0]), left_out)
+    parts = (picture for picture in pictures if picture.caption == pictures[0].caption)  # of the first cost
+    plots = tuple(render_plot(picture, raster=False) for picture in parts)
+    return FrontChart(plots, str(chosen["run_id"].iloc[0]), left_out)
 
 
 def _find_reason(details: MechanismDetails, needs_weights: bool) -> str:
@@ -91,7 +93,9 @@ def draw_plots(rows: Frame, all_rows: Frame, machines: Mapping[str, str]) -> Mec
     for column in CONFIG_COLUMNS:
         value = chosen[column].iloc[0]
         exact = exact[exact[column].isna() if pd.isna(value) else exact[column] == value]
-    (setting,) = select.split_settings(_prepare(pd.concat([exact, chosen])))
+    prepared = _prepare(pd.concat([exact, chosen]))
+    paired = {EXACT, *prepared.loc[prepared["speedup"].notna(), "label"]}  # all plots have the lines of speedups
+    (setting,) = select.split_settings(prepared[prepared["label"].isin(paired)] if len(paired) > 1 else prepared)
     families = dict(zip(setting.rows["label"].astype(str), setting.rows["family"].astype(str), strict=True))
     context = PlotContext(style.choose_line_styles(setting.rows["label"], families))
     kinds = (SPEEDUP, TIME_PLOT, STATE_PLOT if chosen["mode"].iloc[0] == "decode" else MEMORY_PLOT)

@@ -180,5 +180,5 @@ def _list_mechanisms(rows: Frame, details: Mapping[str, MechanismDetails]) -> di
     families = {name: str(family or "") for variant, family in variants for name in list_names(str(variant))}
     for name, family in sorted(families.items()):
         origin = "another library" if name.startswith(PEER_PREFIX) else "a plug-in or another version"
-        mechanisms.setdefault(name, SiteMechanism(name, family, f"From {origin}."))
+        mechanisms.setdefault(name, SiteMechanism(name, family, f"An implementation of {origin}."))
     return mechanisms

@@ -39,11 +39,14 @@ class SitePages:
         self.data, self.docs, self.task_sentences = data, docs, task_sentences
         self.newest_rows = filter_newest(data.rows)
         self.rows_by_mechanism = site_charts.split_by_mechanism(self.newest_rows)
+        self.run_ids = dict(data.gathered.loaded[["case_key", "run_id"]].itertuples(index=False))  # newest, by case
         self.links = {name: mechanism.page for name, mechanism in data.mechanisms.items()}
         runs = {session: (run.name, run.listed.page) for session, run in data.run_by_session.items()}
         line_maker = LineMaker(Quality(data.gathered.rows), data.machines, self.links, runs)
         self.leaderboard = line_maker.make(self.newest_rows)
-        self.answers = picker.make_picker(RecommendationData.of(data.gathered.rows), self.links, data.machines)
+        self.run_pages = {run.listed.name: run.listed.page for run in data.runs}
+        recommendation_data = RecommendationData.of(data.gathered.rows, data.gathered.sessions)
+        self.answers = picker.make_picker(recommendation_data, self.links, data.machines)
         shared = page.make_environment(autoescape=True)
         loaders = [jinja2.PackageLoader("efficient_attn.report.site"), shared.loader]
         self.env = shared.overlay(loader=jinja2.ChoiceLoader(list(filter(None, loaders))), finalize=_finalize)
@@ -66,8 +69,9 @@ class SitePages:
         yield "site.css", f"{page.read_template(self.env, 'site.css')}/* {MARK} */\n"
         chart = site_charts.make_front_chart(self.data.rows, self.data.mechanisms.values())
         variables = {"answers": self.answers, "uses": picker.USES, "bounds": picker.BOUNDS, "chart": chart}
+        variables["default_shape"] = picker.DEFAULT_SHAPE
         yield "index.html", self._render_template("front", **variables)
-        yield from self.answers.format_scripts()
+        yield from self.answers.format_scripts(self.run_pages)
         yield "leaderboard.html", self._render_template("leaderboard", board=self.leaderboard.as_data())
         yield from self.leaderboard.format_scripts()
         for name in ("mechanisms", "tasks", "claims", "runs"):
@@ -125,6 +129,15 @@ class SitePages:
         variables = {"claims": claims, "bibtex": "\n\n".join(filter(None, bibtex)), "lines": lines, "plots": plots}
         return self._render_template("mechanism", 1, mechanism=mechanism, most=MAX_LINES, **variables)
 
+    def format_measured(self, claim_verdict: ClaimVerdict) -> tuple[str, list[SiteRun]]:
+        """The value that decides a claim, with its machine, and the runs that it is from; empty without one."""
+        decisive = claim_verdict.decisive_machine
+        if decisive is None:
+            return "", []
+        measured = claims_text.format_measured(claim_verdict.entry.claim.rule, decisive)
+        text = f"{measured}, {self.data.machines.get(decisive.machine, decisive.machine)}"
+        return text, self._find_runs(set(decisive.decisive.cases))
+
     def _render_claim(self, claim_verdict: ClaimVerdict) -> str:
         entry, machines, names = claim_verdict.entry, claim_verdict.machines, self.data.machines
         body = []
@@ -143,8 +156,7 @@ class SitePages:
         return self._render_template("claim", 1, claim_verdict=claim_verdict, **variables)
 
     def _find_runs(self, keys: set[str]) -> list[SiteRun]:
-        latest = self.data.gathered.loaded[["case_key", "run_id"]].drop_duplicates("case_key", keep="last")
-        runs = map(self.find_run, latest.loc[latest["case_key"].isin(keys), "run_id"].unique())
+        runs = (self.find_run(self.run_ids[key]) for key in keys if key in self.run_ids)
         digests = {run.listed.digest for run in runs if run}
         return [run for run in self.data.runs if run.listed.digest in digests]
 
@@ -159,8 +171,8 @@ class SitePages:
         for run in self.data.runs:
             rows = run.gathered.rows[run.gathered.rows["task"] == task]
             if len(rows):
-                variants = sorted(set(rows["variant"].astype(str)))
-                lines.append((run, len(rows), int((rows["status"] == "ok").sum()), variants))
+                ok = rows.loc[rows["status"] == "ok", "variant"].astype(str)
+                lines.append((run, len(rows), len(ok), sorted(set(ok))))
         boards = list_scoreboards(self.data.rows, task, self.data.gathered.sections)
         timed = bool((self.newest_rows["task"] == task).any())
         return self._render_template("task", 1, task=task, lines=lines, boards=boards, timed=timed)

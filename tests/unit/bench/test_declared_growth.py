@@ -67,11 +67,17 @@ def test_a_right_growth_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_mechanism_that_fails_is_left_to_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = WRONG["contradicts its work"][0]
-    check(tmp_path, wrong, "raise ValueError('not today')")
     monkeypatch.setattr(declared_growth, "LIMIT_S", 1.0)
-    for first in ("time.sleep(60)", "__import__('os')._exit(3)"):
+    reasons = {"time.sleep(60)": "counting its work takes over 1 s", "__import__('os')._exit(3)": "3"}
+    for first, reason in reasons.items():
         (tmp_path / first).mkdir()
-        check(tmp_path / first, wrong, first, LocalEngine())
+        with pytest.warns(UserWarning, match=f"zz_mine: growth not checked: .*{reason}"):
+            check(tmp_path / first, wrong, first, LocalEngine())
+
+
+def test_a_mechanism_whose_work_cannot_be_counted_is_named(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="zz_mine: growth not checked: ValueError: not today"):
+        check(tmp_path, WRONG["contradicts its work"][0], "raise ValueError('not today')")
 
 
 def test_built_in_growth_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from efficient_attn.cli import summary
 from efficient_attn.results.frames import make_frame
-from efficient_attn.results.rows import Row
+from efficient_attn.results.rows import OVER_BUDGET, Row
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,6 +43,16 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
     lines = {x.split()[0]: x.split() for x in text.splitlines() if x.startswith(("full", "linear"))}
     assert lines["full"] == ["full", "4.00", "ms", "1.00x", "1.00", "MiB"]
     assert lines["linear"] == ["linear", "2.00", "ms", "2.00x", "(1.90\u20132.10)", "2.00", "MiB"]
+
+
+def test_missing_speedups_are_explained_in_one_line(capsys: Capture) -> None:
+    reason = f"{OVER_BUDGET} of 1 s: stopped, while its first call ran"
+    late = replace(_timed("full", 8192, 1.0), latency_ms=None, status="timeout", reason=reason)
+    quick = _timed("full", 512, 1.0, speedup=1.0), replace(late, variant="taylor", seq_len=512)
+    summary.show_results(_rows(late, _timed("linear", 8192, 2.0), *quick))
+    lines = [line for line in _printed(capsys).splitlines() if "no speedups" in line]
+    remedy = "leave out --quick, shorten --seq-len, or raise budget_s in the suite"
+    assert lines == [f"no speedups for forward, length 8192: full: {OVER_BUDGET} of 1 s; {remedy}"]
 
 
 def test_reasons_of_successful_rows_are_printed(capsys: Capture) -> None:

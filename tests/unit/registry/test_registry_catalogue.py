@@ -10,7 +10,7 @@ import pytest
 import efficient_attn as ea
 from efficient_attn import registry
 from efficient_attn.contract.mechanism import Attention
-from efficient_attn.variants import CATALOGUE, FAMILIES, Entry
+from efficient_attn.variants import BACKEND_DTYPES, CATALOGUE, FAMILIES, Entry
 
 
 def test_entries_have_a_class_docstring_family_and_sentence() -> None:
@@ -41,6 +41,15 @@ def test_names_do_not_import_torch() -> None:
         "assert 'full' in names; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_dtypes_of_backends_equal_those_of_the_classes() -> None:
+    declared = {
+        (entry.name, f"backend={backend}"): tuple(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        for entry in CATALOGUE
+        for backend, dtypes in registry.class_of(entry.name).only_dtypes.items()
+    }
+    assert declared == BACKEND_DTYPES
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -48,6 +49,16 @@ def test_regressions_fail_and_what_cannot_be_compared_is_skipped() -> None:
     assert failures["a|b"].get("type") == "broken"  # type: ignore[union-attr]
     skipped = {c.get("name"): c[0].get("message") for c in root.iter("testcase") if c.find("skipped") is not None}
     assert skipped == {"s/single": "inconclusive; a single round", "s/new": "only in new"}
+
+
+def test_paths_are_relative_to_the_working_folder() -> None:
+    failed = replace(BROKEN, reason=f"OSError: {Path.cwd()}/data/q.npz is missing")
+    base, head = (f"{Path.cwd()}/benchmark/{name}" for name in ("base", "head"))
+    comparison = replace(make_comparison(failed), base=base, new=head)
+    text = as_junit(comparison)
+    assert str(Path.cwd()) not in text
+    assert 'name="compare benchmark/base benchmark/head"' in text
+    assert "OSError: data/q.npz is missing" in text
 
 
 def test_times_are_in_seconds_and_classes_are_parts() -> None:

@@ -165,6 +165,12 @@ def test_a_failure_reports_property_smallest_input_and_opt_outs() -> None:
     assert "declare `grouped=False` or `cross=False` or `causal=False`" in found.advice
 
 
+@pytest.mark.parametrize("method", ["compute", "forward"])
+def test_a_missing_return_is_reported_in_one_line(method: str) -> None:
+    cls = type("Nothing", (Toy,), {method: lambda *tensors, **inputs: None})
+    assert "returned None instead of an output; is a return missing? (q [" in outcome("output", cls).reason
+
+
 def test_the_summary_lists_undeclared_traits() -> None:
     subject = Subject(factory(Humble))
     summary = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
@@ -299,6 +305,7 @@ class TestCompare:
             raise ea.UsageError
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_no_test_framework_is_needed() -> None:
     import subprocess

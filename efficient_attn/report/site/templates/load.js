@@ -31,8 +31,8 @@ const makeNotes = (...texts) => texts.filter(Boolean).map((text) => make("small"
 const makeName = (name, options, link, note) => make("th", { className: "text", scope: "row" }, makeLink(name, link), ...makeNotes(options, note));
 
 // a cell with a label for narrow screens
-function makeCell(label, content, note) {
-  const cell = make("td", {}, content, ...makeNotes(note));
+function makeCell(label, content, ...notes) {
+  const cell = make("td", {}, content, ...makeNotes(...notes));
   cell.dataset.label = label;
   return cell;
 }

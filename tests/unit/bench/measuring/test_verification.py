@@ -201,3 +201,19 @@ def test_a_reference_that_needs_consecutive_queries_computes_row_by_row() -> Non
     wrong[:, :, 1::2] *= 1.01
     with pytest.raises(InvalidResult, match="relative error"):
         check_call(w, w.sample, (wrong,), Random(0))
+
+
+@torch.no_grad()
+def test_rounding_of_a_weight_that_is_nearly_zero_is_no_error() -> None:
+    """A first row has a single key, whose weight in retention is a scalar product of both signs."""
+    errors = []
+    w = Workload(tiny_suites.case("retention", seq_len=3, causal=True, batch=1024, heads=4, head_dim=64))
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        for x in (w.sample.q, w.sample.k, w.sample.v):
+            x.normal_(generator=generator)
+        results = [w.forward(w.sample)]
+        check_call(w, w.sample, results, Random(seed))
+        expected = w.oracle(w.sample.q, w.sample.k, w.sample.v, w.mask)
+        errors.append(float(((results[0] - expected).norm(dim=-1) / expected.norm(dim=-1)).max()))
+    assert max(errors) > TOLERANCE["float32"]

@@ -307,7 +307,7 @@ def test_tasks_receive_the_quick_flag() -> None:
 
         def plan(request: Any) -> Any:
             flags.append(request.quick)
-            yield request.cell(CaseConfig(seq_len=8, max_len=8)), None
+            yield request.make_group(CaseConfig(seq_len=8, max_len=8)), None
 
         register_task(replace(find_task(TABLE["speed"]), name="mine", words=("mine",), plan=plan))
         for quick in (False, True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,22 @@ def test_without_a_baseline_there_is_no_speedup() -> None:
 
 
 @pytest.mark.parametrize(
+    ("paired", "spread"),
+    [
+        ((), ""),
+        ([(3.2, 2.8, 3.6)], ""),
+        ([(3.2, 2.8, 3.6), (4.0, 3.5, 4.5)], ""),  # the intervals overlap
+        ([(3.2, 2.8, 3.6), (4.9, 4.6, 5.2), (4.6, 4.3, 4.9)], "3 measurements: 3.20x to 4.90x"),
+    ],
+)
+def test_measurements_whose_intervals_exclude_each_other_are_counted(
+    paired: Sequence[tuple[float, float, float]], spread: str
+) -> None:
+    estimates = tuple(Estimate(*ends) for ends in paired)
+    assert CostAtLength(1024, None, Estimate(1.0), None, None, (), paired=estimates).spread == spread
+
+
+@pytest.mark.parametrize(
     ("lengths", "says"), [((512, 1024), "timed only at 512, 1K"), ((128, 65536), "not timed between 128 and 64K")]
 )
 def test_lengths_without_an_estimate_have_a_reason(lengths: tuple[int, ...], says: str) -> None:
@@ -123,14 +140,22 @@ def test_rows_of_one_configuration_form_a_curve_per_mechanism(tmp_path: Path) ->
     again = runs.write_run(tmp_path / "again", runs.speed(lengths=(1024,), run_id="quickstart-2"))
     records = [*runs.speed(lengths=(512, 1024)), *runs.speed(causal=True, lengths=(512,))]
     found = gather.gather([runs.write_run(tmp_path / "run", records), again])
-    places = split_by_config(approximation_errors.add_errors(select.add_labels(found.rows)))
+    rows = approximation_errors.add_errors(select.add_labels(found.rows))
+    places = split_by_config(rows, {"quickstart-2": "again"})
     assert [place["causal"] for place, _ in places] == [False, True]
     curves = {curve.label: curve for curve in places[0][1]}
     full, window = curves["full"], curves["sliding_window:window=128"]
     assert [point.length for point in full.points] == [512, 1024]
     assert [point.speedup and point.speedup.value for point in full.points] == [1.0, 1.0]
+    once = window.points[0].speedup
+    assert once is not None
+    assert once.low is not None
+    low, high = 0.97, 1.04  # the row's interval
+    assert once.low == pytest.approx(once.value * math.sqrt(low / high)), "no wider than that of its only row"
     both = window.points[1]
     assert both.speedup is not None
     assert both.speedup.low is not None
     assert len(both.sources) == len({source.run_id for source in both.sources}) == 2
+    assert [source.run for source in both.sources] == ["quickstart-1", "again"]
+    assert both.spread == ""
     assert math.log(both.speedup.value / both.speedup.low) >= 0.03

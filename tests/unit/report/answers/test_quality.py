@@ -61,6 +61,9 @@ def test_accuracies_of_trained_and_pretrained_models_by_task(tmp_path: Path) -> 
         ("gqa", 2, 2, True),
         ("gqa", 4, 2, False),
         ("gqa", 8, None, True),  # as many as query heads: plain attention
+        ("sdpa_gqa", 2, 2, True),  # of a suite's plug-in, by torch's kernel
+        ("sdpa_gqa", 2, None, False),
+        ("bare_sdpa", 8, None, True),
         ("linear", 8, 8, False),
     ],
 )

@@ -62,6 +62,7 @@ def test_notes_name_the_measured_configuration(prepared: RecommendationData) -> 
     assert any(line.startswith("Ranked are the mechanisms that no other one beats") for line in lines)
     measured = "The error of mechanisms that are not ranked was measured in MiniLM, N = 256, bidirectional, mean over 3"
     assert f"{measured} layers." in lines
+    assert "Timed in quickstart-1: all." in lines
     notes = recommendation_text.list_notes(_recommend(prepared, 9999))
     assert next(notes) == "No measured mechanism satisfies the requirements."
     nowhere = recommend(prepared, Requirements(seq_len=512, device="cuda"))
@@ -79,7 +80,7 @@ def test_commands_contain_the_requirements() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 def test_commands_can_be_planned(mode: Mode, tmp_path: Path) -> None:
     causal = None if mode in ("decode", "prefill") else True

@@ -8,7 +8,7 @@ import pytest
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report.answers.cost_curves import CostAtLength, CostCurve
-from efficient_attn.report.answers.requirements import Requirements, find_nearest, matches
+from efficient_attn.report.answers.requirements import Requirements, find_dtype_refusal, find_nearest, matches
 from efficient_attn.results.stats import Estimate
 
 
@@ -105,6 +105,20 @@ def test_unknown_sizes_of_a_configuration_are_not_required() -> None:
     assert nearest is not None
     assert (nearest.heads, nearest.threads, nearest.kv_heads) == (None, None, None)
     assert matches(rows[0][0], nearest)
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype", "reason"),
+    [
+        ("gqa:kv_heads=2:backend=cpp", "bfloat16", "runs in float32 and float64 only, not in bfloat16"),
+        ("gqa:kv_heads=2:backend=cpp", "float64", ""),
+        ("gqa:kv_heads=2:backend=cpp", None, ""),
+        ("gqa:kv_heads=2", "bfloat16", ""),
+        ("linear:backend=cpp", "bfloat16", ""),  # which takes all dtypes
+    ],
+)
+def test_backends_that_do_not_run_in_a_dtype_have_a_reason(label: str, dtype: str | None, reason: str) -> None:
+    assert find_dtype_refusal(label, dtype) == reason
 
 
 def test_compiled_calls_match_nothing() -> None:

@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from efficient_attn.report.drawing import figures, panel_data, print_figure, small_multiples
+from efficient_attn.report.drawing.geometry import arrange, locate_ends
 from efficient_attn.report.drawing.labels import PAGE_FORMAT
 from efficient_attn.report.drawing.panel_data import Line, Panel, make_dot_plot
+from efficient_attn.report.drawing.point_labels import find_leader, place_labels, place_level_text
 from efficient_attn.report.drawing.style import MECHANISM_ORDER, choose_line_styles
 
 HOSTILE = ["<b>x</b>:y=&", "a" * 300, "$\\frac$:n=1", "\u202eevil", "x:" + ":".join(f"option{i}={i}" for i in range(9))]
@@ -143,6 +145,37 @@ def test_the_front_ends_in_the_lane_as_a_step() -> None:
     plain = scatter(NAMES[:4], [1e-7, 0.5, 0.3, 0.6], pareto_front=front)
     assert "stroke-dasharray" not in figures.render_plot(plain, raster=False).body
     assert "stroke-dasharray" in figures.render_plot(replace(plain, front_end=0.1), raster=False).body
+
+
+def test_the_text_of_a_level_is_not_over_values_nor_under_leaders() -> None:
+    rising = [Line("linear", choose_line_styles(["linear"])["linear"], [1.0, 2.0, 4.0], [0.9, 1.5, 3.0])]
+    panel = curves(["linear"], lines=tuple(rising)).resolve()
+    geometry = arrange(panel, PAGE_FORMAT, ())
+    text = place_level_text(panel, PAGE_FORMAT, geometry)
+    assert text.left > geometry.plot.left + 50, "the line starts below the left end of the level"
+    ys = [0.5, 0.52, 0.54, 0.51, 0.53, 0.5, 0.52, 0.51]
+    crowd = scatter(SPECS[:8], ys, level=0.45, level_text="x" * 24).resolve()
+    geometry = arrange(crowd, PAGE_FORMAT, ())
+    text, points = place_level_text(crowd, PAGE_FORMAT, geometry), locate_ends(crowd, geometry)
+    places = place_labels(crowd, PAGE_FORMAT, geometry)
+    leaders = [find_leader(point, place.box) for point, place in zip(points, places, strict=True)]
+    assert any(leaders)
+    for (x, y), (x_end, y_end) in filter(None, leaders):
+        for share in (i / 50 for i in range(51)):
+            at_x, at_y = x + (x_end - x) * share, y + (y_end - y) * share
+            assert not (text.left < at_x < text.right and text.low < at_y < text.high)
+
+
+def test_no_number_is_over_a_marker() -> None:
+    styles, xs = choose_line_styles(SPECS[:7]), (0.44, 0.452, 0.458, 0.462, 0.465, 0.49, 0.57)
+    lines = [Line(n, styles[n], [x], [13.0], left=[0.8 * x], right=[1.2 * x]) for n, x in zip(SPECS, xs, strict=False)]
+    fields: dict[str, Any] = {"ticks": {0.3: "", 0.5: "0.5x", 1.5: ""}, "bounds": (1.0, 17.0), "exact_below": None}
+    panel = scatter([], [], lines=tuple(lines), level=10.0, level_text="above 10x, not to scale", **fields).resolve()
+    geometry = arrange(panel, PAGE_FORMAT, ())
+    for x, y in locate_ends(panel, geometry):
+        for place in place_labels(panel, PAGE_FORMAT, geometry):
+            box = place.box
+            assert not (box.left < x < box.right and box.low < y < box.high), place
 
 
 def test_without_exact_values_there_is_no_lane() -> None:

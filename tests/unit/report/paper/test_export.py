@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import report_runs as runs
-from learned_runs import seeds, unable
+from learned_runs import seeds, swapped, unable
 from PIL import Image
 
 from efficient_attn.cli import plot
@@ -33,7 +33,7 @@ def trained(task: str = "mqar") -> Iterator[Record]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    records = [*runs.speed(), *runs.speed("forward_backward"), *runs.decode(), *runs.fidelity(), *trained()]
+    records = [*runs.speed(), *runs.speed("forward_backward"), *runs.decode(), *runs.fidelity(), *trained(), *swapped()]
     return runs.write_run(tmp_path_factory.mktemp("plot") / "run", records)
 
 
@@ -300,5 +300,5 @@ def test_runs_with_little_data_say_what_is_missing(tmp_path: Path, figure: Any) 
 def test_invalid_requests_are_errors() -> None:
     with pytest.raises(UsageError, match=r"--width 40in: the width must be 1.5 to 20 inches"):
         FigureRequest(figure="speed", width=40)
-    with pytest.raises(UsageError, match="--against applies to --figure front only"):
+    with pytest.raises(UsageError, match="--against applies to --figure front and perplexity, not to --figure speed"):
         FigureRequest(figure="speed", against="state")

@@ -162,6 +162,14 @@ def test_many_rows_are_split_over_pages() -> None:
     assert r"\caption{50\% of\_it (part 2 of 3).}" in texts[1]
 
 
+def test_lines_of_options_count_for_the_height_of_a_page() -> None:
+    options = ":".join(f"option{i}=12345678" for i in range(5))
+    cells = {f"m{i}:{options}": TableCell("a value of some width", "1.00\u20132.00") for i in range(12)}
+    pages = latex.fit_table(table({"One": cells, "Two": cells}), 3.3)
+    assert pages[0].stacked
+    assert [len(page.rows) for page in pages] == [4, 4, 4], "six lines each"
+
+
 @pytest.mark.parametrize("label", ["a|b:x=1", "A: fast one", "x" * 300, ":", "", "a:b", "::=", "\u202e\x00"])
 def test_labels_that_are_no_specs_are_names(label: str) -> None:
     (page,) = latex.fit_table(table({"One": {label: TableCell("1")}}), 3.3)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import report_runs as runs
-from learned_runs import seeds, unable
+from learned_runs import seeds, swapped, unable
 
 from efficient_attn.cli.plot import FIGURES
 from efficient_attn.report.paper.export import FigureRequest, make_figure
 
 PDFLATEX = shutil.which("pdflatex")
+RESULTS = Path(__file__).parents[4] / "results"
 pytestmark = pytest.mark.skipif(
     PDFLATEX is None, reason="pdflatex is not installed (Debian: texlive-latex-recommended)"
 )
@@ -24,6 +25,7 @@ NAMES = ("a%b_c&d#e{f}\\g^h~i$j", "<k>|l'm`n[o]--\u4e2d\u00fe\u00e9\u00df\u202e"
 
 def write_run(folder: Path, *, hostile: bool) -> Path:
     records = [*runs.speed(), *runs.speed(causal=True), *runs.decode(), *runs.fidelity(), *runs.fidelity(causal=True)]
+    records += list(swapped())
     for task in ("mqar", "copying"):
         records += [*seeds("full", (1.0, 0.99), task=task), *seeds("linear", (0.9, 0.8), task=task)]
         records += list(unable("cosformer", task=task))
@@ -49,6 +51,7 @@ def compile_article(folder: Path, body: str) -> str:
     return log
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("hostile", [False, True])
 def test_tables_compile_and_fit_their_columns(tmp_path: Path, hostile: bool) -> None:
     run = write_run(tmp_path, hostile=hostile)
@@ -61,14 +64,16 @@ def test_tables_compile_and_fit_their_columns(tmp_path: Path, hostile: bool) -> 
     requests.append({"figure": "speed", "filters": {"mode": ("forward", "decode"), "causal": (True, False)}})
     requests.append({"figure": "speed", "highlight": (NAMES[0] if hostile else "linear",), "labels": ("full=\\$_",)})
     body = []
-    for request in requests:
-        for page in make_figure([run], FigureRequest(file_format="tex", **request)).pages:
+    measured = [] if hostile else [("swap_long", "perplexity"), ("linear_xeon", "speed"), ("linear_xeon", "front")]
+    many = [(RESULTS / name, {"figure": figure, "width": width}) for name, figure in measured for width in (3.3, 6.8)]
+    for folder, request in [*((run, request) for request in requests), *many]:
+        for page in make_figure([folder], FigureRequest(file_format="tex", **request)).pages:
             name = f"t{len(body)}.tex"
             (tmp_path / name).write_bytes(page)
             body.append(rf"\input{{{name}}}\clearpage")
     log = compile_article(tmp_path, "\n".join(body))
     assert len(body) >= len(requests)
-    assert not re.findall(r"Overfull \\hbox.*", log)
+    assert not re.findall(r"(?:Overfull \\hbox|LaTeX Warning: Float too large).*", log)
     assert not re.findall(r"(?:Missing character|Command \\\w+ unavailable).*", log)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_runs as runs
@@ -10,6 +12,8 @@ import report_runs as runs
 from efficient_attn.errors import UsageError
 from efficient_attn.report import approximation_errors, gather, select
 from efficient_attn.report.paper import selection
+from efficient_attn.report.paper.export import FigureRequest, make_figure
+from efficient_attn.results.rows import Record
 
 LABELS = ["full", "linear", "gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128", "mqa (kv_heads=1)"]
 
@@ -171,3 +175,19 @@ def test_rows_are_filtered_by_values(rows: gather.Frame) -> None:
         selection.filter_rows(rows, {"seq_len": (7,)})
     with pytest.raises(UsageError, match="no row has mode train"):
         selection.filter_rows(rows, {"mode": ("train",)})
+
+
+@pytest.mark.parametrize("figure", ["speed", "memory", "front"])
+def test_tables_list_all_mechanisms(tmp_path: Path, figure: Any) -> None:
+    variants = [f"sliding_window:window={2**i}" for i in range(15)]
+    records = [*runs.speed(lengths=(512,)), *runs.fidelity()]
+    windows = [x for x in records if x.row.variant == "sliding_window:window=128"]
+    records += [Record(replace(x.row, variant=v, case_key=f"{v}/{x.row.case_key}")) for v in variants for x in windows]
+    run = runs.write_run(tmp_path / "run", records)
+    made = make_figure([run], FigureRequest(figure=figure, file_format="tex"))
+    rows = "".join(page.decode() for page in made.pages)
+    assert {*variants} <= {*made.labels}
+    assert all(rf"window={2**i}}}" in rows for i in range(15))
+    assert made.left_out == ()
+    picture = make_figure([run], FigureRequest(figure=figure, file_format="svg"))
+    assert picture.notes[-1] == f"Not shown: {', '.join(picture.left_out)}."

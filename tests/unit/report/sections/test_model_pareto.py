@@ -10,6 +10,7 @@ from typing import Any
 import report_runs as runs
 from hypothesis import given
 from hypothesis import strategies as st
+from learned_runs import SWAPPED, swapped
 
 from efficient_attn import units
 from efficient_attn.report import gather, page
@@ -19,29 +20,6 @@ from efficient_attn.report.sections.model_pareto import compute_shade, find_pare
 from efficient_attn.report.write import write_report
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.swap import SWAP
-
-# KL per token, time of a forward pass in ms, state bytes
-RESULTS = {
-    "full": (1e-9, 100.0, 4_000_000),
-    "sliding_window:window=128": (0.5, 80.0, 500_000),
-    "linear": (4.0, 90.0, 300_000),
-    "strided:stride=8": (0.7, 95.0, 4_000_000),
-}
-
-
-def swap_records(segments: int = 4, layers: tuple[int | None, ...] = (None,)) -> Iterator[Record]:
-    for segment in range(segments):
-        for layer in layers:
-            for variant, (base, time, state) in RESULTS.items():
-                config = {"task": "swap", "seq_len": 2048, "inputs": "tiny:mine@1", "causal": True, "layer": layer}
-                row = runs.row(variant, **config, baseline="full")
-                row.case_key = f"swap/{layer}/{segment}/{row.case_key}"
-                divergence = base * (1 + 0.1 * segment) * (1 if layer is None else 10.0**-layer)
-                row.extra = {"segment": segment, "loss": 3.0 + divergence, "divergence": divergence, "agreement": 0.5}
-                row.loss = 3.0 + divergence
-                if layer is None:
-                    row.latency_ms, row.state_bytes = time * (1 + 0.01 * segment), state
-                yield Record(row)
 
 
 def block_and_panels(tmp_path: Path, records: Iterator[Record]) -> tuple[Any, list[Any]]:
@@ -54,11 +32,11 @@ def block_and_panels(tmp_path: Path, records: Iterator[Record]) -> tuple[Any, li
 
 
 def test_quality_is_drawn_against_time_and_state(tmp_path: Path) -> None:
-    _, (time, state) = block_and_panels(tmp_path, swap_records())
+    _, (time, state) = block_and_panels(tmp_path, swapped())
     assert isinstance(time, Panel)
     assert isinstance(state, Panel)
     by_label = {line.label: line for line in time.lines}
-    assert set(by_label) == set(RESULTS)
+    assert set(by_label) == set(SWAPPED)
     window, full = by_label["sliding_window:window=128"], by_label["full"]
     assert window.low is not None
     assert window.right is not None
@@ -73,14 +51,14 @@ def test_quality_is_drawn_against_time_and_state(tmp_path: Path) -> None:
 
 
 def test_segments_of_a_resumed_run_are_one_result(tmp_path: Path) -> None:
-    records = list(swap_records())
+    records = list(swapped())
     records[-1].row.run_id = "resumed"
     _, (time, *_) = block_and_panels(tmp_path, iter(records))
-    assert sorted(line.label for line in time.lines) == sorted(RESULTS)
+    assert sorted(line.label for line in time.lines) == sorted(SWAPPED)
 
 
 def test_great_perplexities_stand_above_the_scale(tmp_path: Path) -> None:
-    _, (time, *_) = block_and_panels(tmp_path, swap_records())
+    _, (time, *_) = block_and_panels(tmp_path, swapped())
     by_label = {line.label: line for line in time.lines}
     lowest, top = time.bounds
     assert time.level < by_label["linear"].y[0] < top
@@ -93,7 +71,7 @@ def test_great_perplexities_stand_above_the_scale(tmp_path: Path) -> None:
 
 
 def test_encoders_have_exact_mechanisms_in_a_lane(tmp_path: Path) -> None:
-    records = list(swap_records())
+    records = list(swapped())
     for record in records:
         record.row.extra = {"segment": record.row.extra["segment"], "hidden_error": record.row.extra["divergence"]}
         record.row.loss = None
@@ -104,12 +82,12 @@ def test_encoders_have_exact_mechanisms_in_a_lane(tmp_path: Path) -> None:
 
 
 def test_a_single_mechanism_has_no_chart(tmp_path: Path) -> None:
-    records = (record for record in swap_records() if record.row.variant == "full")
+    records = (record for record in swapped() if record.row.variant == "full")
     assert block_and_panels(tmp_path, records)[1] == []
 
 
 def test_variants_are_grouped_by_budget(tmp_path: Path) -> None:
-    records = list(swap_records())
+    records = list(swapped())
     for record in records:
         record.row.budget = {"linear": "64", "strided:stride=8": "128"}.get(record.row.variant)
     block, _ = block_and_panels(tmp_path, iter(records))
@@ -123,7 +101,7 @@ def test_variants_are_grouped_by_budget(tmp_path: Path) -> None:
 
 
 def test_layers_are_drawn_as_a_heatmap(tmp_path: Path) -> None:
-    block, (layers,) = block_and_panels(tmp_path, swap_records(2, (0, 1, 2)))
+    block, (layers,) = block_and_panels(tmp_path, swapped(2, (0, 1, 2)))
     assert isinstance(layers, Heatmap)
     assert layers.row_labels == ("0", "1", "2")
     assert [grid.label for grid in layers.grids] == ["sliding_window:window=128", "linear", "strided:stride=8"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pandas as pd
 import pytest
 import report_runs as runs
 
+from efficient_attn.report.answers.crossovers import Crossover
 from efficient_attn.report.answers.decision_table import Decision, DecisionTable
 from efficient_attn.report.gather import Frame
 from efficient_attn.report.site.comparison_tables import average_speedups, list_crossovers, make_library_table
@@ -38,6 +39,15 @@ def test_cells_are_classified_and_empty_where_nothing_was_measured() -> None:
     ]  # fmt: skip
     assert [(cell.mark, cell.text) for cell in few[2:]] == [("", ""), ("faster", "2.00x"), ("", "")]
     assert shown.config_text == "M (2 cores), cpu"
+
+
+def test_a_crossover_below_the_shortest_length_is_described_in_words() -> None:
+    (faster, single) = (
+        replace(_decision("a", n2048=FAST), crossover=Crossover("always", None, 2048, None, None, None, (), longest))
+        for longest in (8192, 2048)
+    )
+    (shown,) = list_crossovers([_table(faster, single)], {})
+    assert [row[1].text for row in shown.table.rows] == ["at most 2K (shortest measured)", "at 2K"]
 
 
 def test_the_configuration_with_most_speedups_over_exact_attention_is_shown() -> None:
@@ -72,6 +82,7 @@ def test_machines_and_devices_are_compared_separately() -> None:
         ["linear", "0.500x", "peer_x", "b, cuda", "\u2013", "1", "0", "1"],
     ]
     assert [table.is_text(column) for column in range(4)] == [True, False, True, True]
+    assert table.caption == "Our mechanisms compared with other libraries"
 
 
 def test_the_mean_over_configurations_is_more_precise() -> None:

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_runs as runs
 
 from efficient_attn.report.answers.recommendation import RecommendationData
 from efficient_attn.report.gather import gather
-from efficient_attn.report.site.picker import BOUNDS, MAX_ROWS, LengthAnswers, PickerData, make_picker
+from efficient_attn.report.site.picker import BOUNDS, DEFAULT_SHAPE, MAX_ROWS, LengthAnswers, PickerData, make_picker
 from efficient_attn.results.rows import Record
 
 
@@ -104,7 +105,7 @@ def test_errors_are_the_first_bound_without_perplexities_and_none_without_errors
 
 def test_powers_of_two_between_measured_lengths_are_interpolated_and_marked(tmp_path: Path) -> None:
     data = _pick(tmp_path, runs.speed(lengths=(512, 2048)))
-    answers = {found.length: found.answers["any"].rows for found in data.answers["m0"]["encode"]}
+    answers = {found.length: found.answers["any"].rows for found in data.answers["m0"]["encode"][DEFAULT_SHAPE]}
     assert list(answers) == [512, 1024, 2048]
     for length, rows in answers.items():
         notes = {row.note for row in rows}
@@ -137,7 +138,8 @@ def test_mechanisms_with_a_clearly_better_neighbour_are_left_out(tmp_path: Path)
     swapped = [record for variant, values in losses.items() for record in _segments(variant, values)]
     answer = _default(_pick(tmp_path, [*timed, *swapped])).answers["ppl-1.5"]
     assert [row.name for row in answer.rows] == ["cosformer", "full"]
-    assert answer.sentence.startswith("2 of 3 mechanisms timed here satisfy this")
+    counts = "1 of 3 mechanisms timed here satisfy this and are faster than exact attention; 1 left out."
+    assert answer.sentence.startswith(counts), "as many as are shown"
     assert answer.left_out.startswith("linear is left out: cosformer has 1.02x its time and 1.05x instead of 1.35x the")
 
 
@@ -161,17 +163,64 @@ def test_at_most_eight_rows_and_none_slower_than_exact_attention(tmp_path: Path)
 
 def test_scripts_hold_all_answers_with_each_text_stored_once(tmp_path: Path) -> None:
     data = _pick(tmp_path, [*runs.speed(causal=True), *runs.decode(), *_swapped()])
-    ((name, script),) = data.format_scripts()
+    ((name, script),) = data.format_scripts({"run": "r/1/index.html"})
     assert name == "answers-m0.js"
     arguments = script.removeprefix("addAnswers(").removesuffix(");\n")
-    machine, texts, rows, uses = json.loads(f"[{arguments}]")
-    assert (machine, list(uses)) == ("m0", ["prompt", "decode"])
+    machine, texts, rows, uses, run_pages = json.loads(f"[{arguments}]")
+    assert (machine, list(uses), run_pages) == ("m0", ["prompt", "decode"], {"run": "r/1/index.html"})
     assert len(set(texts)) == len(texts)
-    assert len(set(map(tuple, rows))) == len(rows)
-    length, config, answers = next(entry for entry in uses["prompt"] if entry[0] == 8192)
+    assert len(set(map(str, rows))) == len(rows)
+    assert [texts[shape] for shape, _ in uses["prompt"]] == list(data.answers["m0"]["prompt"])
+    length, config, answers = next(entry for entry in uses["prompt"][0][1] if entry[0] == 8192)
     assert list(answers) == [bound.key for bound in BOUNDS]
     sentence, indices, left_out = answers["ppl-1.1"]
     shown = _default(data).answers["ppl-1.1"]
     assert (texts[sentence], texts[left_out]) == (shown.sentence, shown.left_out)
     assert (texts[config], length) == (_default(data).config_text, 8192)
     assert [texts[rows[index][0]] for index in indices] == [row.name for row in shown.rows]
+    assert [[texts[run] for run in rows[index][-1]] for index in indices] == [["quickstart-1"]] * len(shown.rows)
+
+
+def _grouped(**known: Any) -> Iterable[Record]:
+    """Decode steps of exact attention, and of two mechanisms with two key-value heads."""
+    for variant, ms, kv_heads in (("full", 8.0, 8), ("gqa:kv_heads=2", 2.0, 2), ("sdpa_gqa", 4.0, 2)):
+        ends = {"speedup_low": 7.9 / ms, "speedup_high": 8.1 / ms}
+        fixed = {"mode": "decode", "causal": True, "seq_len": 4096, "heads": 8, "kv_heads": kv_heads}
+        yield Record(runs.row(variant, **fixed, latency_ms=ms, speedup=8 / ms, **ends, **known))
+
+
+def test_each_shape_with_two_mechanisms_has_answers_after_those_of_the_most_measured(tmp_path: Path) -> None:
+    lone = runs.row("full", mode="decode", causal=True, seq_len=4096, heads=16, kv_heads=16, latency_ms=1.0)
+    half = runs.decode(contexts=(4096,), dtype="bfloat16", batch=2)
+    answers = _pick(tmp_path, [*runs.decode(), *half, *_grouped(), Record(lone)]).answers["m0"]["decode"]
+    grouped = "float32, 8 heads of size 64, 2 key-value heads, batch 1, 1 thread"
+    own = "float32, 8 heads of size 64, batch 1, 1 thread"
+    assert list(answers) == [DEFAULT_SHAPE, own, "bfloat16, 8 heads of size 64, batch 2, 1 thread", grouped]
+    assert [found.length for found in answers[own]] == [1024, 2048, 4096, 8192, 16384]
+    assert answers[own] == answers[DEFAULT_SHAPE]
+    (found,) = answers[grouped]
+    assert (found.length, found.config_text) == (4096, grouped)
+    rows = found.answers["exact"].rows
+    assert [(row.name, row.options, row.quality) for row in rows] == [
+        ("gqa", "kv_heads=2", "exact"),
+        ("sdpa_gqa", "", "exact"),
+    ]
+    assert found.answers["exact"].sentence == (
+        "2 of 2 mechanisms timed here satisfy this and are faster than exact attention without shared heads."
+    )
+
+
+def test_rows_name_their_runs_and_how_far_these_differ(tmp_path: Path) -> None:
+    slower = [record for record in _grouped(run_id="quickstart-2") if record.row.variant != "sdpa_gqa"]
+    slower[1].row.speedup, slower[1].row.speedup_low, slower[1].row.speedup_high = 3.0, 2.9, 3.1
+    folders = [
+        runs.write_run(tmp_path / name, _paired(records), runs.about() | {"run_id": run_id})
+        for name, run_id, records in (("one", "quickstart-1", _grouped()), ("two", "quickstart-2", slower))
+    ]
+    gathered = gather(folders)
+    data = make_picker(RecommendationData.of(gathered.rows, gathered.sessions), {}, {})
+    shapes = data.answers["m0"]["decode"]
+    rows = shapes["float32, 8 heads of size 64, 2 key-value heads, batch 1, 1 thread"][0].answers["exact"].rows
+    assert [(row.name, row.note, row.runs) for row in rows] == [
+        ("gqa", "2 measurements: 3.00x to 4.00x", ("one", "two")), ("sdpa_gqa", "", ("one",)),
+    ]  # fmt: skip

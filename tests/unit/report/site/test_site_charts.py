@@ -47,8 +47,17 @@ def test_the_run_with_most_mechanisms_at_the_longest_length_is_drawn() -> None:
     chart = make_front_chart(_frame(rows), [])
     assert chart is not None
     assert chart.run_id == "swap-1"
-    assert "SmolLM2-135M, N = 8,192, causal" in chart.plot.panel.title
-    assert {"linear", "sliding_window:window=128"} <= {line.label for line in chart.plot.panel.lines}
+    assert "SmolLM2-135M, N = 8,192, causal" in chart.plots[0].panel.title
+    assert {"linear", "sliding_window:window=128"} <= {line.label for line in chart.plots[0].panel.lines}
+
+
+def test_many_mechanisms_are_drawn_in_parts() -> None:
+    losses = LOSSES | {f"sliding_window:window={2 * i}": 3.2 + i / 100 for i in range(20)}
+    chart = make_front_chart(_frame(_swapped(losses)), [])
+    assert chart is not None
+    assert [plot.panel.title.rpartition(", ")[2] for plot in chart.plots] == ["1 of 2", "2 of 2"]
+    labels = [line.label for plot in chart.plots for line in plot.panel.lines if line.label]
+    assert sorted(labels) == sorted(losses)
 
 
 def test_a_resumed_run_is_one() -> None:
@@ -57,7 +66,7 @@ def test_a_resumed_run_is_one() -> None:
     rows[1] |= {"run_id": "swap-1 resumed"}
     chart = make_front_chart(_frame(rows), [])
     assert chart is not None
-    assert sorted(line.label for line in chart.plot.panel.lines) == sorted(LOSSES)
+    assert sorted(line.label for line in chart.plots[0].panel.lines) == sorted(LOSSES)
 
 
 def test_the_reasons_come_from_traits_and_rows() -> None:
@@ -108,6 +117,15 @@ def test_speedup_time_and_memory_are_drawn_over_length() -> None:
     assert _list_titles(found) == slices
     labels = [[line.label for line in plot.panel.lines] for plot in found.plots]
     assert labels == [["linear"], ["full", "linear"], ["full", "linear"]]
+
+
+def test_mechanisms_timed_with_another_baseline_only_are_not_drawn_next_to_those_with_a_speedup() -> None:
+    others = [record for record in runs.speed() if record.row.variant == "linear"]
+    for record in others:
+        record.row.variant, record.row.baseline = "linear:eps=0.1", "peer_x"
+    found = _draw([*runs.speed(), *others])
+    assert found is not None
+    assert [line.label for line in found.plots[1].panel.lines] == ["full", "linear"]
 
 
 def test_decoding_has_its_state() -> None:
