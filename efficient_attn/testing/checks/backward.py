@@ -127,9 +127,9 @@ def _changing(target: str) -> Run:
         fields = {f: getattr(call.mask, f).clone() for f in ("key_mask", "key_lengths") if f in call.mask.used}
         copies = call.change(torch.clone).under(replace(call.mask, **fields))
         out = copies.run(attn)
-        found = {**copies.tensors, **fields, "the output": out}
+        changed = {**copies.tensors, **fields, "the output": out}
         with torch.no_grad():
-            for x in attn.parameters() if target == "the parameters" else [found[target]]:
+            for x in attn.parameters() if target == "the parameters" else [changed[target]]:
                 x.copy_(x * -2 if x.is_floating_point() else x.flip(0))
         return out
 

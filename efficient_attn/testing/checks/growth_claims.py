@@ -221,7 +221,7 @@ def _compare_growth(subject: Subject) -> str | None:
     return "; ".join(dict.fromkeys(unread)) or None
 
 
-@check(needs="gradient", skip_reason=_not_countable)
+@check(needs="gradient", skip_reason=not_countable)
 def training_memory(subject: Subject) -> None:
     """The memory of a call with its backward pass grows no faster than growth.memory, and workspace_bytes estimates it
     within a factor of five."""
@@ -231,7 +231,7 @@ def training_memory(subject: Subject) -> None:
     for n in TRAINING:
         sizes = {"batch": 1, "heads": heads, "kv_heads": heads, "head_dim": WIDTH // 2, "value_dim": WIDTH // 2}
         attn, call = subject.prepare(n, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
-        with _WorkCounter() as counter:
+        with WorkCounter() as counter:
             out, _ = call.gradients(attn)
         peaks.append(counter.peak)
         shape, input_bytes = subject.shape(n, **sizes), sum(x.nbytes for x in call.tensors.values())

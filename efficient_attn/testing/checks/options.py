@@ -37,8 +37,8 @@ def _list_aspects(subject: Subject, seed: int = 0) -> Iterator[Any]:
         yield attn.growth.cost(n, n, causal), attn.pairs(n, n, causal), attn.pairs_computed(n, n, causal)
 
 
-def _differ(one: Iterator[Any], other: Iterator[Any]) -> bool:
-    return any(_differs(x, y) for x, y in zip(one, other, strict=False))
+def _differ(results: Iterator[Any], others: Iterator[Any]) -> bool:
+    return any(_differs(x, y) for x, y in zip(results, others, strict=False))
 
 
 def _differs(x: Any, y: Any) -> bool:

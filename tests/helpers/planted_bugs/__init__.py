@@ -9,6 +9,7 @@ from . import (
     family_calls,
     family_parameters,
     family_states,
+    family_values,
     family_world,
     gradients,
     growth,
@@ -32,4 +33,5 @@ MUTANTS = (
     *family_parameters.BUGS,
     *family_states.BUGS,
     *family_world.BUGS,
+    *family_values.BUGS,
 )

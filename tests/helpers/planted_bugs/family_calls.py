@@ -14,23 +14,12 @@ from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Values
 from efficient_attn.testing.probing import other_instances
 from efficient_attn.testing.subject import Subject
-from efficient_attn.variants import FAMILIES
 
 from .methods import Methods, alignment_free, changed, compute, hidden_keys_weigh_nothing, queries_do_nothing, tampered
-from .planting import planter
+from .planting import of_family, planter
 
 plant = planter("calls", "sizes_and_pairs", thorough=True)
 When = Callable[[Tensor, Tensor, Mask], bool]
-
-
-def _only(*families: str) -> Callable[[Subject], str | None]:
-    """A bug of the kernels of these families."""
-
-    def harmless(subject: Subject) -> str | None:
-        family = next((name for name in FAMILIES if f".variants.{name}." in type(subject.attn).__module__), "")
-        return None if family in families else f"its family is {family or 'unknown'}"
-
-    return harmless
 
 
 def _after(when: When, change: Callable[[Tensor], Tensor]) -> Methods:
@@ -140,15 +129,15 @@ BUGS = (
     plant("other_options", "an option that is not the default gives outputs that are 2% larger", _with_other_options,
           harmless=_no_options),
     plant("lost_state", "in batches, what is before the 1,025th position is partly lost", _forget_past,
-          harmless=_only("linear")),
+          harmless=of_family("linear")),
     plant("stale_tiles", "of a sparse pattern's rows of padded batches beyond 512, the last is wrong",
           _after(lambda q, k, m: q.shape[2] > 512 and len(q) > 1 and m.key_lengths is not None, _wrong_tail),
-          ("padding",), _only("sparse")),
+          ("padding",), of_family("sparse")),
     plant("half_projection", "projections of more than 600 keys lose 10% in half precision",
           _after(lambda q, k, m: k.shape[2] > 600 and q.dtype.itemsize == 2, lambda out: 0.8 * out),
-          harmless=lambda s: _only("low_rank")(s) or s.attn.why_not_dtype(torch.bfloat16)),
+          harmless=lambda s: of_family("low_rank")(s) or s.attn.why_not_dtype(torch.bfloat16)),
     plant("bucket_of_last", "with D = 128 or more the last row is in the wrong bucket",
-          _after(lambda q, k, m: q.shape[3] >= 128 and q.shape[2] > 1, _wrong_tail), harmless=_only("hashed")),
+          _after(lambda q, k, m: q.shape[3] >= 128 and q.shape[2] > 1, _wrong_tail), harmless=of_family("hashed")),
     plant("shared_rows", "with shared heads, rows of a batch of 2 are swapped beyond 1,000 keys",
           _after(lambda q, k, m: len(q) == 2 and k.shape[2] >= 1000 and q.shape[1] != k.shape[1],
                  lambda out: out.flip(0)), ("grouped",)),

@@ -12,27 +12,16 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Shape, Values
 from efficient_attn.kernels.custom_ops import in_functorch_transform
-from efficient_attn.testing.subject import Subject
 
 from .methods import Methods, compute, queries_do_nothing, tampered
-from .planting import planter
+from .planting import of_family, planter
 
 plant = planter("world")
 FINE = 1 + 2.0**-9  # a number that bfloat16 rounds to 1
 Wrapped = Callable[[Attention, Callable[..., Tensor], Tensor, Tensor, Values, Mask], Tensor]
 
 
-def _of(family: str, harmless: Callable[[Subject], str | None] = lambda s: None) -> Callable[[Subject], str | None]:
-    """Why a bug of one family does not apply; None if the mechanism belongs to it."""
-
-    def why_not(subject: Subject) -> str | None:
-        is_member = f"variants.{family}." in type(subject.attn).__module__
-        return harmless(subject) if is_member else f"it does not belong to the family {family}"
-
-    return why_not
-
-
-def _wrap(wrapped: Wrapped, method: str = "compute") -> Methods:
+def wrap(wrapped: Wrapped, method: str = "compute") -> Methods:
     """Methods with a ``compute`` or ``forward`` around the mechanism's own."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
@@ -235,124 +224,54 @@ def _under_float16(attn: Attention, run: Any, q: Tensor, k: Tensor, v: Any, mask
     return run(q, k, v) * (1.5 if is_half else 1)
 
 
-# -- values -----------------------------------------------------------------------------------------------------------
-
-
-def _mean_of_all(attn: Attention, run: Any, q: Tensor, k: Tensor, v: Any, mask: Mask) -> Tensor:
-    """Padding is multiplied by a mask of zeros, which NaN and infinity survive."""
-    return run(q, k, v) + (k * 0).sum() if mask.pads_keys else run(q, k, v)
-
-
-def _rounds_values(q: Tensor, k: Tensor, v: Any, mask: Mask) -> Any:
-    return q, k, v * (v.abs() > 1e-7) if v.abs().amax() < 1e-6 else v, mask
-
-
-def _clamps_values(q: Tensor, k: Tensor, v: Any, mask: Mask) -> Any:
-    return q, k, v.clamp(-5e3, 5e3), mask
-
-
-def _clamps_queries(q: Tensor, k: Tensor, v: Any, mask: Mask) -> Any:
-    return q.clamp(-60, 60), k, v, mask
-
-
-# -- history ----------------------------------------------------------------------------------------------------------
-
-
-def _counts(last: int, when: Callable[[Tensor], bool] = lambda out: True) -> Methods:
-    """An error of 0.1% after so many calls that satisfy a condition."""
-
-    def wrapped(attn: Attention, run: Any, q: Tensor, k: Tensor, v: Any, mask: Mask) -> Tensor:
-        out = run(q, k, v)
-        attn.__dict__["_count"] = attn.__dict__.get("_count", 0) + when(out)
-        return out * (1.001 if attn.__dict__["_count"] > last else 1)
-
-    return _wrap(wrapped)
-
-
-def _sized_at_first(dim: int, factor: int) -> Methods:
-    """A table for several times the first call's sizes; what lies beyond is read from its last row."""
-
-    def wrapped(attn: Attention, run: Any, q: Tensor, k: Tensor, v: Any, mask: Mask) -> Tensor:
-        out = run(q, k, v)
-        size = factor * attn.__dict__.setdefault("_first", out.shape[dim])
-        beyond = torch.arange(out.shape[dim], device=out.device) >= size
-        return out * torch.where(beyond, 1.001, 1.0).to(out).view(-1, *[1] * (3 - dim))
-
-    return _wrap(wrapped)
-
-
-def _shares(subject: Subject) -> str | None:
-    return "its queries are its keys" if subject.draw(subject.shape(2)).shares_qk else None
-
-
 GRADIENT, VALUES = ("gradient",), ("values", "gradient")
+
 BUGS = (
-    plant("cut_softmax", "a recomputing backward pass has no graph", _wrap(_recomputing(Recomputed)), VALUES,
-          _of("full"), ("second_derivatives",)),
-    plant("cut_linear", "a recomputing backward pass has no graph", _wrap(_recomputing(RecomputedOnce)), GRADIENT,
-          _of("linear", lambda s: "its gate is not recomputed" if s.traits.inputs else None), ("second_derivatives",)),
+    plant("cut_softmax", "a recomputing backward pass has no graph", wrap(_recomputing(Recomputed)), VALUES,
+          of_family("full"), ("second_derivatives",)),
+    plant("cut_linear", "a recomputing backward pass has no graph", wrap(_recomputing(RecomputedOnce)), GRADIENT,
+          of_family("linear", lambda s: "its gate is not recomputed" if s.traits.inputs else None),
+          ("second_derivatives",)),
     plant("small_incoming", "incoming gradients below 1e-6 count as zero", _gradient_of_output(_skips_small), GRADIENT,
-          _of("full"), ("incoming_gradients",)),
+          of_family("full"), ("incoming_gradients",)),
     plant("clipped_incoming", "incoming gradients are clipped", _gradient_of_output(lambda g: g.clamp(-1e4, 1e4)),
-          GRADIENT, _of("sparse"), ("incoming_gradients",)),
+          GRADIENT, of_family("sparse"), ("incoming_gradients",)),
     plant("packed_incoming", "incoming gradients are read as contiguous", _gradient_of_output(_as_packed), GRADIENT,
-          _of("low_rank"), ("incoming_gradients",)),
+          of_family("low_rank"), ("incoming_gradients",)),
     plant("skipped_rows", "rows without gradient in the last head are skipped", _gradient_of_output(_skips_rows),
-          GRADIENT, _of("hashed"), ("incoming_gradients",)),
-    plant("kept_keys", "keys of a call without gradients are used in the next", _wrap(_keeps_first), GRADIENT,
-          _of("shared_kv"), ("checkpointing",)),
-    plant("saves_less", "a recomputation saves fewer tensors", _wrap(_saves_less), GRADIENT,
-          _of("low_rank"), ("checkpointing",)),
-    plant("unchecked_softmax", "the backward pass keeps its inputs without a version", _wrap(_recomputing(Recomputed)),
-          VALUES, _of("full"), ("changed_before_backward",)),
-    plant("unchecked_hashed", "the backward pass keeps its inputs without a version", _wrap(_recomputing(Recomputed)),
-          VALUES, _of("hashed"), ("changed_before_backward",)),
+          GRADIENT, of_family("hashed"), ("incoming_gradients",)),
+    plant("kept_keys", "keys of a call without gradients are used in the next", wrap(_keeps_first), GRADIENT,
+          of_family("shared_kv"), ("checkpointing",)),
+    plant("saves_less", "a recomputation saves fewer tensors", wrap(_saves_less), GRADIENT,
+          of_family("low_rank"), ("checkpointing",)),
+    plant("unchecked_softmax", "the backward pass keeps its inputs without a version", wrap(_recomputing(Recomputed)),
+          VALUES, of_family("full"), ("changed_before_backward",)),
+    plant("unchecked_hashed", "the backward pass keeps its inputs without a version", wrap(_recomputing(Recomputed)),
+          VALUES, of_family("hashed"), ("changed_before_backward",)),
     plant("unchecked_output", "the backward pass keeps its output without a version", compute(after=_keeps_output),
-          GRADIENT, _of("sparse"), ("changed_before_backward",)),
+          GRADIENT, of_family("sparse"), ("changed_before_backward",)),
     plant("unchecked_mixture", "the backward pass keeps its output without a version", compute(after=_keeps_output),
-          GRADIENT, _of("low_rank"), ("changed_before_backward",)),
+          GRADIENT, of_family("low_rank"), ("changed_before_backward",)),
     plant("dense_backward", "the backward pass makes all weights", compute(_dense_backward), GRADIENT,
-          _of("sparse"), ("training_memory",)),
+          of_family("sparse"), ("training_memory",)),
     plant("listed_backward", "the backward pass keeps all chunks of scores", compute(_listed_backward), VALUES,
-          _of("linear"), ("training_memory",)),
+          of_family("linear"), ("training_memory",)),
     plant("no_workspace", "the workspace is declared as 0", _workspace(lambda s, size: 0), GRADIENT,
-          _of("linear"), ("training_memory",)),
+          of_family("linear"), ("training_memory",)),
     plant("squared_workspace", "the declared workspace has 4 N x M numbers",
-          _workspace(lambda s, size: 4 * s.n * s.m * size), GRADIENT, _of("shared_kv"), ("training_memory",)),
+          _workspace(lambda s, size: 4 * s.n * s.m * size), GRADIENT, of_family("shared_kv"), ("training_memory",)),
     plant("default_scale", "a scale has the default dtype", compute(_default_scale), (),
-          _of("full", queries_do_nothing), ("torch_settings",)),
+          of_family("full", queries_do_nothing), ("torch_settings",)),
     plant("default_decay", "a decay has the default dtype", compute(after=_default_decay), (),
-          _of("linear"), ("torch_settings",)),
+          of_family("linear"), ("torch_settings",)),
     plant("unwritten", "memory is read before it is written", compute(after=_unwritten), (),
-          _of("sparse"), ("torch_settings",)),
+          of_family("sparse"), ("torch_settings",)),
     plant("compiled_constant", "a compiled call has another constant", compute(after=_when_compiled), (),
-          _of("full"), ("compiled",)),
+          of_family("full"), ("compiled",)),
     plant("compiled_length", "a compiled call has a constant of one length", compute(after=_fixed_length), (),
-          _of("sparse"), ("compiled",)),
+          of_family("sparse"), ("compiled",)),
     plant("autocast_steps", "steps under autocast scale twice", _half_steps, ("decode",),
-          _of("shared_kv"), ("autocast",)),
-    plant("float16_autocast", "float16 autocast scales twice", _wrap(_under_float16, "forward"), (),
-          _of("linear"), ("autocast",)),
-    plant("nan_padding", "NaN in padded keys reaches valid rows", _wrap(_mean_of_all, "forward"), ("padding",),
-          _of("full"), ("padding_garbage",)),
-    plant("nan_mixture", "NaN in padded keys reaches valid rows", _wrap(_mean_of_all, "forward"), ("padding",),
-          _of("low_rank"), ("padding_garbage",)),
-    plant("rounded_values", "tiny values are rounded to zero", compute(_rounds_values), ("values",),
-          _of("low_rank"), ("extreme_values",)),
-    plant("clamped_values", "large values are clamped", compute(_clamps_values), ("values",),
-          _of("hashed"), ("extreme_values",)),
-    plant("clamped_softmax", "large queries are clamped", compute(_clamps_queries), ("exact",),
-          _of("full", queries_do_nothing), ("extreme_values",)),
-    plant("clamped_sparse", "large queries are clamped", compute(_clamps_queries), ("exact",),
-          _of("sparse", queries_do_nothing), ("extreme_values",)),
-    plant("call_900", "calls are wrong after 900", _counts(900), (), _of("linear"), ("every_call_is_alike",)),
-    plant("call_600", "calls are wrong after 600", _counts(600), (), _of("shared_kv"), ("every_call_is_alike",)),
-    plant("trained_softmax", "180 calls with gradients change the next", _counts(180, lambda out: out.requires_grad),
-          GRADIENT, _of("full"), ("every_backward_is_alike",)),
-    plant("trained_mixture", "180 calls with gradients change the next", _counts(180, lambda out: out.requires_grad),
-          GRADIENT, _of("low_rank"), ("every_backward_is_alike",)),
-    plant("short_table", "a table of rows has eight times the first length", _sized_at_first(2, 8), (),
-          _of("sparse"), ("one_instance_serves_all",)),
-    plant("narrow_table", "a table of batches has twice the first size", _sized_at_first(0, 2), (),
-          _of("hashed"), ("one_instance_serves_all",)),
+          of_family("shared_kv"), ("autocast",)),
+    plant("float16_autocast", "float16 autocast scales twice", wrap(_under_float16, "forward"), (),
+          of_family("linear"), ("autocast",)),
 )  # fmt: skip

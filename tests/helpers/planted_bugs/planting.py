@@ -106,3 +106,15 @@ def planter(kind: str, *suspects_by_default: str, thorough: bool = False) -> Cal
         return Mutant(name, meaning, methods, needs, harmless, suspects, kind, thorough)
 
     return plant
+
+
+def of_family(
+    family: str, harmless: Callable[[Subject], str | None] = lambda s: None
+) -> Callable[[Subject], str | None]:
+    """Why a bug of one family does not apply; None if the mechanism belongs to it."""
+
+    def why_not(subject: Subject) -> str | None:
+        is_member = f"variants.{family}." in type(subject.attn).__module__
+        return harmless(subject) if is_member else f"it does not belong to the family {family}"
+
+    return why_not
