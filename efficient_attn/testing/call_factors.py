@@ -17,7 +17,7 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from .covering_design import Case
 from .mechanism_call import Call
-from .probing import declares_growth, other_instances, refuses_shape, too_slow
+from .probing import declares_growth, has_signed_weights, other_instances, refuses_shape, too_slow
 from .subject import Subject
 
 # the first level of each factor is the simplest
@@ -37,6 +37,7 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
+SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 ROW_PAIRS = 2**26  # multiply-adds of a reference result that is computed for some rows only
@@ -56,7 +57,10 @@ class Factors:
         """Whether the dtype represents the case's numbers, and its options support it."""
         if case["dtype"] == torch.float16 and (case["incoming"] != 1 or case["values"] != 1):
             return False
-        traits, (n, m) = self.options[case["options"]].traits, case["lengths"]
+        subject = self.options[case["options"]]
+        if case["gradient"] == "parameters" and not any(True for _ in subject.attn.parameters()):
+            return False
+        traits, (n, m) = subject.traits, case["lengths"]
         return (
             case["causal"] in traits.directions
             and (traits.cross or (n == m and case["start"] is None))
@@ -209,7 +213,8 @@ class DesignedCall:
     def terms(self) -> float:
         """The size of the products that gradients are sums of, which may cancel."""
         largest = max(self.call[name].abs().max().item() for name in ("q", "k"))
-        return 3 * self.case["incoming"] * self.values * largest * self.shape.head_dim**-0.5
+        size = 3 * self.case["incoming"] * self.values * largest * self.shape.head_dim**-0.5
+        return size * (SIGNED if has_signed_weights(self.subject) else 1)
 
     def count_elements(self) -> int:
         """Numbers in its tensors and their gradients."""
@@ -221,8 +226,8 @@ class DesignedCall:
         """Its sizes, mask and whatever is not the simplest."""
         s, case = self.shape, self.case
         words = (
-            f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim}",
-            str(case["dtype"]).removeprefix("torch."),
+            f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim} "
+            f"{str(case['dtype']).removeprefix('torch.')}",
             "causal" if case["causal"] else "not causal",
             f"padded by {case['padding']}" if case["padding"] != "none" else "",
             f"query_start={case['start']}" if case["start"] is not None else "",

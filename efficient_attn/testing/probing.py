@@ -36,6 +36,15 @@ class StateCapacity(NamedTuple):
 
 
 @lru_cache(maxsize=64)
+def has_signed_weights(subject: Subject) -> bool:
+    """Whether weights have both signs, so that their sum may be nearly zero."""
+    shape = subject.shape(4)
+    tensors = dict(subject.draw(shape).tensors)
+    q, k, v = tensors.pop("q"), tensors.pop("k"), tensors.pop("v", None)
+    return subject.make(shape).clamped_rows(q, k, v, subject.mask(), **tensors) is not None
+
+
+@lru_cache(maxsize=64)
 def find_capacity(subject: Subject) -> StateCapacity:
     """Derive the capacity of a decode state from its bytes by length, on torch's meta device, without using memory."""
     attn = subject.make(subject.shape(4, batch=1))

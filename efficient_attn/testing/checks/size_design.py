@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from .reference import no_fast_backend
 LONG = 4133  # more than 4,096, and a prime number
 LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that are compared
 BUDGET_S, SHARE = 3.0, 0.12  # of the design that a check draws: seconds, roughly, and part of the cases
+ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
 MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
 
 
@@ -71,7 +72,30 @@ def _check_case(factors: Factors, case: Case) -> None:
     for backend in subject.backends_for(dtype):
         attn = subject.make(shape, backend=backend, dtype=dtype)
         got = designed.evaluate(call, attn, designed.run_whole)
-        assert_all_close(got, want, backend, dtype=dtype, values=designed.values, terms=designed.terms)
+        compare = partial(assert_all_close, got, want, backend, dtype=dtype)
+        try:
+            compare(values=designed.values, terms=designed.terms)
+        except AssertionError:  # perhaps of scores so large that rounding the inputs changes as much
+            compare(values=designed.values, terms=designed.terms, slack=_find_slack(designed, want))
+
+
+def _find_slack(designed: DesignedCall, want: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """For each row, several times what the reference changes when all inputs change by a rounding error."""
+    call, dtype, changes = designed.call, designed.case["dtype"], dict[str, Tensor]()
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+
+        def round_inputs(x: Tensor, generator: torch.Generator = generator) -> Tensor:
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
+            return x.double() * (1 + torch.finfo(dtype).eps * noise)
+
+        truth = designed.subject.truth(designed.shape, dtype)
+        others = designed.evaluate(call.change(round_inputs), truth, designed.run_rows)
+        for name, x in want.items():
+            change = (others[name] - x).abs() * ROUNDINGS
+            change = change.amax(-1, keepdim=True) if x.ndim else change
+            changes[name] = torch.maximum(changes[name], change) if name in changes else change
+    return changes
 
 
 def _find_error(factors: Factors, case: Case) -> Exception | None:
