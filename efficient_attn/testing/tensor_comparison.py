@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -17,7 +17,8 @@ TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, t
 GRADIENT_TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 # a row is as large as its largest value, or as this share of the largest number that was summed: sums that cancel have
 # its rounding errors
-FLOORS = {torch.float64: 0.05, torch.float32: 0.1, torch.bfloat16: 0.3, torch.float16: 0.3}
+FLOORS = {torch.float64: 0.05, torch.float32: 0.1, torch.bfloat16: 0.05, torch.float16: 0.05}
+GRADIENT_FLOORS = FLOORS | {torch.bfloat16: 1.0, torch.float16: 1.0}  # of products that were rounded before their sum
 SUMMED = ("gradient by q", "gradient by k", "gradient by v")  # whose rounding errors others may have
 
 
@@ -28,18 +29,19 @@ def assert_close(
     *,
     tolerance: float | None = None,
     summed: float | None = None,
+    floor: float | None = None,
     slack: Tensor | None = None,
 ) -> None:
     """Assert that the largest difference in a row (the last dimension) is at most the tolerance times the row's size.
 
-    The size of a row is its largest expected value, or a share (``FLOORS``, by the dtype of ``got``) of ``summed``, the
+    The size of a row is its largest expected value, or a share (``floor``, by default the dtype's) of ``summed``, the
     largest number that rows are sums of, by default the largest expected value. Nothing is absolute: neither a row nor
     an output that is tiny may be wrong. The default tolerance is that of gradients in the dtype of ``want``.
     slack ``[.., 1]``: a difference that is allowed in addition.
     """
     tolerance = GRADIENT_TOLERANCES[want.dtype] if tolerance is None else tolerance
     assert got.shape == want.shape, f"{label}: shape {list(got.shape)}, expected {list(want.shape)}"
-    floor = FLOORS[got.dtype]
+    floor = FLOORS[got.dtype] if floor is None else floor
     got, want = got.detach().to(want.dtype), want.detach()
     assert_finite(got, label)
     if not got.numel():
@@ -73,15 +75,27 @@ def assert_all_close(
     values: the largest number that outputs are sums of. terms: that of gradients by other tensors than v, which cancel,
     by default the largest gradient. slack: see `assert_close`, by name.
     """
-    largest = {name: x.abs().max().item() if x.numel() else 0.0 for name, x in want.items()}
     if terms is None:
-        terms = max((largest[name] for name in SUMMED if name in want), default=0.0)
+        terms = find_largest_value(want[name] for name in SUMMED if name in want)
     for name, expected in want.items():
-        tolerances = TOLERANCES if name == "output" else GRADIENT_TOLERANCES
-        summed = max(largest[name], {"output": values, "gradient by v": 0.0}.get(name, terms))
+        tolerances, floors = (TOLERANCES, FLOORS) if name == "output" else (GRADIENT_TOLERANCES, GRADIENT_FLOORS)
+        summed = max(find_largest_value([expected]), {"output": values, "gradient by v": 0.0}.get(name, terms))
         tolerance = None if dtype is None else tolerances[dtype]
         more = None if slack is None else slack[name]
-        assert_close(got[name], expected, f"{name}, {label}", tolerance=tolerance, summed=summed, slack=more)
+        assert_close(
+            got[name],
+            expected,
+            f"{name}, {label}",
+            tolerance=tolerance,
+            summed=summed,
+            floor=floors[dtype or got[name].dtype],
+            slack=more,
+        )
+
+
+def find_largest_value(tensors: Iterable[Tensor]) -> float:
+    """The largest absolute value of some tensors, 0 without any: of what gradients that cancel are sums of."""
+    return max((x.abs().max().item() for x in tensors if x.numel()), default=0.0)
 
 
 def assert_same(got: Tensor, want: Tensor, label: str) -> None:
