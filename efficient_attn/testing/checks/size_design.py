@@ -100,14 +100,12 @@ def _find_slack(designed: DesignedCall, want: Mapping[str, Tensor]) -> dict[str,
 
 def _find_error(factors: Factors, case: Case) -> Exception | None:
     """Why a case fails; None if it passes, or is one that the mechanism refuses."""
-    subject = factors.options[case["options"]]
     try:
         _check_case(factors, case)
     except UnsupportedError:
         return None
     except Exception as error:
         return error
-    subject.met.append(case)
     return None
 
 
@@ -132,7 +130,14 @@ def sizes_and_pairs(subject: Subject) -> str | None:
     assert factors.levels["width"], f"it cannot be created for any of these widths: {factors.left_out[0]}"
     subject.met.clear()
     for case in cases:
-        if not (error := _find_error(factors, case)):
+        try:
+            _check_case(factors, case)
+        except UnsupportedError:  # a size that it refuses
+            continue
+        except Exception as failure:
+            error = failure
+        else:
+            subject.met.append(case)
             continue
         case = shrink(case, factors.levels, lambda simpler: _find_error(factors, simpler) is not None)
         error = _find_error(factors, case) or error
