@@ -37,6 +37,7 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
+BLOCK = 128  # keys of a block, which take as long as one of them
 SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
@@ -273,7 +274,8 @@ def estimate_seconds(designed: DesignedCall) -> float:
     s, traits = designed.shape, designed.subject.traits
     rows = sum(span.stop - span.start for span in designed.spans)
     passes = 1 if designed.case["gradient"] == "nothing" else 3
-    work = _count_work(designed.subject, s.n, s.m, bool(designed.case["causal"]))
+    declared = _count_work(designed.subject, s.n, s.m, bool(designed.case["causal"]))
+    work = max(declared, s.n * min(s.m, BLOCK))
     # fewer pairs than all take longer each, and so do numbers that are converted
     slow = (3 if designed.case["dtype"].itemsize < 4 else 1) * (4 if work < s.n * s.m / 3 else 1)
     width, heads = s.head_dim + s.value_dim, s.batch * s.heads

@@ -11,9 +11,9 @@ from ..subject import Subject
 from ..tensor_comparison import assert_all_close, assert_close, assert_same, describe
 
 CALLS = 130  # to detect mechanisms whose results change only after many calls
-SHORT_CALLS = 870  # after those, and before the last
+SHORT_CALLS = 870  # after those, and before the last, if thorough
 STEPS = 110
-MORE_STEPS = 90  # of training, after those
+MORE_STEPS = 10, 90  # of training, after those, and if thorough
 
 
 @check(needs="padding")
@@ -71,7 +71,7 @@ def renewed_contents(subject: Subject) -> None:
 @check()
 @torch.no_grad()
 def every_call_is_alike(subject: Subject) -> None:
-    """All of many calls give the same result, the thousandth included, and leave their inputs unchanged."""
+    """All of many calls give the same result, the thousandth too if thorough, and leave their inputs unchanged."""
     shape = subject.shape(33)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     copies = [call.change(torch.clone) for call in calls]
@@ -80,9 +80,10 @@ def every_call_is_alike(subject: Subject) -> None:
         got = calls[number % 2].run(attn)
         assert_close(got, want[number % 2], f"output of call {number + 1}, with two inputs alternately")
     short = subject.draw(subject.shape(2, batch=1))
-    for _ in range(SHORT_CALLS):
+    short_calls = SHORT_CALLS if subject.thorough else 0
+    for _ in range(short_calls):
         short.run(attn)
-    last = CALLS + SHORT_CALLS + 1
+    last = CALLS + short_calls + 1
     assert_close(calls[0].run(attn), want[0], f"output of call {last}; keep no counter or growing table")
     for call, before in zip(calls, copies, strict=True):
         for name, x in before.tensors.items():
@@ -101,7 +102,8 @@ def every_backward_is_alike(subject: Subject) -> None:
         assert_all_close(got, want[number % 2], f"backward pass {number + 1}, with two inputs alternately")
     call = calls[0].leaves()
     sources = [*{id(x): x for x in call.tensors.values()}.values(), *attn.parameters()]
-    for _ in range(MORE_STEPS):  # without torch.optim, which imports the compiler
+    more_steps = MORE_STEPS[subject.thorough]
+    for _ in range(more_steps):  # without torch.optim, which imports the compiler
         total = call.run(attn).square().sum()
         grads = torch.autograd.grad(total, sources, allow_unused=True, materialize_grads=True)
         for x, gradient in zip(sources, grads, strict=True):
@@ -109,7 +111,7 @@ def every_backward_is_alike(subject: Subject) -> None:
     other = subject.make(shape)
     other.load_state_dict(attn.state_dict())
     got, want = (subject.evaluate(calls[0], x.eval()) for x in (attn, other))
-    assert_all_close(got, want, f"after {STEPS + MORE_STEPS} training steps, compared with a new instance")
+    assert_all_close(got, want, f"after {STEPS + more_steps} training steps, compared with a new instance")
 
 
 @check(needs="decode")
