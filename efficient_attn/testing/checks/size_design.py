@@ -56,7 +56,9 @@ def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
         allowed=lambda case: factors.allows(case) and is_affordable(design(case), elements),
         cost=cost,
     )
-    if not subject.thorough:
+    if subject.thorough:
+        cases.sort(key=cost)  # so that a failure is found early
+    else:
         cases = choose_part(cases, seed=subject.seed, cost=cost, budget=BUDGET_S, share=SHARE)
     return factors, tuple(cases)
 
