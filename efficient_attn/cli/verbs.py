@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ def run(args: Namespace) -> int:
 
     overrides = _read_overrides(args)
     cases = make_plan(loaded, overrides)
+    _warn_of_unused_plugins(args.registered, cases)
     from ..bench import run as running
     from ..bench.planning.cost_estimate import check_memory
     from . import console, summary
@@ -162,12 +164,21 @@ def run(args: Namespace) -> int:
     return 1 if outcome.failed else 0
 
 
-def load_guarded_plugin(plugin: str) -> None:
-    """Import a plug-in, after `bench.run`, whose import records the measuring functions."""
+def _warn_of_unused_plugins(registered: Mapping[str, list[str]], cases: Sequence[Case]) -> None:
+    """Warn of each plug-in that registered mechanisms of which no case uses any. registered: names by plug-in."""
+    used = {name for case in cases for name in case.variant.names}
+    for plugin, names in registered.items():
+        if names and used.isdisjoint(names):
+            remedy = f"to measure it, name it, as in --variant full,{names[0]}"
+            warnings.warn(f"--plugin {plugin}: no case uses {', '.join(names)}; {remedy}", stacklevel=2)
+
+
+def load_guarded_plugin(plugin: str) -> list[str]:
+    """Import a plug-in, after `bench.run`, whose import records the measuring functions; the names it registered."""
     from ..bench import run  # noqa: F401
     from ..engines.worker import load_watched_plugin
 
-    load_watched_plugin(plugin)
+    return load_watched_plugin(plugin)
 
 
 def _read_overrides(args: Namespace) -> Overrides:
