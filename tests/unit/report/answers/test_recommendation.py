@@ -287,6 +287,7 @@ def test_only_disturbed_rows_that_match_are_counted(tmp_path: Path) -> None:
     records = list(runs.speed(lengths=(512,), dtype="bfloat16"))
     for record in records:
         record.row.rounds, record.row.contaminated, record.row.compiled = 8, 8, None
+        record.row.case_key += "/bfloat16"
     prepared = _known_of(tmp_path, [*runs.speed(lengths=(512,)), *records])
     notes = [
         next(recommendation_text.list_notes(_recommend(prepared, dtype=dtype, seq_len=512, machine=machine)))
