@@ -83,6 +83,8 @@ def plan(args: Namespace) -> int:
 
     console.show_plan(cases)
     console.show_cost_estimate(estimate.wall_s, estimate.peak_bytes, absent=estimate.absent)
+    if reason := estimate.describe_over_budget():
+        print(reason)
     return 0
 
 
