@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
 
-
 INTERRUPTED, TERMINATED = 130, 143
 
 
@@ -171,8 +170,8 @@ def _warn_of_unused_plugins(registered: Mapping[str, list[str]], cases: Sequence
     used = {name for case in cases for name in case.variant.names}
     for plugin, names in registered.items():
         if names and used.isdisjoint(names):
-            remedy = f"to measure it, name it, as in --variant full,{names[0]}"
-            warnings.warn(f"--plugin {plugin}: no case uses {', '.join(names)}; {remedy}", stacklevel=2)
+            text = f"no case uses {', '.join(names)}; to measure it, name it, as in --variant full,{names[0]}"
+            warnings.warn(f"--plugin {plugin}: {text}", stacklevel=2)
 
 
 def load_guarded_plugin(plugin: str) -> list[str]:
