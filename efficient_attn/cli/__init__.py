@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         load = load_guarded_plugin if args.verb == "run" else load_plugin
         with _one_line_warnings():
-            for plugin in getattr(args, "plugin", ()):
-                load(plugin)
+            args.registered = {plugin: load(plugin) for plugin in getattr(args, "plugin", ())}
             code = args.call(args)
         sys.stdout.flush()  # flushed here, where a closed pipe can still be distinguished from other errors
         return code

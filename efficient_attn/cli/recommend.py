@@ -97,8 +97,9 @@ def _estimate_cost(parser: argparse.ArgumentParser, command: str) -> str:
     if estimate.absent:
         return f"not estimated: {', '.join(estimate.absent.values())}"
     time, size = units.rough_duration(estimate.wall_s), units.rough_size(estimate.peak_bytes)
-    excess = ", more than it has" if estimate.peak_bytes > (find_total_memory() or math.inf) else ""
-    return f"about {time} on this machine ({name_machine()}), peak memory about {size}{excess}"
+    excess = ", more than it has: run refuses this" if estimate.peak_bytes > (find_total_memory() or math.inf) else ""
+    text = f"about {time} on this machine ({name_machine()}), peak memory about {size}{excess}"
+    return "; ".join(filter(None, (text, estimate.describe_over_budget())))
 
 
 def show_answer(recommendation: Recommendation, estimate: Callable[[str], str], *, width: int | None = None) -> None:

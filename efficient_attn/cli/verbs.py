@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from .runs import choose_runs
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
-
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -82,6 +82,8 @@ def plan(args: Namespace) -> int:
 
     console.show_plan(cases)
     console.show_cost_estimate(estimate.wall_s, estimate.peak_bytes, absent=estimate.absent)
+    if reason := estimate.describe_over_budget():
+        print(reason)
     return 0
 
 
@@ -114,6 +116,7 @@ def run(args: Namespace) -> int:
 
     overrides = _read_overrides(args)
     cases = make_plan(loaded, overrides)
+    _warn_of_unused_plugins(args.registered, cases)
     from ..bench import run as running
     from ..bench.planning.cost_estimate import check_memory
     from . import console, summary
@@ -162,12 +165,21 @@ def run(args: Namespace) -> int:
     return 1 if outcome.failed else 0
 
 
-def load_guarded_plugin(plugin: str) -> None:
-    """Import a plug-in, after `bench.run`, whose import records the measuring functions."""
+def _warn_of_unused_plugins(registered: Mapping[str, list[str]], cases: Sequence[Case]) -> None:
+    """Warn of each plug-in that registered mechanisms of which no case uses any. registered: names by plug-in."""
+    used = {name for case in cases for name in case.variant.names}
+    for plugin, names in registered.items():
+        if names and used.isdisjoint(names):
+            text = f"no case uses {', '.join(names)}; to measure it, name it, as in --variant full,{names[0]}"
+            warnings.warn(f"--plugin {plugin}: {text}", stacklevel=2)
+
+
+def load_guarded_plugin(plugin: str) -> list[str]:
+    """Import a plug-in, after `bench.run`, whose import records the measuring functions; the names it registered."""
     from ..bench import run  # noqa: F401
     from ..engines.worker import load_watched_plugin
 
-    load_watched_plugin(plugin)
+    return load_watched_plugin(plugin)
 
 
 def _read_overrides(args: Namespace) -> Overrides:

@@ -75,9 +75,9 @@ def run_worker(
     connection.send(WorkerFinished(time.perf_counter() - start, error))
 
 
-def load_watched_plugin(plugin: str) -> None:
+def load_watched_plugin(plugin: str) -> list[str]:
     """Import a plug-in. If that replaces recorded functions or changes settings, it is undone, and the results of the
-    plug-in's mechanisms are invalid. Raises `UsageError` if it has none."""
+    plug-in's mechanisms are invalid. Returns their names. Raises `UsageError` if it has none."""
     from ..instruments import integrity
     from ..instruments.global_state import GlobalState
 
@@ -88,6 +88,7 @@ def load_watched_plugin(plugin: str) -> None:
         if not names:
             raise UsageError(f"--plugin {plugin}: when it was imported, {reason}")
         integrity.blamed.update(dict.fromkeys(names, f"when its plug-in was imported, {reason}"))
+    return names
 
 
 def _prepare_process(trace: str) -> None:

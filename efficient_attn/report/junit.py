@@ -9,6 +9,7 @@ from .comparison_text import describe_fully, list_unmatched, sort_changes
 
 FAILURES = ("slower", "broken")
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed even as references
+PATH_START = r"""(?<![^\s"'`(\[{<=:,;|])"""  # at the start of a text, or after one of these characters
 
 
 def as_junit(comparison: Comparison) -> str:
@@ -44,5 +45,8 @@ def _add_case(suite: ElementTree.Element, name: str, seconds: float) -> ElementT
 
 
 def _clean(text: str) -> str:
-    """Text that XML allows, with paths relative to the working folder."""
-    return NOT_XML.sub("", text.replace(f"{Path.cwd()}/", ""))
+    """Text that XML allows, with paths relative to the working folder, unless that is the root of the file system."""
+    folder = Path.cwd()
+    if folder != Path(folder.anchor):
+        text = re.sub(PATH_START + re.escape(f"{folder}/"), "", text)
+    return NOT_XML.sub("", text)

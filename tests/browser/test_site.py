@@ -165,6 +165,23 @@ def test_the_shape_is_chosen_and_kept_in_the_address(browser: sync_api.Browser, 
     again.close()
 
 
+def test_the_chosen_length_returns_after_a_shape_without_it(browser: sync_api.Browser, tmp_path: Path) -> None:
+    records = [*runs.speed(), *runs.speed(lengths=(2048,), heads=16, kv_heads=16)]
+    site = publish([runs.write_run(tmp_path / "run", records)], tmp_path / "site").site
+    page = _open(browser, site / "index.html", "#length=512")
+    for shape, lengths, length in (("float32, 16", 1, "2048"), ("most measured", 5, "512")):
+        _wait(page, "document.getElementById('shape').options.length > 2")
+        options = page.locator("#shape option").evaluate_all("all => all.map(it => it.value)")
+        page.select_option("#shape", next(value for value in options if value.startswith(shape)))
+        _wait(page, f"document.getElementById('length').options.length === {lengths}")
+        assert page.locator("#length").input_value() == length
+    page.select_option("#length", "1024")
+    page.select_option("#shape", index=2)
+    page.select_option("#shape", index=0)
+    _wait(page, "document.getElementById('length').value === '1024'")
+    page.close()
+
+
 def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, small: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     static = context.new_page()

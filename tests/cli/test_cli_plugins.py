@@ -75,6 +75,19 @@ def test_a_plugin_runs_with_the_suites_mechanisms(command: Any, tmp_path: Path) 
     assert "zz_mine:reach=2" in (tmp_path / found["page"]).read_text()
 
 
+@pytest.mark.parametrize(("variants", "warns"), [("full", True), ("full,zz_mine", False)])
+def test_a_plugin_of_which_no_case_uses_a_mechanism_is_named(
+    variants: str, warns: bool, command: Any, tmp_path: Path
+) -> None:
+    flags, _ = WAYS["file"](tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    done = command("run", "tiny.toml", "--seq-len", "8", "--variant", variants, "--out", "out", *flags)
+    assert done.code == 0, done.err
+    lines = [line for line in done.err.splitlines() if "--plugin" in line]
+    message = "no case uses zz_mine; to measure it, name it, as in --variant full,zz_mine"
+    assert lines == [f"efficient-attn: --plugin my_attn.py: {message}"] * warns
+
+
 def test_a_failing_entry_point_is_named_and_affects_nothing_else(command: Any, tmp_path: Path) -> None:
     _, variables = _installed(tmp_path, "raise ValueError('not today')\n")
     assert command("list", **variables).code == 0

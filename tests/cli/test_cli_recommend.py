@@ -75,6 +75,7 @@ def test_data_has_the_conditions_of_a_quality(command: Command) -> None:
         (["--min-accuracy", "mqar"], "is not TASK=SHARE"),
         (["--min-accuracy", "mqar=.9", "--min-accuracy", "mqar=.8"], "names a task twice"),
         (["--min-accuracy", "spelling=.9"], "unknown task of --min-accuracy 'spelling'"),
+        (["--machine", ""], "--machine must not be empty"),
         (["--machine", "Cray"], "unknown machine 'Cray'"),
         (["--max-error", ".1", "--max-error", ".2"], "argument --max-error: given twice; give it only once"),
     ],

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from processes import list_descendants, wait_until_gone
 from shell import environment
 
 yaml = pytest.importorskip("yaml")
@@ -44,6 +48,14 @@ class Broken(ea.SoftmaxAttention):
         {failure}
         return super().compute(q, k, v, mask, **inputs)
 """
+UNUSED = """
+import efficient_attn as ea
+
+@ea.register("my_unused", family="full")
+class Unused(ea.SoftmaxAttention):
+    "In no suite."
+"""
+HANGS = "import time\ntime.sleep(250)\n"
 SUITE = """
 title    = "Tiny"
 measure  = ["forward"]
@@ -65,6 +77,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def _commit(folder: Path, *, work: str = "pass", failure: str = "pass", lengths: str = "[16]") -> None:
     (folder / "bench").mkdir(exist_ok=True)
     (folder / "bench/my_attn.py").write_text(MECHANISMS.format(work=work, failure=failure))
+    (folder / "bench/unused.py").write_text(UNUSED)
     (folder / "bench/my.toml").write_text(SUITE.format(lengths=lengths))
     _git(folder, "add", "-A")
     _git(folder, "commit", "-q", "-m", "Change mechanisms")
@@ -108,7 +121,8 @@ NOISE = "--margin 50% --tolerance 50%"  # the sleep is many times the call
 @pytest.mark.sampled(6)
 def test_the_action_reports_what_changed_between_two_commits(repository: Path) -> None:
     (repository / "bench/my_attn.py").write_text("raise RuntimeError('uncommitted, and not measured')")
-    done = _run_action(repository / "bench", suite="my.toml", **{"run-options": PLUGIN, "compare-options": NOISE})
+    plugins = f"{PLUGIN} --plugin unused.py"
+    done = _run_action(repository / "bench", suite="my.toml", **{"run-options": plugins, "compare-options": NOISE})
     assert done.returncode == 1, done.stdout + done.stderr
     out = repository / "bench/benchmark"
     errors = [line for line in done.stdout.splitlines() if line.startswith("::error")]
@@ -117,6 +131,7 @@ def test_the_action_reports_what_changed_between_two_commits(repository: Path) -
     assert "planted" in errors[0]
     assert "my_slower" in errors[1]
     assert "slower (" in errors[1]
+    assert done.stderr.count("--plugin unused.py: no case uses my_unused") == 1
     assert "in 4 pairs of process runs" in " ".join(done.stdout.split())
     assert "::notice title=Not compared::" in done.stdout
     assert "my_slower" in (repository / "summary.md").read_text()
@@ -139,6 +154,63 @@ def test_a_revision_that_cannot_be_measured_is_named(repository: Path) -> None:
     assert "boom" in done.stderr
     assert f"::error title=Comparison of revisions::head ({head}) could not be measured" in done.stdout
     assert len(_git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_when_one_revision_cannot_be_measured_the_other_ends(repository: Path) -> None:
+    (repository / "bench/my_attn.py").write_text(HANGS)
+    (repository / "bench/new.toml").write_text('plugins = ["my_attn.py"]')
+    _git(repository, "add", "-A")
+    _git(repository, "commit", "-qm", "Add a suite")
+    start = time.monotonic()
+    done = _run_action(repository / "bench", suite="new.toml")
+    assert time.monotonic() - start < 200
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "new.toml: no such file" in done.stderr
+    assert "base (" in done.stderr
+    assert len(_git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_a_working_folder_of_the_head_only_is_refused(repository: Path) -> None:
+    _git(repository, "mv", "bench", "later")
+    _git(repository, "commit", "-qam", "Rename the folder")
+    done = _run_action(repository / "later", suite="my.toml", **{"run-options": PLUGIN})
+    base = _git(repository, "rev-parse", "HEAD^")[:12]
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert (
+        done.stderr == f"compare_revisions: base ({base}) has no folder later; work in one that both revisions have\n"
+    )
+    assert len(_git(repository, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_both_runs_and_removes_worktrees(number: int, status: int, repository: Path) -> None:
+    (repository / "bench/my_attn.py").write_text(HANGS)
+    for _ in ("base", "head"):
+        _git(repository, "commit", "-qam", "Wait", "--allow-empty")
+    temporary, logs = repository.parent / "temporary", repository / "bench/benchmark"
+    temporary.mkdir()
+    command = [sys.executable, str(ACTION / "compare_revisions.py"), "--suite", "my.toml", f"--run-options={PLUGIN}"]
+    variables = environment(TMPDIR=str(temporary))
+    script = subprocess.Popen(command, cwd=repository / "bench", env=variables, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not (logs / "head.log").exists() or len(pids := list_descendants(script.pid)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    script.send_signal(number)
+    _, errors = script.communicate(timeout=60)
+    assert script.returncode == status, errors
+    assert errors == f"compare_revisions: ended by {signal.Signals(number).name}\n"
+    assert wait_until_gone(pids) == set()
+    assert len(_git(repository, "worktree", "list").splitlines()) == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_examples_that_name_a_plugin_also_name_its_mechanism() -> None:
+    files = (CHECKOUT / "docs/how-to/benchmark-in-ci.md", ACTION / "action.yml", ACTION / "compare_revisions.py")
+    examples = [line for file in files for line in file.read_text().splitlines() if "--plugin " in line]
+    assert len(examples) == 4
+    assert [line for line in examples if not re.search("--plugin my_attn.py --variant full,", line)] == []
 
 
 def test_bad_input_is_refused_before_anything_is_measured(repository: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import tiny_suites
 from doc_blocks import PAGES, ROOT, read_blocks
 
 from efficient_attn.contract.mechanism import MASK_FIELDS
-from efficient_attn.registry import catalogue
+from efficient_attn.registry import catalogue, info
 from efficient_attn.tasks import TABLE
 
 PROJECT = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -48,6 +48,17 @@ def test_every_family_is_listed() -> None:
     text = (ROOT / "docs/concepts/families.md").read_text()
     named = re.findall(r"^\| \[?([a-z_]+)[\]|( ]", text, re.MULTILINE)
     assert set(named) == {mechanism.family for mechanism in catalogue()}
+
+
+def test_the_families_table_names_the_exceptions() -> None:
+    """Sparse mechanisms that cache all keys, and other scores than that of exact attention."""
+    lines = (ROOT / "docs/concepts/families.md").read_text().splitlines()
+    cells = {cell[1].strip("[] ").partition("]")[0]: cell for line in lines if len(cell := line.split("|")) > 6}
+    names = {family: {x.name for x in catalogue() if x.family == family} for family in ("full", "sparse")}
+    unbounded = {name for name in names["sparse"] if (x := info(name).pattern) and x.reach is None}
+    assert set(re.findall("`(.*?)`", cells["sparse"][3])) == unbounded
+    assert set(re.findall("`(.*?)`", cells["full"][4])) == names["full"]
+    assert "cannot be selected" not in cells["linear"][4]  # `linear` recalls keys: results/accuracy
 
 
 def test_the_masks_table_has_every_field() -> None:

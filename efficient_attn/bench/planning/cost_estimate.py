@@ -56,18 +56,27 @@ ANY_RATES = Roofline(1.0, 1.0)  # the estimate of memory does not depend on them
 class CostEstimate:
     """Seconds in total, the bytes of each group, and for each case key its share of both.
 
-    absent: devices that this machine does not have, with the reason; they are not estimated.
+    absent: devices that this machine does not have, with the reason; they are not estimated. over_budget: baselines of
+    which a call is expected to exceed the time budget of a case.
     """
 
     wall_s: float
     peaks: Mapping[Group, int]
     cases: Mapping[str, tuple[float, int]]
     absent: Mapping[str, str] = field(default_factory=dict)
+    over_budget: Sequence[str] = ()
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes of any group."""
         return max(self.peaks.values(), default=0)
+
+    def describe_over_budget(self) -> str:
+        """Why there will be no speedups, in a line; empty if no baseline exceeds the time budget."""
+        names = ", ".join([*self.over_budget[:MAX_NAMED], *["others"] * (len(self.over_budget) > MAX_NAMED)])
+        return (
+            f"no speedups are expected where a call of the baseline exceeds the time budget: {names}" if names else ""
+        )
 
 
 def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
@@ -77,6 +86,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
     devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peaks: dict[Group, int] = {}
+    over_budget: list[str] = []
     for group, members in group_cases(cases):
         if group.config.device in absent:
             continue
@@ -86,13 +96,16 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
             rates[setting] = best or merge_rooflines(list(measured))
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _estimate_seconds(group, guesses, rates[setting])
+        budget_s = group.sampling.budget_s if find_task(group.target).work is not None else math.inf
+        late = (case for case in members if case.is_baseline and guesses[case.key].call_s > budget_s)
+        over_budget += [f"{case.variant} at {group.config.seq_len:,} ({budget_s:g} s)" for case in late]
         costs |= {key: (seconds[key], INPUT_COPIES * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
         # a process run stores the inputs and decode states of all its cases; calls run one after another
         inputs = INPUT_COPIES * sum(g.input_bytes for g in guesses.values())
         calls = [g.call_bytes for g in guesses.values()]
         peaks[group] = inputs + (sum(calls) if group.config.mode == "decode" else max(calls))
     wall = sum(seconds for seconds, _ in costs.values())
-    return CostEstimate(wall + SESSION_S if wall else 0.0, peaks, costs, absent)
+    return CostEstimate(wall + SESSION_S if wall else 0.0, peaks, costs, absent, tuple(dict.fromkeys(over_budget)))
 
 
 # -- one case ------------------------------------------------------------------------------------------------------
@@ -212,7 +225,9 @@ def warn_of_memory(cases: Sequence[Case], estimate: CostEstimate) -> None:
     """Warn of cases that are expected to need more than half of the available memory."""
     available = find_available_memory()
     if available is not None and (large := _describe_large(cases, estimate, LARGE_SHARE * available)):
-        warnings.warn(f"{large}; {units.rough_size(available)} are available", stacklevel=2)
+        is_refused = _describe_large(cases, estimate, find_total_memory() or math.inf)
+        more = "; run refuses more than the machine has" if is_refused else ""
+        warnings.warn(f"{large}; {units.rough_size(available)} are available{more}", stacklevel=2)
 
 
 def _describe_large(cases: Sequence[Case], estimate: CostEstimate, limit: float) -> str:

@@ -19,7 +19,7 @@ from .. import select
 from ..comparable_quality import QualityFigure
 from ..gather import Frame
 from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbours, is_significantly_better
-from .cost_curves import CostAtLength, CostCurve, is_disturbed, split_by_config
+from .cost_curves import CONFIG_COLUMNS, CostAtLength, CostCurve, is_disturbed, split_by_config
 from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality
 from .requirements import Requirements, find_dtype_refusal, find_nearest, matches
@@ -57,7 +57,7 @@ class Recommendation:
     machines: those with timings at matching configurations. timed_count, measured_count: number of mechanisms with a
     time at this length, and with one measured at exactly this length, whatever their quality. local_machine: this
     machine's name, if given. nearest: if nothing was timed at this configuration and length, the answer at the nearest
-    ones that were. disturbed: number of timed rows left out because other programs ran."""
+    ones that were. disturbed: if no configuration matches, number of matching rows that other programs disturbed."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -87,12 +87,12 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class RecommendationData:
-    """Rows prepared for many calls of `recommend`. disturbed: number of timed rows left out because other programs ran
-    in most of their rounds. dtype: if given, backends that do not run in it are left out."""
+    """Rows prepared for many calls of `recommend`. disturbed: configurations of the timed rows left out because other
+    programs ran in most of their rounds. dtype: if given, backends that do not run in it are left out."""
 
     curves_by_config: tuple[tuple[Mapping[str, Any], tuple[CostCurve, ...]], ...]
     quality: Quality
-    disturbed: int = 0
+    disturbed: tuple[Mapping[str, Any], ...] = ()
     dtype: str | None = None
 
     @classmethod
@@ -103,7 +103,8 @@ class RecommendationData:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["task"] == "speed"]
         curves_by_config = tuple((config, tuple(x)) for config, x in split_by_config(select.add_labels(timed), names))
-        return cls(curves_by_config, Quality(rows), int(is_disturbed(timed).sum()))
+        configs = timed.loc[is_disturbed(timed), CONFIG_COLUMNS].astype(object)
+        return cls(curves_by_config, Quality(rows), tuple(configs.where(configs.notna(), None).to_dict("records")))
 
 
 def recommend(
@@ -141,11 +142,12 @@ def _choose_answer(data: RecommendationData, requirements: Requirements, local_m
     ]
     # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
+    disturbed = [config for config in data.disturbed if best is None and matches(config, requirements)]
     return replace(
         best or Recommendation(requirements, None, (), {}),
         machines=machines,
         local_machine=local_machine,
-        disturbed=data.disturbed,
+        disturbed=sum((requirements.machine or "") in str(config["machine"]) for config in disturbed),
     )
 
 
@@ -282,5 +284,5 @@ def check_rows(data: RecommendationData) -> None:
     if not data.curves_by_config:
         reason = "these runs contain no timings; pass runs of suites such as quickstart, promises or decode"
         if data.disturbed:
-            reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on an idle machine"
+            reason = f"all {len(data.disturbed)} timed rows were disturbed by other programs; use an idle machine"
         raise UsageError(f"recommend: {reason}")

@@ -97,8 +97,8 @@ def list_notes(recommendation: Recommendation) -> Iterator[str]:
     machines = ", ".join(recommendation.machines)
     note = f" on the requested machine; machines with one: {machines}" if machines else ""
     if recommendation.disturbed:
-        left_out = formatting.format_count(recommendation.disturbed, "timed row")
-        note += f" ({left_out} of these runs left out, as other programs disturbed them: measure on an idle machine)"
+        left_out = formatting.format_count(recommendation.disturbed, "matching row")
+        note += f" ({left_out} left out, as other programs disturbed them: measure on an idle machine)"
     yield sanitize_line(f"No matching configuration was timed{note}.")
 
 

@@ -66,6 +66,8 @@ class Requirements:
             raise UsageError(f"recommend: seq_len must be at least 1, got {self.seq_len}")
         if self.mode not in MODES:
             raise UsageError(f"recommend: mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        if self.machine == "":
+            raise UsageError("recommend: --machine must not be empty: give a part of a machine's name")
         if self.mode in ("decode", "prefill") and self.causal is False:
             raise UsageError(f"recommend: {self.mode} is always causal; remove --no-causal, or use --mode forward")
         if self.kv_heads and self.heads and self.heads % self.kv_heads:

@@ -1,6 +1,7 @@
 """Format verdicts on claims as a table and as JSON."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,8 +33,7 @@ def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
     claim, decisive = claim_verdict.entry.claim, claim_verdict.decisive_machine
     measured = format_measured(claim.rule, decisive) if decisive else units.EMPTY
     parts = [claim_verdict.verdict + OLDER_MARK * (RULE_IS_NEWER in claim_verdict.notes)]
-    if decisive and decisive.needed_half_width is not None:
-        parts.append(_format_needed(decisive))
+    parts += [describe_open(decisive)] if decisive and decisive.verdict == "inconclusive" else []
     parts += [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
     if claim_verdict.verdict in ("not measured", "out of regime"):
         parts.append(claim.run)
@@ -52,13 +52,25 @@ def format_rule(rule: ClaimRule) -> str:
     return f"{quantity} at least {low}" if math.isfinite(rule.at_least) else f"{quantity} at most {high}"
 
 
-def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
-    """The value and interval of the test nearest to failing, and the number of tests."""
+def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict, *, with_quantity: bool = False) -> str:
+    """The value and interval of the test nearest to failing, and the number of tests. with_quantity: as ``latency grows
+    as N^0.03``, or ``1.67x the peak memory of full``."""
     text = _format_value(rule, machine_verdict.decisive.plain)
     low, high = machine_verdict.low, machine_verdict.high
     if low is not None and high is not None and low != high:
         text += f" ({_format_value(rule, low)}{units.INTERVAL_DASH}{_format_value(rule, high)})"
+    text = _add_quantity(rule, text) if with_quantity else text
     return f"{text}, worst of {machine_verdict.tests} tests" if machine_verdict.tests > 1 else text
+
+
+def _add_quantity(rule: ClaimRule, text: str) -> str:
+    name = re.sub("_(bytes|ms)$", "", rule.value.rpartition(".")[2]).replace("_", " ")
+    texts = {column: " or ".join(map(str, x)) if isinstance(x, list) else x for column, x in rule.against.items()}
+    others = ", ".join(str(x) if column == "variant" else f"{column}={x}" for column, x in texts.items())
+    if rule.over:
+        name += f" over that of {others}" if others else ""
+        return f"{name} grows as {'N' if rule.over == 'seq_len' else rule.over}^{text}"
+    return f"{text} the {name} of {others}" if others else f"{name} {text}"
 
 
 def _format_value(rule: ClaimRule, value: float) -> str:
@@ -71,12 +83,14 @@ def _format_value(rule: ClaimRule, value: float) -> str:
     return units.size(value) if rule.value.endswith("_bytes") else units.number(value)
 
 
-def _format_needed(machine_verdict: MachineVerdict) -> str:
-    if machine_verdict.decided_alone:
-        return "decided alone, but not after the correction"
+def describe_open(machine_verdict: MachineVerdict) -> str:
+    """Why the rows of one machine do not decide a claim, in a few words."""
+    half_width, needed = machine_verdict.half_width, machine_verdict.needed_half_width or 0.0
+    if machine_verdict.decided_alone or (half_width is not None and half_width < needed):
+        return "decided alone, but not after the correction for many tests (Holm)"
     format_value = units.percent if machine_verdict.decisive.log_scale else units.number
-    half_width = "none" if machine_verdict.half_width is None else format_value(machine_verdict.half_width)
-    return f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}"
+    half_width_text = "none" if half_width is None else format_value(half_width)
+    return f"half-width {half_width_text}, needed to decide: {format_value(needed)}"
 
 
 def summarise(verdicts: LedgerVerdicts) -> list[str]:

@@ -16,7 +16,7 @@ from .canvas import LINE_GAP, PADDING, SWATCH, Box, Chart, measure_head
 from .geometry import LANE_GAP, LANE_TEXT, LEADER, TICK_GAP, ChartGeometry, arrange, locate, locate_ends
 from .labels import ChartFormat, LabelText, lay_out_label, make_number_label, measure_width, truncate
 from .panel_data import Panel
-from .point_labels import LabelList, find_leader, place_labels, place_level_text
+from .point_labels import LabelList, PointLabel, find_leader, place_labels, place_level_text
 from .primitives import draw_frame, draw_lines, draw_values
 
 MAX_TRIALS = 4  # to find the height of a scatter plot
@@ -84,13 +84,20 @@ def _draw_points(
     if excess > 0 and trials > 1:
         return _draw_points(panel, form, head, bold, less + excess, trials - 1)
     chart = _start_chart(panel, form, head, geometry, bold)
+    write_point_labels(chart, panel, geometry, places, bold, height)
+    listed.write(chart, panel.mark_type, bold)
+    return chart.figure
+
+
+def write_point_labels(
+    chart: Chart, panel: Panel, geometry: ChartGeometry, places: Sequence[PointLabel], bold: Collection[str], up: float
+) -> None:
+    """Write the labels of points at their places, moved up, with strokes to points that are not close."""
     for line, place, point in zip(panel.lines, places, locate_ends(panel, geometry), strict=True):
-        box = place.box._replace(low=place.box.low + height, high=place.box.high + height)
+        box = place.box._replace(low=place.box.low + up, high=place.box.high + up)
         chart.write_label(box.left, (box.low + box.high) / 2, place.text, bold=line.label in bold)
         if leader := find_leader(point, box):
             chart.draw_strokes([leader], width=0.5)
-    listed.write(chart, panel.mark_type, bold)
-    return chart.figure
 
 
 def draw_axes(chart: Chart, panel: Panel, geometry: ChartGeometry) -> Axes:

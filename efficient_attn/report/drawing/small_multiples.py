@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from .canvas import LINE_GAP, PADDING, Box, Chart, measure_head
 from .geometry import LANE, LANE_GAP, LANE_TEXT, TICK_GAP, ChartGeometry, locate, measure_rows, place_lane
-from .labels import ChartFormat, LabelText, lay_out_label, measure_width, wrap_words
-from .layout import draw_axes, make_chart
+from .labels import ChartFormat, LabelText, lay_out_label, make_number_label, measure_width, wrap_words
+from .layout import draw_axes, make_chart, write_point_labels
 from .panel_data import Line, Panel
-from .point_labels import LabelList
+from .point_labels import LabelList, place_labels
 from .primitives import draw_values, list_y_ticks
 from .style import FAINT, INK
 
@@ -74,7 +74,8 @@ def _arrange(panels: Sequence[Panel], form: ChartFormat, titles: Sequence[str], 
     plain = [replace(row, note="") for row in rows]
     named, listed = (rows if len(panels) == 1 else plain, []) if first.is_dot_plot else ([], plain)
     names = [lay_out_label(row, form, NAMES_SHARE * form.width) for row in named]
-    key = LabelList.of(listed, [""] * len(listed), form)
+    numbers = [str(i + 1) if first.is_scatter_plot else "" for i in range(len(listed))]  # options may share a marker
+    key = LabelList.of(listed, numbers, form)
     ticks = [*(text for panel in panels for text in list_y_ticks(panel).values()), LANE_TEXT]
     widths = [name.width for name in names] or [measure_width(text, form.small) for text in ticks]
     left = max(left, PADDING + max(widths) + TICK_GAP)
@@ -159,6 +160,13 @@ def _draw_panel(chart: Chart, grid: _Grid, number: int, geometry: ChartGeometry,
     draw_values(draw_axes(chart, bare, geometry), bare, bold)
     for axes in chart.figure.axes[count:] if not grid.has_ticks(number) else []:
         axes.tick_params(labelleft=False)
+    if panel.is_scatter_plot:
+        numbers = dict(zip((row.label for row in grid.key.lines), grid.key.numbers, strict=True))
+        lines = tuple(replace(x, label=numbers[x.label], note="") for x in bare.lines)
+        room = form._replace(width=geometry.plot.right + 5.0)
+        places = place_labels(replace(bare, lines=lines), room, geometry)
+        places = [y._replace(text=make_number_label(x.label, form)) for x, y in zip(lines, places, strict=True)]
+        write_point_labels(chart, panel, geometry, places, bold, 0.0)
     line, left, is_first = form.text * LINE_GAP, geometry.outer.left, number % grid.columns == 0
     y = geometry.plot.high + 5.0 + form.text / 2
     if panel.ylabel and grid.has_ticks(number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -174,15 +175,18 @@ def _make_figures(
 ) -> tuple[list[PaperFigure], list[str], list[str], set[str]]:
     """The figure of each configuration, the labels that are shown and that are not, and the names of highlighted
     mechanisms. If there are some, all others become grey."""
-    ranked = dict.fromkeys(label for plot_rows in chosen for label in kind.rank(plot_rows))
+    ranks = [kind.rank(plot_rows) for plot_rows in chosen]
+    # the best of each configuration first, so that none is without room for its own
+    alternating = dict.fromkeys(label for tied in itertools.zip_longest(*ranks) for label in tied if label is not None)
     baseline_labels = sorted({label for plot_rows in chosen for label in plot_rows.baseline_labels})
     labels, left_out = selection.choose_labels(
-        list(ranked),
+        list(alternating),
         None if request.file_format == "tex" else kind.max_lines,
         only=request.only,
         highlight=request.highlight,
         baseline_labels=baseline_labels,
     )
+    labels.sort(key=list(itertools.chain(*ranks)).index)
     names = selection.read_labels(request.labels, list(dict.fromkeys([*labels, *baseline_labels])))
     bold = {names[label] for text in request.highlight for label in selection.find_labels(text, names)}
     named_styles = {names.get(label, label): line_style for label, line_style in line_styles.items()}

@@ -25,6 +25,7 @@ from .table_columns import PaperFigure, TableCell, TableColumn, describe_errors,
 
 UNCLEAR_NOTE = "Unclear: not significantly different from a mechanism that seems better in both."
 PERPLEXITY_NOTE = "Time, of a whole pass, and perplexity are over the unmodified model's; memory is without weights."
+FRONT_NOTE = "The front is that of all measured mechanisms, including those that are not shown."
 NULL_NAME = "mean of v (null)"
 AT_CHANCE_TEXT, CHANCE_NAME = "at chance", "chance"
 AT_CHANCE_NOTE = "At chance: not significantly better than a guess."
@@ -61,7 +62,8 @@ def make_front_figure(
     assert plot_rows.decision_table is not None
     decisions = tuple(decision for decision in plot_rows.decisions if decision.label in labels)
     table = replace(plot_rows.decision_table, decisions=decisions)
-    ranked = sorted(classify_points(list_points(table, against)), key=lambda p: p.point.cost.value)
+    points = classify_points(list_points(plot_rows.decision_table, against))
+    ranked = sorted((p for p in points if p.point.label in (table.baseline, *labels)), key=lambda p: p.point.cost.value)
     columns = {
         tradeoffs.COST_AXES[against]: {p.point.label: make_estimate_cell(p.point.cost, units.ratio) for p in ranked},
         "error": {p.point.label: make_error_cell(p.point.error) for p in ranked},
@@ -73,7 +75,7 @@ def make_front_figure(
         tradeoffs.make_pareto_panel(table, against, ranked, line_styles),
         [TableColumn(head.capitalize(), cells) for head, cells in columns.items()],
         f"Relative error against {next(iter(columns))} over that of {table.baseline}{length}, with 95% intervals",
-        (describe_errors(decisions), *unclear),
+        (describe_errors(decisions), *unclear, *((FRONT_NOTE,) if len(ranked) < len(points) else ())),
         ("Line: Pareto front; grey: significantly dominated; horizontal line: predicting the mean of v.",),
     )
 
@@ -103,7 +105,8 @@ def make_perplexity_figure(
     size = SWAP_COSTS[-1] if against == "time" else cost
     summaries = {line["label"]: line for line in summarise_segments(plot_rows.rows) if line["perplexity"]}
     lines = [summaries[label] for label in (*plot_rows.baseline_labels, *labels) if label in summaries]
-    panel = make_quality_panel(lines, cost, plot_rows.format_config(), line_styles)
+    left_out = [line for line in summaries.values() if line not in lines]
+    panel = make_quality_panel(lines, cost, plot_rows.format_config(), line_styles, left_out)
     if panel is None:
         raise UsageError(f"plot: --figure perplexity: {cost.description} is known of no two mechanisms that differ")
     columns: dict[str, dict[str, TableCell]] = {"Time": {}, "Perplexity": {}, size.title.capitalize(): {}}
@@ -119,7 +122,7 @@ def make_perplexity_figure(
         [TableColumn(head, cells) for head, cells in columns.items()],
         f"Perplexity against {cost.description}, with 95% intervals over segments of text",
         (PERPLEXITY_NOTE, segments),
-        (f"Line: Pareto front.{CUT_NOTE * bool(panel.level)}", *absent),
+        (f"Line: Pareto front.{CUT_NOTE * bool(panel.level)}", *((FRONT_NOTE,) if left_out else ()), *absent),
     )
 
 

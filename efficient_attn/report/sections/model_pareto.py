@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ... import units
 from ...results.stats import Estimate
@@ -22,6 +22,7 @@ ABOVE_SCALE, TOP = 13.0, 17.0  # where those are drawn, and the end of the axis
 CUT_TEXT = f"above {MOST_PERPLEXITY:g}x, not to scale"
 CUT_NOTE = f" Mechanisms above {MOST_PERPLEXITY:g}x are not to scale, and the line leaves them out."
 SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are white
+Summaries: TypeAlias = Sequence[Mapping[str, Any]]  # of mechanisms, over segments
 
 
 class SwapCost(NamedTuple):
@@ -53,7 +54,7 @@ SWAP_COSTS = (
 
 
 def make_pareto_plots(
-    lines: Sequence[Mapping[str, Any]], names: Sequence[object], setting_text: str, context: PlotContext
+    lines: Summaries, names: Sequence[object], setting_text: str, context: PlotContext
 ) -> Iterator[Picture]:
     """A plot of quality against each cost that several lines have."""
     for cost in SWAP_COSTS:
@@ -62,12 +63,13 @@ def make_pareto_plots(
 
 
 def make_quality_panel(
-    lines: Sequence[Mapping[str, Any]], cost: SwapCost, setting_text: str, line_styles: LineStyles
+    lines: Summaries, cost: SwapCost, setting_text: str, line_styles: LineStyles, left_out: Summaries = ()
 ) -> Panel | None:
     """A point per variant with both intervals, and the Pareto front; None without two variants of which one is inexact.
 
     Quality is the ratio of perplexities if all variants have one, which includes 1, else the error of hidden states.
-    Great ratios stand above the scale, so that the small ones can be compared.
+    Great ratios stand above the scale, so that the small ones can be compared. left_out: other measured variants; the
+    front contains neither these nor points that they dominate.
     """
     pairs = ((line, cost.find_estimate(line)) for line in lines if line["divergence"] is not None)
     drawn = [(line, estimate) for line, estimate in pairs if estimate is not None]
@@ -85,7 +87,10 @@ def make_quality_panel(
         points.append(make_point(line["label"], line_styles[line["label"]], estimate, quality_shown, note))
     exact_below = None if has_perplexity else EXACT_DIVERGENCE
     shown = [(point.x[0], point.y[0]) for point in points]
-    front = find_pareto_points([at for at in shown if not is_cut or at[1] <= MOST_PERPLEXITY])
+    costs = ((line[column], cost.find_estimate(line)) for line in left_out)
+    others = [(estimate.value, value.value) for value, estimate in costs if estimate and value]
+    front = find_pareto_points([at for at in (*shown, *others) if not is_cut or at[1] <= MOST_PERPLEXITY])
+    front = [at for at in front if at in shown]
     inexact = [at for at in front if exact_below is None or at[1] >= exact_below]
     limits = compute_log_limits(x for point in points for x in point.list_x())
     lowest, _ = compute_log_limits(y for point in points for y in (*point.y, *(point.low or ())) if y <= TOP)

@@ -143,7 +143,8 @@ def make_picker(data: RecommendationData, links: Mapping[str, str], names: Mappi
     """Answer all questions. links: pages by mechanism. names: of machines."""
     by_machine: dict[tuple[str, str], list[_ConfigCurves]] = {}
     for config, curves in data.curves_by_config:
-        by_machine.setdefault((str(config["machine"]), str(config["device"])), []).append((config, curves))
+        machine = str(config["machine"] or "unknown machine")
+        by_machine.setdefault((machine, str(config["device"])), []).append((config, curves))
     machines: dict[str, str] = {}
     answers: dict[str, dict[str, ShapeAnswers]] = {}
     by_count = sorted(by_machine.items(), key=lambda x: (-sum(len(y.points) for _, z in x[1] for y in z), x[0]))

@@ -129,14 +129,15 @@ class SitePages:
         variables = {"claims": claims, "bibtex": "\n\n".join(filter(None, bibtex)), "lines": lines, "plots": plots}
         return self._render_template("mechanism", 1, mechanism=mechanism, most=MAX_LINES, **variables)
 
-    def format_measured(self, claim_verdict: ClaimVerdict) -> tuple[str, list[SiteRun]]:
-        """The value that decides a claim, with its machine, and the runs that it is from; empty without one."""
+    def format_measured(self, claim_verdict: ClaimVerdict) -> tuple[str, str, list[SiteRun]]:
+        """The value that decides a claim, with its machine; why it is inconclusive, if it is; and the value's runs."""
         decisive = claim_verdict.decisive_machine
         if decisive is None:
-            return "", []
-        measured = claims_text.format_measured(claim_verdict.entry.claim.rule, decisive)
+            return "", "; ".join(claim_verdict.notes) if claim_verdict.verdict == "inconclusive" else "", []
+        measured = claims_text.format_measured(claim_verdict.entry.claim.rule, decisive, with_quantity=True)
         text = f"{measured}, {self.data.machines.get(decisive.machine, decisive.machine)}"
-        return text, self._find_runs(set(decisive.decisive.cases))
+        reason = claims_text.describe_open(decisive) if decisive.verdict == "inconclusive" else ""
+        return text, reason, self._find_runs(set(decisive.decisive.cases))
 
     def _render_claim(self, claim_verdict: ClaimVerdict) -> str:
         entry, machines, names = claim_verdict.entry, claim_verdict.machines, self.data.machines

@@ -61,6 +61,24 @@ def test_paths_are_relative_to_the_working_folder() -> None:
     assert "OSError: data/q.npz is missing" in text
 
 
+@pytest.mark.parametrize(
+    ("folder", "text", "expected"),
+    [
+        ("/work/a", "/mnt/work/a/x.py, /work/a/y.py", "/mnt/work/a/x.py, y.py"),
+        ("/work/a", "'/work/a/x' (/work/a/y) file:///work/a/z", "'x' (y) file:///work/a/z"),
+        ("/work/a", "/work/a.b/x /work/ab/x", "/work/a.b/x /work/ab/x"),
+        ("/work/a+b", "see /work/a+b/x", "see x"),
+        ("/", "https://host/x, 7 // 2, /work/a/x.py", "https://host/x, 7 // 2, /work/a/x.py"),
+    ],
+)
+def test_only_the_start_of_a_path_is_left_out(
+    folder: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda: Path(folder))
+    (case,) = ElementTree.fromstring(as_junit(make_comparison(replace(BROKEN, reason=text)))).iter("testcase")
+    assert case[0].text == f"broken; {expected}"
+
+
 def test_times_are_in_seconds_and_classes_are_parts() -> None:
     name = "ci/decoding/decode/linear/n64-b1-h4-kv4-d64/float32-cpu-t1-causal"
     (case,) = ElementTree.fromstring(as_junit(make_comparison(replace(SAME, name=name, new_ms=12.5)))).iter("testcase")

@@ -1,6 +1,7 @@
 // -- the picker
 const controls = Object.fromEntries(["use", "shape", "length", "machine", "quality"].map((id) => [id, find(id)]));
 const answers = {};
+let wanted; // the length that was chosen last, which not every shape has
 
 function addAnswers(machine, texts, rows, uses, runPages) {
   answers[machine] = { texts, rows, uses, runPages };
@@ -21,7 +22,6 @@ async function show() {
   const [, entries] = shapes.find(([title]) => texts[title] === shape.value) ?? shapes[0];
   const range = (all) => `${short(all[0][0])}${all.length > 1 ? `\u2013${short(all.at(-1)[0])}` : ""}`;
   shape.replaceChildren(...shapes.map(([title, all]) => new Option(`${texts[title]} (${range(all)})`, texts[title], false, all === entries)));
-  const wanted = Number(length.value);
   const distance = (entry) => Math.abs(Math.log(entry[0] / wanted));
   const nearest = entries.reduce((a, b) => (distance(b) < distance(a) ? b : a));
   length.replaceChildren(...entries.map(([value]) => new Option(short(value), value, false, value === nearest[0])));
@@ -37,7 +37,8 @@ async function show() {
   }));
 }
 
-function change() {
+function change(event) {
+  if (event.target === controls.length) wanted = Number(controls.length.value);
   show().then(() => writeState(Object.fromEntries(Object.entries(controls).map(([name, select]) => [name, select.value]))));
 }
 
@@ -50,5 +51,6 @@ if (controls.use) {
     select.addEventListener("change", change);
     if (name in state && [...select.options].some((option) => option.value === state[name])) select.value = state[name];
   }
+  wanted = Number(controls.length.value);
   show();
 }

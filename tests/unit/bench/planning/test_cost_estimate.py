@@ -115,6 +115,15 @@ def test_totals_follow_from_the_costs_of_cases() -> None:
     assert estimate.peak_bytes == inputs + max(estimate_case(case, BEST).call_bytes for case in cases[2:])
 
 
+def test_baselines_that_exceed_the_time_budget_are_named() -> None:
+    """At a budget that a call of 64 tokens satisfies, and one of 65,536 tokens exceeds."""
+    cases = tiny_suites.plan(variants=["full", "linear"], axes={"seq_len": [64, 65536]})
+    assert estimate_cost(cases, best=BEST).over_budget == ("full at 65,536 (1 s)",)
+    reason = "no speedups are expected where a call of the baseline exceeds the time budget: full at 65,536 (1 s)"
+    assert estimate_cost(cases, best=BEST).describe_over_budget() == reason
+    assert estimate_cost(cases[:2], best=BEST).describe_over_budget() == ""
+
+
 def test_inputs_and_decode_states_have_exact_sizes() -> None:
     assert estimate_case(tiny_suites.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
     whole = estimate_case(tiny_suites.case("full", mode="decode", seq_len=2048), BEST)

@@ -78,6 +78,12 @@ def test_code_of_plugins_is_not_called(machine: Any) -> None:
         check_memory(_plan(16))
 
 
+def test_a_warning_says_what_run_refuses(machine: Any) -> None:
+    machine(1, 1)
+    (message,) = _warn(_plan(16))
+    assert message.endswith(" are available; run refuses more than the machine has")
+
+
 def test_many_groups_are_summarized(machine: Any) -> None:
     machine(64 * GIB, 1)
     (message,) = _warn(tiny_suites.plan(axes={"seq_len": [16, 32, 64, 128, 256]}))

@@ -283,6 +283,20 @@ def test_runs_with_only_disturbed_rows_are_an_error(tmp_path: Path) -> None:
         check_rows(found)
 
 
+def test_only_disturbed_rows_that_match_are_counted(tmp_path: Path) -> None:
+    records = list(runs.speed(lengths=(512,), dtype="bfloat16"))
+    for record in records:
+        record.row.rounds, record.row.contaminated, record.row.compiled = 8, 8, None
+        record.row.case_key += "/bfloat16"
+    prepared = _known_of(tmp_path, [*runs.speed(lengths=(512,)), *records])
+    notes = [
+        next(recommendation_text.list_notes(_recommend(prepared, dtype=dtype, seq_len=512, machine=machine)))
+        for dtype, machine in (("float16", None), ("bfloat16", None), ("bfloat16", "Xeon"))
+    ]
+    assert notes[0] == "No matching configuration was timed."
+    assert all("(4 matching rows left out, as other programs disturbed them" in note for note in notes[1:])
+
+
 def test_recommendations_agree_with_published_groups() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from compare_runs import record
 from ledgers import entry, evidence, pair
 
-from efficient_attn.report.claims.claims_text import as_json, list_tables, summarise
-from efficient_attn.report.claims.verdicts import LedgerVerdicts, evaluate_claims
+from efficient_attn.report.claims.claims_text import as_json, describe_open, format_measured, list_tables, summarise
+from efficient_attn.report.claims.measurement import Measurement
+from efficient_attn.report.claims.verdicts import LedgerVerdicts, MachineVerdict, evaluate_claims
 
 
 def _evaluate(rule: dict[str, Any], *records: Any, **known: Any) -> LedgerVerdicts:
@@ -45,7 +48,7 @@ def test_claims_that_only_the_correction_leaves_open_are_marked() -> None:
     unclear = [entry({"value": "speedup", "at_least": 5.01}, id=f"n{i}") for i in range(400)]
     found = evaluate_claims([entry({"value": "speedup", "at_least": 4.5}), *unclear], evidence(*pair(5.0, spread=0.1)))
     verdicts = [row[-1] for row in _list_rows(found)]
-    assert verdicts[0] == "inconclusive; decided alone, but not after the correction"
+    assert verdicts[0] == "inconclusive; decided alone, but not after the correction for many tests (Holm)"
     assert verdicts[1].startswith("inconclusive; half-width ")
     assert [data["measured"]["decided_alone"] for data in as_json(found)[:2]] == [True, False]
 
@@ -58,6 +61,33 @@ def test_rules_are_stated_in_their_units() -> None:
     assert measured == "1.00"
     ((_, _, claimed, measured, _),) = _list_rows(_evaluate({"value": "peak_memory_bytes", "at_most": 2048}, *rows))
     assert (claimed, measured) == ("2x; tested as peak_memory_bytes at most 2.00 KiB", "128 KiB, worst of 2 tests")
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"over": "seq_len"}, "peak memory grows as N^1.00"),
+        ({"over": "seq_len", "across": ["part"], "against": {"variant": "full"}}, None),
+        ({"against": {"variant": "full"}}, "0.500x the peak memory of full, worst of 2 tests"),
+        ({"against": {"variant": ["full", "gqa"]}}, "0.500x the peak memory of full or gqa, worst of 2 tests"),
+        ({}, "peak memory 128 KiB, worst of 2 tests"),
+    ],
+)
+def test_measured_values_name_their_quantity(rule: dict[str, Any], text: str | None) -> None:
+    rows = [record("linear", n, peak_memory_bytes=n * 1024) for n in (64, 128)]
+    rows += [record("full", n, peak_memory_bytes=n * 2048) for n in (64, 128)]
+    ((claim_verdict,), _) = _evaluate({"value": "peak_memory_bytes", "at_most": 0.1} | rule, *rows).claims, None
+    decisive = claim_verdict.decisive_machine
+    assert decisive is not None
+    expected = text or "peak memory over that of full grows as N^0.00"
+    assert format_measured(claim_verdict.entry.claim.rule, decisive, with_quantity=True) == expected
+
+
+def test_an_interval_that_decides_alone_is_attributed_to_the_correction() -> None:
+    """Also where another test of the claim does not decide alone."""
+    open_verdict = MachineVerdict("M", "inconclusive", 2, Measurement.of_count(2.0, ()), 1.9, 2.1, 0.05, 0.1)
+    assert describe_open(open_verdict) == "decided alone, but not after the correction for many tests (Holm)"
+    assert describe_open(replace(open_verdict, half_width=0.2)) == "half-width 20.0%, needed to decide: 10.0%"
 
 
 def test_control_characters_are_removed() -> None:

@@ -131,6 +131,17 @@ def test_panels_share_axes_and_one_key() -> None:
     assert not second.yaxis.get_tick_params()["labelleft"]
 
 
+def test_points_of_several_panels_have_numbers_of_the_key() -> None:
+    labels = [f"sliding_window:window={2**i}" for i in range(5)]
+    line_styles = choose_line_styles(labels)
+    points = tuple(Line(n, line_styles[n], [1.0 + i], [1.0 + i]) for i, n in enumerate(labels))
+    both = panel(mark_type="points", lines=points), panel(mark_type="points", lines=points[:1] + points[2:])
+    (figure,) = draw(*both, titles=["a", "b"])
+    assert [len(exact(figure, number)) for number in "12345"] == [3, 3, 3, 2, 3], "of the key and both panels"
+    (figure,) = draw(*[replace(both[0], lines=points[:1] * 2)] * 2, titles=["a", "b"])
+    assert not exact(figure, "2"), "a label with two points has one number"
+
+
 def test_other_values_have_their_own_axis() -> None:
     (figure,) = draw(panel("full"), panel("full", ylabel="state", unit="bytes"), titles=["a", "b"])
     _, first, second = figure.axes

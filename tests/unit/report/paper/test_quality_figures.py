@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import report_runs as runs
 from learned_runs import swapped
 
 from efficient_attn.errors import UsageError
+from efficient_attn.report import approximation_errors, gather, select
+from efficient_attn.report.drawing.style import choose_line_styles
+from efficient_attn.report.paper import quality_figures
 from efficient_attn.report.paper.export import FigureRequest, make_figure
+from efficient_attn.results.rows import Record
 
 RESULTS = Path(__file__).parents[4] / "results"
 
@@ -58,6 +63,43 @@ def test_measured_perplexities_are_drawn_as_far_as_labels_have_room(width: float
     assert made.labels[0] == "attention_sinks:n_sink=4:window=1020", "the lowest perplexity"
     assert made.notes[-1] == f"Not shown: {', '.join(made.left_out)}."
     assert made.left_out[-1] == "retention"
+
+
+def test_each_of_several_panels_has_its_best_mechanisms(tmp_path: Path) -> None:
+    records = list(swapped())
+    for i in range(15):
+        for row in (x.row for x in swapped() if x.row.variant == "sliding_window:window=128"):
+            case_key = f"{i}/{row.case_key}"
+            records.append(Record(replace(row, variant=f"sliding_window:window={i}", case_key=case_key)))
+    others = [x.row for x in swapped() if not x.row.variant.startswith("sliding_window")]
+    records += [Record(replace(row, seq_len=4096, case_key=f"4096/{row.case_key}")) for row in others]
+    request = FigureRequest(figure="perplexity", file_format="svg", filters={"seq_len": (2048, 4096)})
+    made = make_figure([runs.write_run(tmp_path / "run", records)], request)
+    assert len(made.labels) == 12
+    assert {"strided:stride=8", "linear"} < set(made.labels), "the only ones of the second panel"
+
+
+def test_the_front_has_no_point_that_a_mechanism_not_shown_dominates(tmp_path: Path) -> None:
+    records = [*swapped(), *runs.speed(), *runs.fidelity()]
+    for row in (x.row for x in records if x.row.variant == "linear"):
+        row.speedup, row.speedup_low, row.speedup_high = 10.0, 9.0, 11.0
+    run = runs.write_run(tmp_path / "run", records)
+    rows = approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+    styles = choose_line_styles(rows["label"])
+    (swaps,) = quality_figures.list_swapped_rows(rows, {})
+    figure = quality_figures.make_perplexity_figure("time", swaps, ["strided:stride=8"], styles)
+    assert figure.panel.labels == ["full", "strided:stride=8"]
+    assert figure.panel.pareto_front == ((1.0, 1.0),), "sliding_window is better in both"
+    assert quality_figures.FRONT_NOTE in figure.symbols
+    labels = [str(label) for label in dict.fromkeys(swaps.rows["label"])]
+    assert (
+        quality_figures.FRONT_NOTE not in quality_figures.make_perplexity_figure("time", swaps, labels, styles).symbols
+    )
+    timed = next(x for x in quality_figures.list_front_rows(rows, {}) if x.decision_table)
+    figure = quality_figures.make_front_figure("time", timed, ["linear"], styles)
+    assert figure.panel.labels == ["linear", "full"]
+    assert figure.panel.pareto_front == (), "sliding_window is better in both"
+    assert quality_figures.FRONT_NOTE in figure.notes
 
 
 def test_a_cost_that_was_not_measured_is_noted(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def test_claim_pages_state_where_the_figures_are_from(site: Path) -> None:
     listed = (site / "claims.html").read_text()
     (measured,) = re.findall(r'>mqa-decode-v2</a>: .*?Measured: (.*?) in <a href="r/(\w+)/', listed)
     first, _ = json.loads((site / "index.json").read_text())["runs"]
-    assert measured == ("1.67x, worst of 3 tests, Xeon (2 cores)", first["digest"])
+    assert measured == ("speedup 1.67x, worst of 3 tests, Xeon (2 cores)", first["digest"])
+    assert "others are on the claim's page" in html.unescape(listed)
     assert listed.index("<h2>Claims</h2>") < listed.index("<h2>Arithmetic: true") < listed.index("<h2>From memory:")
 
 

@@ -210,6 +210,11 @@ def test_each_shape_with_two_mechanisms_has_answers_after_those_of_the_most_meas
     )
 
 
+def test_a_missing_machine_is_unknown(tmp_path: Path) -> None:
+    data = _pick(tmp_path, runs.speed(lengths=(512,), machine=None))
+    assert list(data.machines.values()) == ["unknown machine"]
+
+
 def test_rows_name_their_runs_and_how_far_these_differ(tmp_path: Path) -> None:
     slower = [record for record in _grouped(run_id="quickstart-2") if record.row.variant != "sdpa_gqa"]
     slower[1].row.speedup, slower[1].row.speedup_low, slower[1].row.speedup_high = 3.0, 2.9, 3.1
