@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+from ..errors import UsageError
+
 # traits that add a feature or a guarantee if they are true; the others are descriptions
 PROMISES = ("causal", "strictly_causal", "bidirectional", "cross", "padding", "decode", "grouped", "gradient")
 PROMISES += ("normalised", "deterministic")
@@ -67,6 +69,10 @@ class Traits:
         """The declared error of a lossy decode state; None if rows of steps are equal up to rounding."""
         bound = f"its decode state is lossy: rows of steps have relative errors of up to {self.state_tolerance:g}"
         return bound if self.state_tolerance else None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.state_tolerance < 1:
+            raise UsageError(f"Traits: state_tolerance is a relative error from 0 to 1, not {self.state_tolerance:g}")
 
     @property
     def directions(self) -> tuple[bool, ...]:
