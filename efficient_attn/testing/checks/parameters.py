@@ -104,7 +104,8 @@ def parameter_gradients(subject: Subject) -> None:
                     "decide by torch.is_grad_enabled(), not by the inputs"
                 )
                 text = f"gradient by {name} if nothing else requires one, {label}"
-                assert_close(*_differentiate(out, [p]), want[name], text)
+                (gradient,) = _differentiate(out, [p])
+                assert_close(gradient, want[name], text)
                 p.requires_grad_(False)
 
 
