@@ -116,11 +116,14 @@ def make_perplexity_figure(
         for cells, cell in zip(columns.values(), row, strict=True):
             cells[line["label"]] = cell
     absent = [f"Not measured: {cost.description} of {x}." for x in columns["Time"] if x not in panel.labels]
-    segments = f"Segments at N = {plot_rows.config['seq_len']:,}: {plot_rows.rows['swap.segment'].nunique()}."
+    counts = plot_rows.rows.groupby("label", sort=False)["swap.segment"].nunique()
+    fewer = [f"{x['label']} {counts[x['label']]}" for x in lines if counts[x["label"]] < counts.max()]
+    segments = f"Segments at N = {plot_rows.config['seq_len']:,}: {'; '.join([str(counts.max()), *fewer])}."
+    intervals = ", with 95% intervals over segments of text" if any(x["perplexity"].low for x in lines) else ""
     return PaperFigure(
         panel,
         [TableColumn(head, cells) for head, cells in columns.items()],
-        f"Perplexity against {cost.description}, with 95% intervals over segments of text",
+        f"Perplexity against {cost.description}{intervals}",
         (PERPLEXITY_NOTE, segments),
         (f"Line: Pareto front.{CUT_NOTE * bool(panel.level)}", *((FRONT_NOTE,) if left_out else ()), *absent),
     )

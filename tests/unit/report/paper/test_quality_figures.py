@@ -102,6 +102,14 @@ def test_the_front_has_no_point_that_a_mechanism_not_shown_dominates(tmp_path: P
     assert quality_figures.FRONT_NOTE in figure.notes
 
 
+def test_notes_count_the_segments_of_each_mechanism(tmp_path: Path) -> None:
+    fewer = [x for x in swapped() if x.row.variant != "linear" or x.row.extra["segment"] < 3]
+    made = make_figure([runs.write_run(tmp_path / "fewer", fewer)], FigureRequest(figure="perplexity"))
+    assert "Segments at N = 2,048: 4; linear 3." in made.notes
+    made = make_figure([runs.write_run(tmp_path / "single", swapped(1))], FigureRequest(figure="perplexity"))
+    assert made.caption.startswith("Perplexity against time of a whole pass. Measured:"), "there are no intervals"
+
+
 def test_a_cost_that_was_not_measured_is_noted(tmp_path: Path) -> None:
     records = list(swapped())
     for record in records:
