@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return docs_site.build(tmp_path_factory)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("width", "scheme"), SETTINGS)
 def test_pages_load_nothing_from_elsewhere_and_fit(
     browser: sync_api.Browser, site: Path, width: int, scheme: str

@@ -70,7 +70,7 @@ def _read_names(page: sync_api.Page) -> list[str]:
     return page.locator("#rows th").evaluate_all("all => all.map(it => it.textContent)")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
@@ -197,7 +197,7 @@ def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, 
     page.close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, large: Path) -> None:
     blocks = list(large.glob("leaderboard-*.js"))
     assert len(blocks) > 4

@@ -57,7 +57,7 @@ def is_shown(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_terminal_output_contains_only_printable_text(folder: Path, arguments: tuple[str, ...]) -> None:
     before = {*folder.parent.rglob("*")}

@@ -18,7 +18,7 @@ MECHANISMS = KINDS[:-1]
 MOST_LINES = 40
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_new_mechanism_passes_and_is_planned(kind: str, command: Command, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_action_reports_what_changed_between_two_commits(repository: Path) -
     assert len(_git(repository, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_a_revision_that_cannot_be_measured_is_named(repository: Path) -> None:
     (repository / "bench/my_attn.py").write_text("raise RuntimeError('boom')")
     _git(repository, "commit", "-qam", "Break the plug-in")

@@ -46,7 +46,7 @@ def test_overrides_are_shown_everywhere(finished: Finished) -> None:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_a_complete_run_has_no_overrides(watched: Finished) -> None:
     (session,) = json.loads((watched.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == json.loads(watched.done.out)["trial"] == []

@@ -36,7 +36,7 @@ def _fill(verb: str, paths: list[str]) -> list[str]:
     return [word for part in VERBS[verb] for word in (paths if part == "{}" else [part])]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("verb", sorted({*VERBS} - {"export"}))
 def test_what_is_no_run_is_skipped_with_one_line_each(verb: str, here: Path, command: Command) -> None:
     runs = sorted(f"results/{path.parent.name}" for path in (here / "results").glob("*/rows*"))

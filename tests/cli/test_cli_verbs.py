@@ -112,7 +112,7 @@ def test_list_draws_every_pattern_of_a_family(command: Any, tmp_path: Path) -> N
     assert found["picture"] == "all.png"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_plan_as_json_has_unique_stable_keys(command: Any) -> None:
     found = json.loads(command("plan", "quickstart", "--json", PYTHONHASHSEED="1").out)
     assert isinstance(found, list)
@@ -185,7 +185,7 @@ def test_check_fails_for_a_file_that_violates_its_traits(command: Any, tmp_path:
     assert all(o["reason"] and o["advice"].startswith("property: ") for o in failed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_check_of_a_good_mechanism_shows_its_counts(command: Any) -> None:
     done = command("check", "full", "--dtype", "float32", "--seed", "1")
     assert done.code == 0, done.out + done.err
@@ -218,7 +218,7 @@ class Positional(Good):
 '''
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_check_names_each_mechanism_of_a_file_that_cannot_be_created(command: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CREATED)
     done = command("check", "mine.py")
@@ -233,7 +233,7 @@ def test_check_names_each_mechanism_of_a_file_that_cannot_be_created(command: An
     assert lines[-2:] == ["zz_broken: 1 failed (seed 0)", "zz_positional: 1 failed (seed 0)"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     line = f"{sys.executable} -m efficient_attn plan quickstart --json | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)

@@ -15,7 +15,7 @@ import efficient_attn as ea
 NOTEBOOK = ROOT / "docs/tutorial/first-run.ipynb"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """All cells run in a new kernel, and the notebook in git has no outputs, which could be outdated."""

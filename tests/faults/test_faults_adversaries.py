@@ -73,7 +73,7 @@ def rows(run_rows: pd.DataFrame) -> pd.DataFrame:
     return run_rows[run_rows["mode"] == "forward"].set_index(["variant", "seq_len"])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", REASONS)
 def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
     row = rows.loc[(f"zz_{name}", LONG if name in AT_LONG_LENGTH else SHORT)]

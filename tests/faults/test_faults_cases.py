@@ -66,7 +66,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, pd.DataFram
     return done, ea.load(folder / "out")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFrame]) -> None:
     done, rows = outcome
     assert done.code == 1  # done, but cases failed
@@ -76,7 +76,7 @@ def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFram
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_failure_has_its_status_and_reason(name: str, outcome: tuple[Done, pd.DataFrame]) -> None:
     status, reason = EXPECTED[name]
@@ -97,7 +97,7 @@ def test_other_mechanisms_of_the_suite_are_measured(name: str, outcome: tuple[Do
     assert (rows.threads == 1).all()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_spawned_workers_report_crashes_and_have_a_memory_limit(tmp_path: Path) -> None:
     spawned = ("zz_segfaults", "zz_exceeds_memory")
     folder = _folder(tmp_path, "full", *spawned, processes=1)

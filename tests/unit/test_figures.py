@@ -49,7 +49,7 @@ def _make_tables() -> dict[str, str]:
     return tables | {"libraries": published_tables.make_peer_table(), "figures": figures.make_table()}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_every_speedup_has_an_interval_that_contains_it() -> None:
     for name, table in _make_tables().items():
         found = INTERVAL.findall(table)
@@ -58,7 +58,7 @@ def test_every_speedup_has_an_interval_that_contains_it() -> None:
         assert all(float(low) <= float(value.replace(",", "")) <= float(high) for value, low, high in found), name
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_all_processors_with_rows_are_shown() -> None:
     timings = published_tables.load_timings()
     tables = _make_tables()
@@ -138,7 +138,7 @@ def test_the_picture_is_a_chart_of_the_published_perplexities(tmp_path: Path) ->
     assert notes["linear"] == units.ratio(linear)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_quality_names_model_length_and_direction() -> None:
     lines = figures.make_table().splitlines()[2:]
     cells = [line.split(" | ")[-1] for line in lines]

@@ -54,7 +54,7 @@ def _names(wheel: Path) -> set[str]:
         return set(file.namelist())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
     names = _names(wheel)
     expected = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}

@@ -26,7 +26,7 @@ def _get_finding(diagnosis: Diagnosis, topic: str) -> Finding:
     return next(f for f in diagnosis.findings if f.topic == topic)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_diagnosis_has_all_topics(diagnosis: Diagnosis) -> None:
     assert [f.topic for f in diagnosis.findings] == TOPICS
 

@@ -221,7 +221,7 @@ def test_every_spec_without_fidelity_is_timed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", WITH_FIDELITY)
 def test_fidelity_cases_have_an_approximation_error(name: str) -> None:
     """Otherwise a spec that refuses the heads, length or mask of the encoder would have a case without a result."""

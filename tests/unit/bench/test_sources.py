@@ -211,7 +211,7 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
         assert sources(type(ea.create("zz_mine"))) == trace([tmp_path / "mine.py"])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("line", "file"),
     [

@@ -11,7 +11,7 @@ from shell import TINY
 import efficient_attn as ea
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_a_suite_is_run_and_its_rows_are_read(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     calls = []
@@ -62,7 +62,7 @@ def test_unknown_names_are_reported(given: dict[str, object], message: str, tmp_
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_abbreviations_and_shapes_are_those_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     found = ea.run(tmp_path / "tiny.toml", out=tmp_path / "out", seq_len=8, dtype="bf16", shape="smollm2")

@@ -102,7 +102,7 @@ def test_closing_the_messages_of_a_hanging_worker_ends_it() -> None:
     assert not wait_until_gone(workers)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @LINUX
 @pytest.mark.parametrize("method", PROCESSES)
 @pytest.mark.parametrize("hang", ["hang_in_c", "hang_in_python"])

@@ -298,7 +298,7 @@ def test_wrong_shapes_are_reported() -> None:
 # -- documentation --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["reference/layers", "how-to/build-models"])
 def test_python_examples_of_the_docs_run(page: str, tmp_path: Path) -> None:

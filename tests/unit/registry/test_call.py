@@ -51,7 +51,7 @@ def test_packed_sequences_equal_separate_calls(variant: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.contract.mechanism", "ea.attention"]
 )

@@ -143,7 +143,7 @@ def test_the_garbage_collector_state_is_restored(enabled: bool, tmp_path: Path) 
         gc.enable()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_too_many_rows_are_aggregated_and_link_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True), *runs.failures()])
     whole = page.make_content(gather.gather([run]))

@@ -51,7 +51,7 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_publishing_keeps_rows_and_removes_derived_files(folder: Path) -> None:
     before = {run: (read(folder / run), frames.load(folder / run)) for run in ("speed", "decode")}
     metadata = (folder / "speed" / "run.json").read_bytes()
@@ -71,7 +71,7 @@ def test_publishing_keeps_rows_and_removes_derived_files(folder: Path) -> None:
     assert not re.search(r"rows\.csv|/tmp", text + (folder / "decode" / "report.md").read_text())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_publishing_is_idempotent_and_reports_can_be_rebuilt(folder: Path, tmp_path: Path) -> None:
     update_published(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}

@@ -37,7 +37,7 @@ def report(tmp_path: Path, records: list[Record], **about: object) -> tuple[str,
     return written.page.read_text(), written.markdown.read_text()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_quickstart_report_has_results_and_plots(quickstart: ReportPaths) -> None:
     page, text = quickstart.page.read_text(), quickstart.markdown.read_text()
     for shown in (page, text):
@@ -300,7 +300,7 @@ def test_bad_input_raises_usage_errors(tmp_path: Path) -> None:
         write_report([run], tmp_path / "file")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_reports_do_not_import_torch_or_pyplot(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything())
     code = (

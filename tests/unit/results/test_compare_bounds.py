@@ -42,7 +42,7 @@ def test_differences_of_the_tolerance_are_detected_or_blind() -> None:
     assert missed <= 0.02 * 600
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_the_bound_holds_for_all_cases_at_once() -> None:
     rng = np.random.default_rng(14)

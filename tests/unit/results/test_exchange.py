@@ -79,7 +79,7 @@ def test_pytest_benchmarks_own_tool_reads_our_export(folder: Path, tmp_path: Pat
     assert again.stderr == ""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_an_export_has_all_that_pytest_benchmark_writes(folder: Path, exported: Path) -> None:
     ours, model = to_pytest_benchmark(folder), json.loads((exported / "full.json").read_text())
     assert ours.keys() == model.keys()

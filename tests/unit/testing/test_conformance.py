@@ -307,7 +307,7 @@ class TestCompare:
             raise ea.UsageError
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_no_test_framework_is_needed() -> None:
     import subprocess

@@ -92,7 +92,7 @@ def declared(cls: type[Toy]) -> ea.Traits:
     return traits
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_traits_of_toys_are_found() -> None:
     traits = declared(Rounding)

@@ -258,7 +258,7 @@ def test_backward_pass_is_unsupported_on_cpu() -> None:
         flex_backend.attend(q.requires_grad_(), k, v, PATTERNS[0], Mask(), 0.3)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_kernels_are_compiled_once_per_pattern_and_geometry(traces: CompileCounterWithBackend) -> None:
     def compiled(call: Callable[[], object]) -> int:

@@ -67,7 +67,7 @@ def test_gathered_blocks_count_each_allowed_pair_once(facts: list, g: Geometry) 
     assert torch.equal(count_pairs(plan_blocks(pattern, g), g), allowed_pairs(pattern, g))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "pattern",

@@ -51,7 +51,7 @@ def compile_article(folder: Path, body: str) -> str:
     return log
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("hostile", [False, True])
 def test_tables_compile_and_fit_their_columns(tmp_path: Path, hostile: bool) -> None:
     run = write_run(tmp_path, hostile=hostile)

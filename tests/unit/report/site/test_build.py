@@ -251,7 +251,7 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return _read(folder / "out" / "site")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_hostile_names_create_no_files_and_no_scripts(evil: dict[str, bytes]) -> None:
     assert [name for name in evil if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
     for name, data in evil.items():
@@ -275,7 +275,7 @@ def test_no_cell_is_a_formula(evil: dict[str, bytes]) -> None:
     assert any(cell.startswith("'=HYPERLINK") for cell in cells)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_pages_above_the_limit_are_split_and_keep_all_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [record for threads in range(1, 13) for record in runs.speed(lengths=(512, 1024), threads=threads)]
     run, limit = runs.write_run(tmp_path / "run", records), 60_000
