@@ -19,6 +19,7 @@ GRADIENT_TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16
 # its rounding errors
 FLOORS = {torch.float64: 0.05, torch.float32: 0.1, torch.bfloat16: 0.05, torch.float16: 0.05}
 GRADIENT_FLOORS = FLOORS | {torch.bfloat16: 1.0, torch.float16: 1.0}  # of products that were rounded before their sum
+ROUNDED_ZERO = 1e-12  # largest expected values up to this are rounding errors of zero, unless the summed are known
 SUMMED = ("gradient by q", "gradient by k", "gradient by v")  # whose rounding errors others may have
 
 
@@ -35,8 +36,8 @@ def assert_close(
     """Assert that the largest difference in a row (the last dimension) is at most the tolerance times the row's size.
 
     The size of a row is its largest expected value, or a share (``floor``, by default the dtype's) of ``summed``, the
-    largest number that rows are sums of, by default the largest expected value. Nothing is absolute: neither a row nor
-    an output that is tiny may be wrong. The default tolerance is that of gradients in the dtype of ``want``.
+    largest number that rows are sums of, by default the largest expected value, or 1 if that is a rounded zero. Neither
+    a row nor an output that is tiny may be wrong. The default tolerance is that of gradients in the dtype of ``want``.
     slack ``[.., 1]``: a difference that is allowed in addition.
     """
     tolerance = GRADIENT_TOLERANCES[want.dtype] if tolerance is None else tolerance
@@ -47,7 +48,9 @@ def assert_close(
     if not got.numel():
         return
     off, size = (got - want).abs(), want.abs()
-    least = floor * (size.max().item() if summed is None else summed)
+    if summed is None:
+        summed = largest if (largest := size.max().item()) > ROUNDED_ZERO else 1.0
+    least = floor * summed
     rows = size.amax(-1, keepdim=True) if size.ndim else size
     rows = rows.clamp(min=max(least, torch.finfo(want.dtype).tiny))
     rows = (rows if slack is None else rows + slack / tolerance).expand_as(off)
