@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import tiny_suites
+from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.bench.measuring.prepared_case import is_much_more
-from efficient_attn.bench.measuring.process_memory import measure_process_memory
-from efficient_attn.engines.job import WorkerDied
+from efficient_attn.bench.measuring.process_memory import MeasureProcessMemory, measure_process_memory
+from efficient_attn.engines.job import StageBoard, WorkerDied
 from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.rows import Row
 
@@ -112,6 +113,27 @@ def test_memory_outside_of_torch_is_reported(variant: str, seq_len: int, mode: s
     assert row.process_peak_bytes is not None
     assert matrix - MIB <= row.process_peak_bytes < matrix + 8 * MIB  # Linux counts pages in batches
     assert "its counted peak is 2.00 MiB: it allocates memory that is not counted" in (row.reason or "")
+
+
+@linux
+def test_the_shortest_accepted_call_comes_before_the_measured_one() -> None:
+    lengths: list[int] = []
+
+    @ea.register("zz_lengths", family="full")
+    class Lengths(ea.SoftmaxAttention):
+        """Takes multiples of 512 only."""
+
+        def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            if q.shape[2] % 512:
+                raise ea.UnsupportedError("multiples of 512 only")
+            lengths.append(q.shape[2])
+            return super().compute(q, k, v, mask, **inputs)
+
+    sent: list[Any] = []
+    case = tiny_suites.case("zz_lengths", seq_len=2560)
+    MeasureProcessMemory(case=case, timeout_s=100, memory_bytes=None).run(StageBoard([0.0] * 3), sent.append)
+    assert lengths == [512, 2560]
+    assert len(sent) == 1
 
 
 @linux

@@ -127,3 +127,12 @@ def test_one_rounding_error_of_products_is_left_out_of_every_row() -> None:
     out[0, 0, 0, 0] += 60 * eps
     with pytest.raises(InvalidResult, match="in 1 of 576 rows"):
         compare(out, expected, "float32", products=60.0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_half_precision_are_summed_in_float32(dtype: str) -> None:
+    expected = _draw(dtype=dtype)
+    out = expected.clone()
+    out[0, 0, 0] *= 1 + 3 * TOLERANCE[dtype]
+    with pytest.raises(InvalidResult, match="in 1 of 576 rows"):
+        compare(out, expected, dtype, products=60.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -93,12 +92,16 @@ def test_replacements_are_attributed_to_the_turn_of_a_plugin(monkeypatch: pytest
 def test_a_thread_that_works_after_its_calls_is_rejected() -> None:
     guard = TurnGuard([tiny_suites.case()], single_thread=True)
     guard.start()
-    thread = threading.Thread(target=lambda: [time.sleep(0.002), sum(range(500_000))])
+    returned, worked, ending = threading.Event(), threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: [returned.wait(), sum(range(500_000)), worked.set(), ending.wait()])
     thread.start()
     guard.threads.stop_clock()
-    thread.join()
+    returned.set()  # only now, as the thread could be done before a busy machine gets to stop_clock
+    worked.wait()
     with pytest.raises(GlobalStateChanged, match=r"its threads worked for [0-9.]+ ms after its calls had returned"):
         guard.after_sample(0)
+    ending.set()
+    thread.join()
 
 
 def _register(name: str, create: Callable[[], object], compute: Callable[[], object] = lambda: None) -> str:
