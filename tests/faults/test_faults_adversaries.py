@@ -73,7 +73,7 @@ def rows(run_rows: pd.DataFrame) -> pd.DataFrame:
     return run_rows[run_rows["mode"] == "forward"].set_index(["variant", "seq_len"])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", REASONS)
 def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
     row = rows.loc[(f"zz_{name}", LONG if name in AT_LONG_LENGTH else SHORT)]
@@ -96,6 +96,7 @@ def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -
         assert row.gate_len == row.seq_len
 
 
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("length", [SHORT, LONG])
 def test_the_baseline_is_measured_with_its_kernels(length: int, rows: pd.DataFrame) -> None:
     baseline = rows.loc[("full", length)]

@@ -66,7 +66,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, pd.DataFram
     return done, ea.load(folder / "out")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFrame]) -> None:
     done, rows = outcome
     assert done.code == 1  # done, but cases failed
@@ -76,7 +76,7 @@ def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFram
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_failure_has_its_status_and_reason(name: str, outcome: tuple[Done, pd.DataFrame]) -> None:
     status, reason = EXPECTED[name]
@@ -86,6 +86,7 @@ def test_a_failure_has_its_status_and_reason(name: str, outcome: tuple[Done, pd.
         assert "\n" not in row.reason
 
 
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 @pytest.mark.parametrize("name", ["full", "linear", "mqa"])
 def test_other_mechanisms_of_the_suite_are_measured(name: str, outcome: tuple[Done, pd.DataFrame]) -> None:
     rows = outcome[1][outcome[1].variant == name]

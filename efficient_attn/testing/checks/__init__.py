@@ -7,6 +7,7 @@ from ..check import Check
 from . import (
     algebra,
     backward,
+    budgets,
     call_context,
     causality,
     decode_states,
@@ -28,7 +29,7 @@ from . import (
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
 LATER = (padding, algebra, options, parameters, decoding, decode_states, shared_heads, dropout, persistence)
-LATER += (backward, environment)
+LATER += (budgets, backward, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

@@ -9,6 +9,7 @@ from . import (
     family_calls,
     family_parameters,
     family_states,
+    family_transforms,
     family_values,
     family_world,
     gradients,
@@ -34,4 +35,5 @@ MUTANTS = (
     *family_states.BUGS,
     *family_world.BUGS,
     *family_values.BUGS,
+    *family_transforms.BUGS,
 )

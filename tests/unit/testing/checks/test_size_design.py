@@ -31,6 +31,7 @@ def test_all_drawn_calls_have_every_pair_that_a_call_can_have(spec: str) -> None
             assert met.issuperset(iterate_pairs(case)), set(iterate_pairs(case)) - met
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", SPECS[:-1])  # long references of reformer are left to --thorough
 def test_calls_of_ten_seeds_have_every_level(spec: str) -> None:
     drawn = [draw_cases(Subject(spec, seed=seed)) for seed in range(10)]
