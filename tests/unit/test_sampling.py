@@ -59,7 +59,7 @@ def test_without_git_the_first_sample_runs(tmp_path: Path, monkeypatch: pytest.M
 def test_tests_of_one_fixture_are_in_the_same_samples(number: int) -> None:
     """Those that share a folder of hostile names, which takes longer to make than to test."""
     file = "tests/cli/test_cli_hostile.py"
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", file]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", file]
     collected = [
         {
             line
