@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hostile
 import pytest
+from made_once import make_once
 from shell import Done, run
 
 NAME = hostile.FOLDER
@@ -35,7 +36,11 @@ WRITTEN = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run, with the files that commands write next to it."""
-    folder = tmp_path_factory.mktemp("hostile") / "inside"
+    return make_once(tmp_path_factory, "hostile_command_line", _write_all)
+
+
+def _write_all(outside: Path) -> Path:
+    folder = outside / "inside"
     hostile.write_run(folder)
     before = {*folder.parent.rglob("*")}
     for verb, *options in WRITTEN:

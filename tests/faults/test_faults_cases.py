@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_once import make_once
 from shell import Done, run
 
 import efficient_attn as ea
@@ -60,10 +61,15 @@ def _folder(path: Path, *names: str, processes: int = 2) -> Path:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, pd.DataFrame]:
+    done, out = make_once(tmp_path_factory, "failing", _run_all)
+    return done, ea.load(out)
+
+
+def _run_all(empty: Path) -> tuple[Done, Path]:
     names = list(EXPECTED)
-    folder = _folder(tmp_path_factory.mktemp("failing"), "full", *names[:8], "linear", *names[8:], "mqa")
+    folder = _folder(empty, "full", *names[:8], "linear", *names[8:], "mqa")
     done = run("run", "failing.toml", "--out", "out", "--timeout", "20", "--memory-limit", "4GiB", cwd=folder)
-    return done, ea.load(folder / "out")
+    return done, folder / "out"
 
 
 @pytest.mark.sampled(3, together="faults_cases.outcome")

@@ -16,6 +16,7 @@ import hostile
 import pytest
 import report_runs as runs
 import sites
+from made_once import make_once
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report.sections.section_blocks import SectionBlock
@@ -243,7 +244,10 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("evil")
+    return make_once(tmp_path_factory, "hostile_pages", _publish_hostile)
+
+
+def _publish_hostile(folder: Path) -> dict[str, bytes]:
     run = hostile.write_run(folder)
     publish([run], folder / "out" / "site")
     assert {path.name for path in folder.iterdir()} == {run.name, "out"}, "nothing is written outside"
