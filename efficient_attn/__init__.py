@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .cli.python_api import Run as Run
     from .cli.python_api import run as run
     from .contract.capacity import longest_context as longest_context
+    from .contract.decode_state import KVCache as KVCache
+    from .contract.decode_state import LatentCache as LatentCache
+    from .contract.decode_state import RollingCache as RollingCache
+    from .contract.decode_state import select_state_rows as select_state_rows
     from .contract.decode_state import state_bytes as state_bytes
     from .contract.mask import Mask as Mask
     from .contract.mechanism import Attention as Attention
@@ -42,9 +46,12 @@ _MODULE_OF_NAME = {
     "FeatureMap": "feature_maps",
     "Growth": "contract.traits",
     "Input": "contract.traits",
+    "KVCache": "contract.decode_state",
+    "LatentCache": "contract.decode_state",
     "LinearAttention": "variants.linear.linear_attention",
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
+    "RollingCache": "contract.decode_state",
     "Run": "cli.python_api",
     "ScoredAttention": "variants.full.scored",
     "SoftmaxAttention": "variants.full.softmax_attention",
@@ -62,6 +69,7 @@ _MODULE_OF_NAME = {
     "names": "registry",
     "register": "registry",
     "run": "cli.python_api",
+    "select_state_rows": "contract.decode_state",
     "state_bytes": "contract.decode_state",
 }
 _PUBLIC_MODULES = ("feature_maps", "patterns", "testing")

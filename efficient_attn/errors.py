@@ -44,7 +44,7 @@ def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where
     return UsageError(f"{where + ': ' if where else ''}unknown {kind} {str(name)!r}{hint}{listing}")
 
 
-def describe_exception(error: Exception) -> str:
+def describe_exception(error: BaseException) -> str:
     """``TypeError: message (my_attn.py, line 12)``: with the last line that belongs to no library, and the notes."""
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [f for f in frames if not f.filename.startswith(LIBRARIES) and "-packages" not in f.filename]

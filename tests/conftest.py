@@ -45,12 +45,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep only the requested sample of tests marked ``sampled``."""
     number = config.getoption("--sample")
-    groups = defaultdict(list)
+    groups, units = defaultdict(list), defaultdict(list)
     for item in items if number is not None else ():
         if mark := item.get_closest_marker("sampled"):
             share, *rest = mark.args or (SHARE,)
-            groups[item.nodeid.partition("[")[0], *rest, share].append(item.nodeid)
-    deselected = {name for names in groups.values() for name in names} - choose_sample(groups, number or 0)
+            unit = mark.kwargs.get("together", item.nodeid)
+            if unit not in units:
+                groups[unit.partition("[")[0], *rest, share].append(unit)
+            units[unit].append(item.nodeid)
+    deselected = {name for unit in units.keys() - choose_sample(groups, number or 0) for name in units[unit]}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in deselected])
     items[:] = [item for item in items if item.nodeid not in deselected]
 

@@ -9,7 +9,7 @@ import efficient_attn as ea
 
 GROUPS = {
     "Create and call": ("create", "attention", "names", "info", "Mask", "Dims"),
-    "Decode": ("state_bytes", "longest_context"),
+    "Decode": ("state_bytes", "longest_context", "KVCache", "RollingCache", "LatentCache", "select_state_rows"),
     "Layers": ("MultiHeadAttention", "mean_pool_kv"),
     "Run and read": ("run", "Run", "load"),
     "Write a mechanism": (

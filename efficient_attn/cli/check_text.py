@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 import sys
 import textwrap
@@ -13,7 +15,7 @@ from .console import print_table
 
 if TYPE_CHECKING:
     from ..contract.traits import Traits
-    from ..testing import Outcome
+    from ..testing import Outcome, Subject
 
 LABELS = {"passed": "passed", "not_claimed": "does not apply"}
 DETAILED = 3  # failures of a mechanism that are shown with their details
@@ -77,3 +79,15 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     fields = {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason}
     more = {"advice": outcome.advice, "lines": list(outcome.lines)}
     return fields | {name: value for name, value in more.items() if value}
+
+
+def format_coverage(subjects: Mapping[str, Subject]) -> str:
+    """CSV: every pair of levels that a call can have, and how many compared calls of each mechanism had it."""
+    from ..testing.checks.size_design import list_coverage
+
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("factor", "value", "other_factor", "other_value", "cases", "mechanism"))
+    for name, subject in subjects.items():
+        writer.writerows((*pair, name) for pair in list_coverage(subject))
+    return file.getvalue()

@@ -81,6 +81,8 @@ def show_info(info: Info) -> None:
     ]
     if info.traits.inputs:
         rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in info.traits.inputs.items())]]
+    if lossy := info.traits.describe_lossy_state():
+        rows += [["decode state", lossy]]
     rows += [["parameters", str(info.parameters)], ["source", info.source]]
     print_table("", ["", " "], rows)
     trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in info.traits.meanings().items()]

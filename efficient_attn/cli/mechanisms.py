@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError, UsageError
+from ..results.file_marks import check_writable
 from .output import print_json, write_file
 
 if TYPE_CHECKING:
@@ -72,14 +73,19 @@ def check(args: Namespace) -> int:
     names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
     if not names:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
+    if args.coverage:
+        check_writable(args.coverage)  # now, rather than after minutes
     import torch
 
     from ..testing import Subject
     from . import check_text
 
     settings: Any = {"device": args.device, "dtype": getattr(torch, args.dtype), "seed": args.seed}
+    settings["thorough"] = args.thorough
     subjects = {name: Subject(name, backend=args.backend, **settings) for name in names}
     outcomes = {name: _run_checks(subject, args.device, alone=len(names) == 1) for name, subject in subjects.items()}
+    if args.coverage:
+        write_file(args.coverage, check_text.format_coverage(subjects))
     if args.json:
         print_json({name: [check_text.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
     else:
@@ -90,11 +96,15 @@ def check(args: Namespace) -> int:
 
 def _run_checks(subject: Subject, device: str, *, alone: bool) -> list[Outcome]:
     """The outcomes of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
+    from ..instruments.environment import describe_absence
     from ..testing.check import make_failure
-    from ..testing.conformance import declared_traits, run_checks
+    from ..testing.conformance import declared_traits
+    from .isolated_checks import run_isolated_checks
 
+    if reason := describe_absence(device):
+        raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
     try:
-        return run_checks(subject, device=device)
+        return run_isolated_checks(subject)
     except (UsageError, UnsupportedError) as error:
         if alone:
             raise

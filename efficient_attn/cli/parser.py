@@ -193,6 +193,8 @@ def _add_check_options(add: Add) -> None:
     dtype_help = "dtype of all calls (default: float64; some checks add others)"
     add("--dtype", type=values.dtype, metavar="DTYPE", default="float64", help=dtype_help)
     add("--seed", type=values.seed, default=0, metavar="N", help="seed of the drawn sizes and inputs (default: 0)")
+    add("--thorough", action="store_true", help="ten times as many calls: every pair of sizes, dtypes, masks, options")
+    add("--coverage", type=values.path, metavar="FILE", help="write which pairs the compared calls had, as CSV")
 
 
 def _add_doctor_options(add: Add) -> None:

@@ -1,8 +1,9 @@
 """Budgets: mechanisms are compared with the same number of keys or the same size of decode state."""
 
 import re
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ..errors import UsageError
 from ..units import parse_size
@@ -19,12 +20,14 @@ def is_byte_budget(text: str) -> bool:
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """A number of keys for each query, or a decode state as large as those keys and their values. keys: of each
-    key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction."""
+    key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction. options: those that
+    the spec names, as written."""
 
     keys: int
     length: int
     head_dim: int
     causal: bool
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def parse(cls, text: str, *, length: int, kv_heads: int, head_dim: int, dtype: str, causal: bool) -> Self:

@@ -128,7 +128,8 @@ class Attention(nn.Module):
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Estimated bytes of a call beyond inputs and output, within a factor of two; training: with gradients."""
+        """Estimated bytes of a call beyond inputs and output. training: with gradients; for thousands of positions, the
+        estimate and the output are then within a factor of five of the peak."""
         return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+from ..errors import UsageError
+
 # traits that add a feature or a guarantee if they are true; the others are descriptions
 PROMISES = ("causal", "strictly_causal", "bidirectional", "cross", "padding", "decode", "grouped", "gradient")
 PROMISES += ("normalised", "deterministic")
@@ -35,7 +37,9 @@ class Traits:
     padded_as_trimmed: a padded row has the result of the shorter sequence; not if the number of keys M itself matters,
     as for blocks drawn from all of M. Strictly causal mechanisms satisfy it with causal masks in any case.
     deterministic: repeated calls give the same bits, gradients included. dropout: ``Attention.dropout`` can be set, and
-    drops weights in training mode. inputs: further tensors besides q, k and v, by keyword.
+    drops weights in training mode. state_tolerance: of a lossy decode state, such as an int8 cache: the largest error
+    of a row of steps, relative to the row of the causal forward pass; 0 if rows are equal up to rounding. inputs:
+    further tensors besides q, k and v, by keyword.
     """
 
     causal: bool = _trait(True, "takes causal masks", "no causal masks")
@@ -58,7 +62,17 @@ class Traits:
     )
     deterministic: bool = _trait(True, "a repeated call gives the same bits", "no bits that repeat")
     dropout: bool = _trait(False, "drops weights in training if requested", "no dropout")
+    state_tolerance: float = 0.0
     inputs: Mapping[str, Input] = field(default_factory=dict)
+
+    def describe_lossy_state(self) -> str | None:
+        """The declared error of a lossy decode state; None if rows of steps are equal up to rounding."""
+        bound = f"its decode state is lossy: rows of steps have relative errors of up to {self.state_tolerance:g}"
+        return bound if self.state_tolerance else None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.state_tolerance < 1:
+            raise UsageError(f"Traits: state_tolerance is a relative error from 0 to 1, not {self.state_tolerance:g}")
 
     @property
     def directions(self) -> tuple[bool, ...]:

@@ -14,6 +14,7 @@ MARK = "Made by efficient-attn"  # in every file that may be replaced
 # how files without the mark are recognized
 KNOWN_FORMATS = (
     re.compile(rb"run_id,suite,case_key,variant,"),  # rows.csv
+    re.compile(rb"factor,value,other_factor,"),  # the coverage of conformance tests
     re.compile(rb'\{.*"project": "efficient-attn"', re.DOTALL),  # an export for pytest-benchmark
     re.compile(rb'\[\s*\{\s*"name": "[^"]*",\s*"unit": "ms",\s*"value": '),  # one for github-action-benchmark
 )

@@ -98,6 +98,8 @@ def run_check(check: Check, subject: Subject) -> Outcome:
         if reason := check.why_not(subject):
             return Outcome(check, "not_claimed", reason)
         return Outcome(check, "passed", check.run(subject) or "")
+    except SystemExit as error:
+        return make_failure(check, CheckFailure(f"it ended the program: {describe_exception(error)}"))
     except Exception as error:
         return make_failure(check, error)
 

@@ -18,6 +18,7 @@ from ..errors import UnsupportedError, UsageError
 from ..instruments.environment import describe_absence
 from .check import Check, CheckFailure, Outcome, check, make_failure, run_check
 from .checks import CHECKS, algebra, growth_claims
+from .probing import declares_growth
 from .subject import Factory, Subject
 
 LEAST = Traits(
@@ -52,11 +53,13 @@ def run_checks(
     device: str = "cpu",
     dtype: torch.dtype | str = torch.float64,
     seed: int = 0,
+    thorough: bool = False,
 ) -> list[Outcome]:
     """Verify that a mechanism satisfies its traits.
 
     source: a spec, or a factory ``(dims, seed, backend) -> Attention``. dtype: of all calls; with float64, the default,
-    checks of dtypes test the others as well. seed: of random sizes and splits. Raises `UsageError` and
+    checks of dtypes test the others as well. seed: of random sizes and splits. thorough: compare ten times as many
+    calls, in which every pair of sizes, dtypes, masks, memory orders and options occurs. Raises `UsageError` and
     `UnsupportedError` of creating the mechanism, and `UnsupportedError` for a device that does not exist; other
     exceptions are outcomes. A mechanism without traits has one outcome, with the lines to write.
     """
@@ -66,7 +69,7 @@ def run_checks(
         subject = source
     else:
         torch_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        subject = Subject(source, backend=backend, device=device, dtype=torch_dtype, seed=seed)
+        subject = Subject(source, backend=backend, device=device, dtype=torch_dtype, seed=seed, thorough=thorough)
     try:
         _ = subject.attn
     except (UsageError, UnsupportedError):
@@ -102,7 +105,7 @@ def declared_traits(subject: Subject) -> None:
         replace(subject, dtype=torch.float32 if subject.dtype == torch.float64 else subject.dtype)
     )
     lines = write_traits(traits, reasons)
-    if not growth_claims.declares_growth(attn):
+    if not declares_growth(attn):
         lines += growth_claims.write_growth(_declare(subject, traits))
     raise CheckFailure(message, lines=lines)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 from random import Random
 from typing import Any
 
@@ -12,6 +12,7 @@ Levels = Mapping[str, Sequence[Any]]  # of each factor, the simplest first; hash
 Case = Mapping[str, Any]
 
 POOL_SIZE = 2500  # random cases to choose from
+TRIES = 300  # to draw an allowed case of a pair that no random case has
 CANDIDATES = 30  # cases that are compared for each choice
 
 
@@ -23,33 +24,69 @@ def cover(
     allowed: Callable[[Case], bool] = lambda case: True,
     cost: Callable[[Case], float] = lambda case: 1.0,
 ) -> list[Case]:
-    """Choose cases that contain every pair of levels of a random pool, cheap ones preferred.
+    """Choose allowed cases that contain every pair of levels that an allowed case can have, cheap ones preferred.
 
-    together: factors of which triples are covered as well, only distinguishing the simplest level from all others. The
-    same seed gives the same cases.
+    together: factors of which triples are covered as well, as far as random cases have them, only distinguishing the
+    simplest level from all others. The choice depends on nothing but the arguments.
     """
     random = Random(seed)
-    drawn = ({name: random.choice(list(values)) for name, values in levels.items()} for _ in range(POOL_SIZE))
-    pool = [case for case in drawn if allowed(case)]
+
+    def draw(**fixed: Any) -> Case | None:
+        case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
+        return case if allowed(case) else None
+
+    pool = [case for case in (draw() for _ in range(POOL_SIZE)) if case]
+    random_pairs = {pair for case in pool for pair in iterate_pairs(case)}
+    for first, second in combinations(levels, 2):
+        for a, b in product(levels[first], levels[second]):
+            if ((first, a), (second, b)) not in random_pairs:
+                trials = (draw(**{first: a, second: b}) for _ in range(TRIES))
+                pool += filter(None, [next(filter(None, trials), None)])
     combinations_of = [_combinations(case, levels, together) for case in pool]
+    costs = [cost(case) for case in pool]
     indices = defaultdict(list)  # in the pool, of the cases with a combination
     for index, covered in enumerate(combinations_of):
         for combination in covered:
             indices[combination].append(index)
     missing, chosen = set(indices), []
-    while missing:
-        rarest = min(sorted(missing, key=repr), key=lambda combination: len(indices[combination]))
+    by_rarity = sorted(sorted(missing, key=repr), key=lambda combination: len(indices[combination]))
+    for rarest in by_rarity:
+        if rarest not in missing:
+            continue
         candidates = random.sample(indices[rarest], min(CANDIDATES, len(indices[rarest])))
-        best = max(candidates, key=lambda index: len(combinations_of[index] & missing) / cost(pool[index]))
+        best = max(candidates, key=lambda index: len(combinations_of[index] & missing) / costs[index])
         missing -= combinations_of[best]
         chosen.append(pool[best])
     return chosen
 
 
+def choose_part(
+    cases: Sequence[Case], *, seed: int, cost: Callable[[Case], float], budget: float, share: float
+) -> list[Case]:
+    """A part of a design: a share of its cases, of at most this cost in all. It has every level once as far as the
+    budget allows; further cases are drawn."""
+    random, left = Random(seed), budget
+    count = max(round(len(cases) * share), 1)
+    drawn = random.sample(list(cases), len(cases))
+    chosen, levels = list[Case](), set[Any]()
+    for new_levels_only in (True, False):
+        for case in drawn:
+            is_new = not levels.issuperset(case.items())
+            if (is_new or not new_levels_only) and case not in chosen and cost(case) <= left and len(chosen) < count:
+                chosen.append(case)
+                levels.update(case.items())
+                left -= cost(case)
+    return chosen
+
+
+def iterate_pairs(case: Case) -> Iterator[tuple[tuple[str, Any], tuple[str, Any]]]:
+    """Every pair of a case's levels, each with its factor."""
+    return combinations(case.items(), 2)
+
+
 def _combinations(case: Case, levels: Levels, together: Sequence[str]) -> frozenset[Any]:
-    pairs = combinations(case.items(), 2)
     coarse = [(name, case[name] == levels[name][0]) for name in together]
-    return frozenset((*pairs, *combinations(coarse, 3)))
+    return frozenset((*iterate_pairs(case), *combinations(coarse, 3)))
 
 
 def shrink(case: Case, levels: Levels, fails: Callable[[Case], bool]) -> Case:

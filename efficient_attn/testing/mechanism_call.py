@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -114,17 +114,25 @@ class Call:
         return self.change(lambda x: copies.get(id(x), x))
 
     def gradients(
-        self, attn: Attention, rows: slice = slice(None), *, run: Run | None = None
+        self,
+        attn: Attention,
+        rows: slice = slice(None),
+        *,
+        run: Run | None = None,
+        incoming: float = 1.0,
+        names: Sequence[str] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the gradients of a randomly weighted sum of its rows by each parameter and by each
         tensor that requires one, or by all tensors if none does. The weights are the same in every call.
 
-        rows: those that are summed. run: computes the output, by default `Call.run`.
+        rows: those that are summed. run: computes the output, by default `Call.run`. incoming: the size of the weights.
+        names: tensors that require a gradient, perhaps none, instead.
         """
-        call = self if any(x.requires_grad for x in self.tensors.values()) else self.leaves()
+        needed = any(x.requires_grad for x in self.tensors.values()) if names is None else not names
+        call = self if needed else self.leaves(*names or ())
         out = (run or Call.run)(call, attn)
-        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
+        weight = incoming * torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         inputs = {name: x for name, x in (*call.tensors.items(), *attn.named_parameters()) if x.requires_grad}
-        total, tensors = (out * weight)[:, :, rows].sum(), list(inputs.values())
+        total, tensors = (out * weight.to(out))[:, :, rows].sum(), list(inputs.values())
         grads = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
         return out.detach(), dict(zip(inputs, grads, strict=True))

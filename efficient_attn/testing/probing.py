@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args, get_type_hints
 
 import torch
 
 from ..contract.decode_state import state_bytes
+from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from ..errors import UnsupportedError, UsageError
 from ..spec import Spec
@@ -22,11 +23,25 @@ MANY = 2**20  # a state that is equally large for this many positions and for ha
 MAX_REFERENCE_S = 5.0  # largest expected time of a reference result
 
 
+def declares_growth(attn: Attention) -> bool:
+    """Whether a mechanism has a growth of its own."""
+    return type(attn).growth is not Attention.growth
+
+
 class StateCapacity(NamedTuple):
     """The number of positions that a decode state stores; None if it is unlimited or unknown, with the reason."""
 
     positions: int | None
     why: str = ""
+
+
+@lru_cache(maxsize=64)
+def has_signed_weights(subject: Subject) -> bool:
+    """Whether weights have both signs, so that their sum may be nearly zero."""
+    shape = subject.shape(4)
+    tensors = dict(subject.draw(shape).tensors)
+    q, k, v = tensors.pop("q"), tensors.pop("k"), tensors.pop("v", None)
+    return subject.make(shape).clamped_rows(q, k, v, subject.mask(), **tensors) is not None
 
 
 @lru_cache(maxsize=64)
@@ -86,33 +101,44 @@ def refuses_shape(subject: Subject, shape: Shape) -> str | None:
     return None
 
 
-def other_instances(subject: Subject) -> Iterator[Subject]:
-    """Yield the mechanism with a different value of one option, for each option that changes results."""
-    if subject.others is not None:
-        yield from subject.others
-        return
-    spec = subject.attn.origin.spec
+def create_others(subject: Subject, option: str) -> Iterator[tuple[object, Subject]]:
+    """Yield the mechanism of a spec with other values of an option that it accepts."""
+    spec, attn = subject.attn.origin.spec, subject.attn
     if not isinstance(subject.source, str) or not isinstance(spec, Spec):
         return
+    for value in _other_values(attn.origin.options[option], get_type_hints(type(attn).__init__).get(option)):
+        variation = replace(subject, source=str(Spec(spec.name, {**spec.options, option: value}, spec.backend)))
+        with suppress(UsageError, UnsupportedError):
+            variation.make(variation.shape(1))
+            yield value, variation
+
+
+def other_instances(subject: Subject) -> Iterator[Subject]:
+    """Yield the mechanism with a different value of one option, for each option that changes results."""
+    yield from _find_others(subject) if subject.others is None else subject.others
+
+
+@lru_cache(maxsize=16)
+def _find_others(subject: Subject) -> tuple[Subject, ...]:
     shape = subject.shape(33)
     call = subject.draw(shape)
     with torch.no_grad():
-        expected = call.run(subject.oracle(shape))
-        for name, value in subject.attn.origin.options.items():
-            for other in _other_values(value):
+        expected, others = call.run(subject.oracle(shape)), []
+        for option in subject.attn.origin.options:
+            for _, other in create_others(subject, option):
                 with suppress(UsageError, UnsupportedError):
-                    source = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
-                    variation = replace(subject, source=source)
-                    if not torch.equal(call.run(variation.oracle(shape)), expected):
-                        yield variation
+                    if not torch.equal(call.run(other.oracle(shape)), expected):
+                        others.append(other)
                         break
+    return tuple(others)
 
 
-def _other_values(value: object) -> tuple[object, ...]:
+def _other_values(value: object, hint: object) -> tuple[object, ...]:
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):
         return (3, 2, value + 1)
+    texts = [x for part in (hint, *get_args(hint)) for x in get_args(part) if isinstance(x, str) and x != value]
     if value is None:
-        return 3, 2
-    return (value * 2,) if isinstance(value, float) else ()
+        return *texts, 3, 2
+    return (value * 2,) if isinstance(value, float) else tuple(texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
+from .covering_design import Case
 from .mechanism_call import Call, Run, Side
 from .tensor_comparison import TOLERANCES, assert_close, assert_same
 
@@ -39,6 +40,8 @@ class Subject:
     device: str = "cpu"
     dtype: torch.dtype = torch.float64  # of all calls, except in checks of dtypes
     seed: int = 0  # of random sizes and splits
+    thorough: bool = False  # whether checks of drawn calls test all of them instead of a part
+    met: list[Case] = field(default_factory=list, compare=False, repr=False)  # drawn calls that were compared
     others: tuple[Subject, ...] | None = None  # the same mechanism with other options; derived automatically for specs
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -15,36 +15,90 @@ from ..errors import UnsupportedError, UsageError
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 8e-3}
 # gradients have larger errors, because they are sums over all rows of products of rounded numbers
 GRADIENT_TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+# a row is as large as its largest value, or as this share of the largest number that was summed: sums that cancel have
+# its rounding errors
+FLOORS = {torch.float64: 0.05, torch.float32: 0.1, torch.bfloat16: 0.05, torch.float16: 0.05}
+GRADIENT_FLOORS = FLOORS | {torch.bfloat16: 1.0, torch.float16: 1.0}  # of products that were rounded before their sum
+ROUNDED_ZERO = 1e-12  # largest expected values up to this are rounding errors of zero, unless the summed are known
+SUMMED = ("gradient by q", "gradient by k", "gradient by v")  # whose rounding errors others may have
 
 
-def assert_close(got: Tensor, want: Tensor, label: str, *, tolerance: float | None = None) -> None:
-    """Assert that the largest difference, relative to the largest expected value or 1, is within the tolerance.
+def assert_close(
+    got: Tensor,
+    want: Tensor,
+    label: str,
+    *,
+    tolerance: float | None = None,
+    summed: float | None = None,
+    floor: float | None = None,
+    slack: Tensor | None = None,
+) -> None:
+    """Assert that the largest difference in a row (the last dimension) is at most the tolerance times the row's size.
 
-    The default tolerance is that of gradients in the dtype of ``want``.
+    The size of a row is its largest expected value, or a share (``floor``, by default the dtype's) of ``summed``, the
+    largest number that rows are sums of, by default the largest expected value, or 1 if that is a rounded zero. Neither
+    a row nor an output that is tiny may be wrong. The default tolerance is that of gradients in the dtype of ``want``.
+    slack ``[.., 1]``: a difference that is allowed in addition.
     """
     tolerance = GRADIENT_TOLERANCES[want.dtype] if tolerance is None else tolerance
     assert got.shape == want.shape, f"{label}: shape {list(got.shape)}, expected {list(want.shape)}"
+    floor = FLOORS[got.dtype] if floor is None else floor
     got, want = got.detach().to(want.dtype), want.detach()
     assert_finite(got, label)
     if not got.numel():
         return
-    off = (got - want).abs()
-    worst = off.max().item() / max(1.0, want.abs().max().item())
-    if not worst <= tolerance:
-        at = _find_largest(off)
+    off, size = (got - want).abs(), want.abs()
+    if summed is None:
+        summed = largest if (largest := size.max().item()) > ROUNDED_ZERO else 1.0
+    least = floor * summed
+    rows = size.amax(-1, keepdim=True) if size.ndim else size
+    rows = rows.clamp(min=max(least, torch.finfo(want.dtype).tiny))
+    rows = (rows if slack is None else rows + slack / tolerance).expand_as(off)
+    relative = off / rows
+    if not relative.max().item() <= tolerance:
+        at = _find_largest(relative)
         raise AssertionError(
-            f"{label}: off by {worst:.3g} (tolerance {tolerance:.3g}), "
-            f"at {list(at)} got {got[at].item():.9g}, expected {want[at].item():.9g}"
+            f"{label}: off by {relative[at].item():.3g} of the row's size {rows[at].item():.3g} "
+            f"(tolerance {tolerance:.3g}), at {list(at)} got {got[at].item():.9g}, expected {want[at].item():.9g}"
         )
 
 
 def assert_all_close(
-    got: Mapping[str, Tensor], want: Mapping[str, Tensor], label: str, *, dtype: torch.dtype | None = None
+    got: Mapping[str, Tensor],
+    want: Mapping[str, Tensor],
+    label: str,
+    *,
+    dtype: torch.dtype | None = None,
+    values: float = 0.0,
+    terms: float | None = None,
+    slack: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Assert that all expected tensors are close, by name. dtype: whose tolerances to use, by default that of each."""
+    """Assert that all expected tensors are close, by name. dtype: whose tolerances to use, by default that of each.
+
+    values: the largest number that outputs are sums of. terms: that of gradients by other tensors than v, which cancel,
+    by default the largest gradient. slack: see `assert_close`, by name.
+    """
+    if terms is None:
+        terms = find_largest_value(want[name] for name in SUMMED if name in want)
     for name, expected in want.items():
-        tolerances = TOLERANCES if name == "output" else GRADIENT_TOLERANCES
-        assert_close(got[name], expected, f"{name}, {label}", tolerance=None if dtype is None else tolerances[dtype])
+        tolerances, floors = (TOLERANCES, FLOORS) if name == "output" else (GRADIENT_TOLERANCES, GRADIENT_FLOORS)
+        summed = max(find_largest_value([expected]), {"output": values, "gradient by v": 0.0}.get(name, terms))
+        tolerance = None if dtype is None else tolerances[dtype]
+        more = None if slack is None else slack[name]
+        assert_close(
+            got[name],
+            expected,
+            f"{name}, {label}",
+            tolerance=tolerance,
+            summed=summed,
+            floor=floors[dtype or got[name].dtype],
+            slack=more,
+        )
+
+
+def find_largest_value(tensors: Iterable[Tensor]) -> float:
+    """The largest absolute value of some tensors, 0 without any: of what gradients that cancel are sums of."""
+    return max((x.abs().max().item() for x in tensors if x.numel()), default=0.0)
 
 
 def assert_same(got: Tensor, want: Tensor, label: str) -> None:

@@ -2,6 +2,7 @@
 
     python suites/trials/conformance_coverage.py [SPEC ...]          # all names of the registry without a spec
     python suites/trials/conformance_coverage.py --seconds [SPEC ...] # only the time, in seconds of the processor
+    python suites/trials/conformance_coverage.py --seconds --thorough [SPEC ...] # with all drawn calls
 
 A bug counts as caught only where the check that caught it passes without the bug.
 """
@@ -26,9 +27,9 @@ from planted_bugs.kill_matrix import Kill, kill_matrix
 KINDS = tuple(dict.fromkeys(mutant.kind for mutant in MUTANTS))
 
 
-def time_checks(spec: str) -> tuple[float, list[str]]:
+def time_checks(spec: str, *, thorough: bool = False) -> tuple[float, list[str]]:
     """Seconds of processor time for all checks, and the names of those that failed."""
-    subject, start = Subject(spec), time.process_time()
+    subject, start = Subject(spec, thorough=thorough), time.process_time()
     failed = [check.name for check in CHECKS if run_check(check, subject).status == "failed"]
     return time.process_time() - start, failed
 
@@ -43,13 +44,14 @@ def format_caught(kills: list[Kill], kind: str, broken: list[str]) -> str:
 
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
-    only_seconds, specs = "--seconds" in arguments, [spec for spec in arguments if spec != "--seconds"] or ea.names()
+    only_seconds, thorough = (option in arguments for option in ("--seconds", "--thorough"))
+    specs = [spec for spec in arguments if not spec.startswith("--")] or ea.names()
     run_check(CHECKS[0], Subject("full"))  # late imports are not attributed to a mechanism
     print("| mechanism | seconds |" + "".join(f" {kind} |" for kind in KINDS if not only_seconds) + " failed checks |")
     print("|---|---|" + "---|" * (0 if only_seconds else len(KINDS)) + "---|")
     total: Counter[str] = Counter()
     for spec in specs:
-        seconds, failed = time_checks(spec)
+        seconds, failed = time_checks(spec, thorough=thorough)
         cells = [spec, f"{seconds:.1f}"]
         if not only_seconds:
             kills = kill_matrix([spec])

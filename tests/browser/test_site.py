@@ -12,6 +12,7 @@ import pytest
 import report_runs as runs
 import sites
 from axe_playwright_python.sync_playwright import Axe
+from made_once import make_once
 from playwright import sync_api
 
 from efficient_attn.report.site import leaderboard
@@ -21,8 +22,10 @@ from efficient_attn.results.rows import Record
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("evil")
-    return publish([hostile.write_run(folder)], folder / "site").site
+    def make(folder: Path) -> Path:
+        return publish([hostile.write_run(folder)], folder / "site").site
+
+    return make_once(tmp_path_factory, "hostile_site", make)
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +37,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of 1,000 rows in many blocks of at most 20 kB."""
-    folder = tmp_path_factory.mktemp("large")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaderboard, "MAX_BLOCK_BYTES", 20_000)
-        return publish([runs.write_run(folder / "run", _make_rows(250))], folder / "site").site
+
+    def make(folder: Path) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(leaderboard, "MAX_BLOCK_BYTES", 20_000)
+            return publish([runs.write_run(folder / "run", _make_rows(250))], folder / "site").site
+
+    return make_once(tmp_path_factory, "large_site", make)
 
 
 def _make_rows(count: int) -> Iterator[Record]:
@@ -70,7 +76,7 @@ def _read_names(page: sync_api.Page) -> list[str]:
     return page.locator("#rows th").evaluate_all("all => all.map(it => it.textContent)")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="site.evil")
 def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
@@ -197,7 +203,7 @@ def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, 
     page.close()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="site.large")
 def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, large: Path) -> None:
     blocks = list(large.glob("leaderboard-*.js"))
     assert len(blocks) > 4
@@ -236,6 +242,7 @@ def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, larg
     again.close()
 
 
+@pytest.mark.sampled(3, together="site.large")
 def test_a_missing_block_is_reported(browser: sync_api.Browser, large: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(large, tmp_path / "copy"))
     for path in copy.glob("leaderboard-*.js"):

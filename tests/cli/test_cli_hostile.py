@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hostile
 import pytest
+from made_once import make_once
 from shell import Done, run
 
 NAME = hostile.FOLDER
@@ -35,7 +36,11 @@ WRITTEN = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run, with the files that commands write next to it."""
-    folder = tmp_path_factory.mktemp("hostile") / "inside"
+    return make_once(tmp_path_factory, "hostile_command_line", _write_all)
+
+
+def _write_all(outside: Path) -> Path:
+    folder = outside / "inside"
     hostile.write_run(folder)
     before = {*folder.parent.rglob("*")}
     for verb, *options in WRITTEN:
@@ -57,7 +62,7 @@ def is_shown(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_terminal_output_contains_only_printable_text(folder: Path, arguments: tuple[str, ...]) -> None:
     before = {*folder.parent.rglob("*")}
@@ -81,12 +86,14 @@ def check_markdown(text: str) -> None:
     assert {link for link in links if not link.startswith(("plots/", "#"))} <= {"rows.csv", "report.html"}
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_the_markdown_page_escapes_markup(folder: Path) -> None:
     text = (folder / NAME / "report.md").read_text()
     check_markdown(text)
     assert is_shown(text)
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_no_cell_of_the_table_is_a_formula(folder: Path) -> None:
     table = list(csv.reader(io.StringIO((folder / NAME / "rows.csv").read_text())))
     assert len(table) == 601
@@ -109,6 +116,7 @@ class Page(HTMLParser):
         self.handlers |= {name for name, _ in attrs if name.startswith("on")}
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_the_page_has_one_script_and_no_external_resources(folder: Path) -> None:
     found = Page((folder / NAME / "report.html").read_text())
     assert found.scripts == 1
@@ -116,6 +124,7 @@ def test_the_page_has_one_script_and_no_external_resources(folder: Path) -> None
     assert {link for link in found.links if not link.startswith("#")} <= {"rows.csv", "report.md", "data:,"}
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_pictures_contain_no_scripts_or_links(folder: Path) -> None:
     drawn = [*folder.glob("*.svg"), *(folder / NAME / "plots").glob("*.svg")]
     assert len(drawn) > 5
@@ -128,6 +137,7 @@ def test_pictures_contain_no_scripts_or_links(folder: Path) -> None:
         assert all(link.startswith("#") for link in links)
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_latex_contains_only_known_commands(folder: Path) -> None:
     ours = {"begin", "end", "centering", "small", "caption", "label", "toprule", "midrule", "bottomrule", "scriptsize"}
     ours |= {
@@ -151,6 +161,7 @@ def test_latex_contains_only_known_commands(folder: Path) -> None:
         assert re.findall(r"(?<!\\)[%#$^~]", body.replace(r"\\", "")) == []
 
 
+@pytest.mark.sampled(3, together="cli_hostile.folder")
 def test_exports_are_json(folder: Path) -> None:
     for form in ("pytest-benchmark", "github-action"):
         assert json.loads((folder / f"{form}.json").read_text())

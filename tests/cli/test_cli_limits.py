@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from shell import TINY, WAITS, Command
 
 import efficient_attn as ea
@@ -11,6 +12,7 @@ import efficient_attn as ea
 OPTIONS = ("run", "tiny.toml", "--plugin", "mine.py", "--variant", "zz_waits", "--out", "out")
 
 
+@pytest.mark.sampled(3)
 def test_a_timeout_stops_a_case_and_retry_failed_repeats_it(tmp_path: Path, command: Command) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "mine.py").write_text(WAITS)

@@ -36,6 +36,7 @@ def test_a_new_mechanism_passes_and_is_planned(kind: str, command: Command, tmp_
     assert {case["variant"] for case in json.loads(planned.out)} == {"full", "my_attn"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 def test_a_new_task_is_planned_and_runs(command: Command, tmp_path: Path) -> None:
     done = command("new", "my_task.py", "--kind", "task", "--json")

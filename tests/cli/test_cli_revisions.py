@@ -192,7 +192,14 @@ def test_a_signal_ends_both_runs_and_removes_worktrees(number: int, status: int,
     temporary.mkdir()
     command = [sys.executable, str(ACTION / "compare_revisions.py"), "--suite", "my.toml", f"--run-options={PLUGIN}"]
     variables = environment(TMPDIR=str(temporary))
-    script = subprocess.Popen(command, cwd=repository / "bench", env=variables, stderr=subprocess.PIPE, text=True)
+    script = subprocess.Popen(
+        command,
+        cwd=repository / "bench",
+        env=variables,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # shells ignore SIGINT in the background
+    )
     deadline = time.monotonic() + 200
     while not (logs / "head.log").exists() or len(pids := list_descendants(script.pid)) < 2:
         assert time.monotonic() < deadline

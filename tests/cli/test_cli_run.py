@@ -46,7 +46,7 @@ def test_overrides_are_shown_everywhere(finished: Finished) -> None:
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="cli_run.watched")
 def test_a_complete_run_has_no_overrides(watched: Finished) -> None:
     (session,) = json.loads((watched.folder / "run.json").read_text())["sessions"]
     assert session["trial"] == json.loads(watched.done.out)["trial"] == []
@@ -87,6 +87,7 @@ def test_output_without_a_terminal_is_plain(finished: Finished) -> None:
     assert text.splitlines()[-1] == f"page: {Path('out') / 'report.html'}"
 
 
+@pytest.mark.sampled(3, together="cli_run.watched")
 def test_resume_starts_in_an_absent_folder_and_json_is_the_only_output(watched: Finished) -> None:
     found = json.loads(watched.done.out)
     assert (found["folder"], found["statuses"]) == ("out", {"ok": 4})
@@ -94,6 +95,7 @@ def test_resume_starts_in_an_absent_folder_and_json_is_the_only_output(watched: 
     assert len(ea.load(watched.folder)) == 4
 
 
+@pytest.mark.sampled(3, together="cli_run.watched")
 def test_a_terminal_gets_a_progress_bar(watched: Finished) -> None:
     screen = watched.done.err
     assert "\x1b[" in screen
@@ -103,6 +105,7 @@ def test_a_terminal_gets_a_progress_bar(watched: Finished) -> None:
     assert "[1/4]" not in screen  # the plain lines are for pipes
 
 
+@pytest.mark.sampled(3, together="cli_run.watched")
 def test_resuming_a_finished_run_adds_nothing(watched: Finished, command: Command, tmp_path: Path) -> None:
     copy = shutil.copytree(watched.folder, tmp_path / "copy")
     before = (copy / "rows.jsonl").read_bytes()
@@ -113,6 +116,7 @@ def test_resuming_a_finished_run_adds_nothing(watched: Finished, command: Comman
     assert "forward, length 16" in done.out
 
 
+@pytest.mark.sampled(3, together="cli_run.watched")
 @pytest.mark.parametrize("flags", [["--json"], []])
 def test_report_writes_the_page_to_another_folder(
     flags: list[str], watched: Finished, command: Command, tmp_path: Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -142,31 +141,28 @@ def test_a_layer_decodes_under_autocast(spec: str, state_in_autocast: bool) -> N
 
 # -- second derivatives -----------------------------------------------------------------------------------------------
 
-LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda out: (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum(),
-    "square": lambda out: out.square().sum(),
-}
 
-
-def second_derivatives(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def second_derivatives(attn: ea.Attention, call: Call) -> list[Tensor]:
     call = call.leaves()
     sources = list({id(x): x for x in call.tensors.values()}.values())
-    first = torch.autograd.grad(loss(call.run(attn)), sources, create_graph=True)
+    out = call.run(attn)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    first = torch.autograd.grad((out * weight).sum(), sources, create_graph=True)
     return list(torch.autograd.grad(torch.stack([g.sin().sum() for g in first]).sum(), sources, materialize_grads=True))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_second_derivatives_are_correct_or_refused(spec: str, loss: str) -> None:
+def test_second_derivatives_of_a_linear_loss_are_correct_or_refused(spec: str) -> None:
+    """`once_differentiable` does not refuse these, but the kernels do; the conformance tests have a loss of squares."""
     attn, call = draw_call(spec, torch.float64)
     try:
-        got = second_derivatives(attn, call, LOSSES[loss])
+        got = second_derivatives(attn, call)
     except RuntimeError as refusal:
         if not re.search(REFUSALS, str(refusal)):
             raise
         return
     attn.backend = "dense"
-    for one, other in zip(got, second_derivatives(attn, call, LOSSES[loss]), strict=True):
+    for one, other in zip(got, second_derivatives(attn, call), strict=True):
         torch.testing.assert_close(one, other)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from random import Random
 
 import pytest
 from planted_bugs import MUTANTS
@@ -21,8 +22,11 @@ subject = cache(Subject)
 @pytest.mark.sampled(90)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", FAST)
-def test_every_planted_bug_is_detected(spec: str, kind: str) -> None:
-    kills = kill_matrix([subject(spec)], mutants=[m for m in MUTANTS if m.kind == kind])
+def test_every_planted_bug_is_detected(spec: str, kind: str, request: pytest.FixtureRequest) -> None:
+    mutants = [m for m in MUTANTS if m.kind == kind]
+    if any(m.thorough for m in mutants):  # a bug may take a minute: three that change with the sample
+        mutants = Random(f"{spec} {request.config.option.sample}").sample(mutants, 3)
+    kills = kill_matrix([subject(spec)], mutants=mutants)
     missed = [kill.mutant for kill in kills if kill.status == "missed"]
     assert not missed, f"planted bugs that no check detected: {missed}\n{table(kills)}"
     # most classic bugs must apply, so that a mechanism cannot pass by declaring nothing

@@ -15,6 +15,7 @@ import pytest
 import tiny_suites
 import torch
 from adversary_detection import DECODED, LONG, PLUGINS, SHORT, SHOWN, is_found, list_names, make_suite
+from made_once import make_once
 from shell import run
 
 import efficient_attn as ea
@@ -62,10 +63,13 @@ FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu aten::scaled_dot_prod
 
 @pytest.fixture(scope="module")
 def run_rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    folder = tmp_path_factory.mktemp("adversaries")
+    return ea.load(make_once(tmp_path_factory, "adversaries", _run_all))
+
+
+def _run_all(folder: Path) -> Path:
     (folder / "adversaries.toml").write_text(make_suite(NAMES, rounds=4))
     run("run", "adversaries.toml", "--out", "out", cwd=folder, TMPDIR=str(folder))
-    return ea.load(folder / "out")
+    return folder / "out"
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +77,25 @@ def rows(run_rows: pd.DataFrame) -> pd.DataFrame:
     return run_rows[run_rows["mode"] == "forward"].set_index(["variant", "seq_len"])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", REASONS)
 def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
-    row = rows.loc[(f"zz_{name}", LONG if name in AT_LONG_LENGTH else SHORT)]
-    assert (row.status, pd.isna(row.latency_ms)) == ("invalid", True)
-    assert re.search(REASONS[name], row.reason)
+    # the drawn call of each of four rounds may be one that it computes, once in 16 times
+    lengths = (SHORT, LONG) if name == "second" else (LONG,) if name in AT_LONG_LENGTH else (SHORT,)
+    invalid = [row for row in (rows.loc[(f"zz_{name}", n)] for n in lengths) if row.status == "invalid"]
+    assert invalid
+    for row in invalid:
+        assert pd.isna(row.latency_ms)
+        assert re.search(REASONS[name], row.reason)
 
 
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.DataFrame) -> None:
     assert is_found(name, run_rows)
 
 
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -> None:
     rows = run_rows[run_rows.variant == f"zz_honest_{name}"]
@@ -96,6 +106,7 @@ def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -
         assert row.gate_len == row.seq_len
 
 
+@pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("length", [SHORT, LONG])
 def test_the_baseline_is_measured_with_its_kernels(length: int, rows: pd.DataFrame) -> None:
     baseline = rows.loc[("full", length)]

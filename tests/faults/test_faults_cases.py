@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_once import make_once
 from shell import Done, run
 
 import efficient_attn as ea
@@ -60,13 +61,18 @@ def _folder(path: Path, *names: str, processes: int = 2) -> Path:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, pd.DataFrame]:
+    done, out = make_once(tmp_path_factory, "failing", _run_all)
+    return done, ea.load(out)
+
+
+def _run_all(empty: Path) -> tuple[Done, Path]:
     names = list(EXPECTED)
-    folder = _folder(tmp_path_factory.mktemp("failing"), "full", *names[:8], "linear", *names[8:], "mqa")
+    folder = _folder(empty, "full", *names[:8], "linear", *names[8:], "mqa")
     done = run("run", "failing.toml", "--out", "out", "--timeout", "20", "--memory-limit", "4GiB", cwd=folder)
-    return done, ea.load(folder / "out")
+    return done, folder / "out"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFrame]) -> None:
     done, rows = outcome
     assert done.code == 1  # done, but cases failed
@@ -76,7 +82,7 @@ def test_every_planned_case_has_exactly_one_row(outcome: tuple[Done, pd.DataFram
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_failure_has_its_status_and_reason(name: str, outcome: tuple[Done, pd.DataFrame]) -> None:
     status, reason = EXPECTED[name]
@@ -86,6 +92,7 @@ def test_a_failure_has_its_status_and_reason(name: str, outcome: tuple[Done, pd.
         assert "\n" not in row.reason
 
 
+@pytest.mark.sampled(3, together="faults_cases.outcome")
 @pytest.mark.parametrize("name", ["full", "linear", "mqa"])
 def test_other_mechanisms_of_the_suite_are_measured(name: str, outcome: tuple[Done, pd.DataFrame]) -> None:
     rows = outcome[1][outcome[1].variant == name]

@@ -112,7 +112,7 @@ if __name__ == "__main__":
 REPLACE = "F.scaled_dot_product_attention = slow"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("replaces_in_workers", [False, True])
 def test_replacements_in_a_script(replaces_in_workers: bool, tmp_path: Path) -> None:
     (tmp_path / "plugins.toml").write_text(SUITE.format(plugins="", variants='{ name = "full" }, { name = "linear" }'))

@@ -41,7 +41,7 @@ def _limited(folder: Path, limit: int, *arguments: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file size limits")
 def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)

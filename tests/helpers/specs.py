@@ -68,8 +68,8 @@ def _mark(spec: str, *share: object) -> object:
 def _share(spec: str) -> int:
     """The share of conformance tests run for a spec: large for one of each family, small for options."""
     if spec in SAMPLE:
-        return 5
-    return 80 if spec in (*OPTIONS, *NATIVE, *SLOW) else 16
+        return 8
+    return 80 if spec in (*OPTIONS, *NATIVE, *SLOW) else 24
 
 
 # a group for each spec, so that every spec runs in every sample

@@ -31,7 +31,7 @@ class Toy(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", lambda n, m, causal: n * m)
+        return Growth("O(N^2)", "O(N^2)", lambda n, m, causal: n * m)
 
     def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
         return q @ k.mT * q.shape[-1] ** -0.5
@@ -223,9 +223,9 @@ class Stepwise(Toy):
         end = past.length + 1
         if end > max_len:
             raise ea.UsageError(f"the decode state was made for max_len={max_len} positions")
-        allocated = [x.new_zeros(*x.shape[:2], max_len, x.shape[3]) for x in (k, v)]
         keys, values = (
-            new if old is None else old for new, old in zip(allocated, (past.keys, past.values), strict=True)
+            x.new_zeros(*x.shape[:2], max_len, x.shape[3]) if old is None else old
+            for x, old in ((k, past.keys), (v, past.values))
         )
         keys[:, :, past.length : end], values[:, :, past.length : end] = k, v
         out = self._rows(q, keys[:, :, :end], values[:, :, :end], Mask(causal=True), 0, 1)
@@ -243,7 +243,7 @@ class Slow(Toy):
 class Even(Toy):
     """Supports even widths only."""
 
-    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:
+    def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         if (dims.head_dim or 2) % 2:
             raise ea.UsageError(f"Even: head_dim must be even, not {dims.head_dim}")

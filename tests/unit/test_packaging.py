@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_once import make_once
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,10 @@ def _run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
+    return make_once(tmp_path_factory, "wheel", _build)
+
+
+def _build(out: Path) -> Path:
     _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(CHECKOUT), cwd=out)
     (path,) = out.glob("*.whl")
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -51,6 +52,24 @@ def test_the_commit_chooses_the_sample(tmp_path: Path) -> None:
 def test_without_git_the_first_sample_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit_number(Path(__file__).parent) == 0
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("number", range(4))
+def test_tests_of_one_fixture_are_in_the_same_samples(number: int) -> None:
+    """Those that share a folder of hostile names, which takes longer to make than to test."""
+    file = "tests/cli/test_cli_hostile.py"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", file]
+    collected = [
+        {
+            line
+            for line in subprocess.run([*command, *extra], capture_output=True, text=True).stdout.split("\n")
+            if file in line
+        }
+        for extra in ((), ("--sample", str(number)))
+    ]
+    assert len(collected[0]) > 10
+    assert collected[1] == (collected[0] if choose_sample({("cli_hostile.folder", 3): ["it"]}, number) else set())
 
 
 def test_groups_of_one_test_are_spread_over_the_samples() -> None:

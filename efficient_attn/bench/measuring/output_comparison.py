@@ -129,7 +129,8 @@ def check_step(w: Workload, context: Sample, tokens: Sequence[Sample], out: Tens
             for n, x in last.inputs.items()
         }
         assert k is not None
-        return check_same(w, out, w.oracle(last.q, k, v, Mask(causal=True), **inputs))
+        expected = w.oracle(last.q, k, v, Mask(causal=True), **inputs)
+        return check_same(w, out, expected, lossy=w.attn.traits.state_tolerance)
 
 
 def _join(parts: Sequence[Values]) -> Values:
@@ -193,7 +194,15 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor], ro
     )
 
 
-def check_same(w: Workload, out: Tensor, expected: Tensor, label: str = "the output", *, terms: float = 0.0) -> float:
+def check_same(
+    w: Workload,
+    out: Tensor,
+    expected: Tensor,
+    label: str = "the output",
+    *,
+    terms: float = 0.0,
+    lossy: float = 0.0,
+) -> float:
     """The error of a result: see `compare`."""
     products = 0.0 if terms or w.attn.traits.normalised else estimate_terms(w, w.sample)
-    return compare(out, expected, w.case.group.config.dtype, label, terms=terms, products=products)
+    return compare(out, expected, w.case.group.config.dtype, label, terms=terms, products=products, lossy=lossy)

@@ -68,6 +68,7 @@ def prepare_case(
         report_stage(prepared_case.VERIFYING)
         error, row.gate_len = verify_workload(workload, steps)
         row.oracle_error = finite_or_none(error)
+        add_reason(row, workload.attn.traits.describe_lossy_state())
         _count_work(workload, row)
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)

@@ -25,6 +25,7 @@ def compare(
     *,
     terms: float = 0.0,
     products: float = 0.0,
+    lossy: float = 0.0,
 ) -> float:
     """The error of a result, of all rows together: the ratio of Frobenius norms.
 
@@ -32,8 +33,9 @@ def compare(
     The error of a row is relative to its own norm; of terms that may cancel, to the root mean square norm of its head's
     rows if that is larger, apart from a rounding error of the terms. products: the norm of a value times its weight, if
     weights have both signs: one rounding error of it, in the dtype of sums, is left out of every row, as a single key's
-    weight may be nearly zero. Raises `InvalidResult` for another shape or dtype, values that are not finite, or a row
-    whose error is above the tolerance.
+    weight may be nearly zero. lossy: the declared error of rows of a lossy decode state, if it is larger than the
+    dtype's tolerance. Raises `InvalidResult` for another shape or dtype, values that are not finite, or a row whose
+    error is above the tolerance.
     """
     if out.shape != expected.shape or out.dtype != expected.dtype:
         actual = f"{label} is {out.dtype} {list(out.shape)}"
@@ -43,7 +45,7 @@ def compare(
         for name, x in ((f"{label} of the reference implementation", expected), (label, out)):
             if not torch.isfinite(x).all():
                 raise InvalidResult(f"{name} has values that are not finite")
-    limit, summed_in = TOLERANCE[dtype], torch.float64 if out.dtype == torch.float64 else torch.float32
+    limit, summed_in = max(TOLERANCE[dtype], lossy), torch.float64 if out.dtype == torch.float64 else torch.float32
     noise = max(torch.finfo(out.dtype).eps * terms, torch.finfo(summed_in).eps * products)
     errors = _divide(difference, size, noise, per_head=terms > 0)
     error, norm = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (difference, size))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def _fit(group: Group, spec: Spec | Union, kv_heads: int | None, budget: str) ->
     sizes = {"length": config.seq_len, "kv_heads": kv_heads, "head_dim": config.head_dim}
     try:
         parsed_budget = Budget.parse(budget, **sizes, dtype=config.dtype, causal=config.causal)
-        fitted = spec.with_options(class_of(spec.name).fit(parsed_budget))
+        fitted = spec.with_options(class_of(spec.name).fit(replace(parsed_budget, options=spec.options)))
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {spec} out, or name its options without a budget") from error
     except UsageError as error:

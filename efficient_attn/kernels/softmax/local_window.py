@@ -21,7 +21,7 @@ STRETCH_ROWS = 128  # neighbours that share a stretch of keys
 
 
 class LocalInputs(NamedTuple):
-    """``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, float32 or float64, and the valid keys,
+    """``q [B, H, N, D]``, ``k, v [B, Hkv, M, D or E]``, ``centres [B, H, N]``, all float32 or float64, and valid keys,
     bool ``[B, M]``."""
 
     q: Tensor
@@ -100,7 +100,7 @@ def _score_windows(head: LocalInputs, options: LocalOptions, first: int) -> _Win
     """The scores of ``q [G, R, D]`` of one head with ``k, v [M, D or E]``. first: the position of the first query."""
     q, k, v, centres, valid = head
     windows = (_SharedStretch if options.self_centred else _GatheredWindows)(k, v, centres, options.window)
-    distance = windows.positions - centres[..., None]
+    distance = (windows.positions - centres[..., None]).to(q.dtype)
     visible = (windows.positions >= 0) & (windows.positions < k.shape[0]) & (distance.abs() <= options.window)
     if options.causal:
         visible = visible & (windows.indices <= torch.arange(first, first + q.shape[1], device=q.device)[:, None])

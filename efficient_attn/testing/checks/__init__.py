@@ -6,12 +6,18 @@ from types import ModuleType
 from ..check import Check
 from . import (
     algebra,
+    backward,
+    budgets,
     call_context,
     causality,
+    decode_states,
     decoding,
     dropout,
+    environment,
     growth_claims,
+    options,
     padding,
+    parameters,
     persistence,
     precision,
     reference,
@@ -22,7 +28,8 @@ from . import (
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, decoding, shared_heads, dropout, persistence)
+LATER = (padding, algebra, options, parameters, decoding, decode_states, shared_heads, dropout, persistence)
+LATER += (budgets, backward, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

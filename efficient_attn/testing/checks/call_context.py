@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 import torch
 from torch import Tensor
@@ -12,11 +12,13 @@ from torch import Tensor
 from ...instruments.global_state import use_threads
 from ..check import check
 from ..probing import other_instances
+from ..sequence_decoding import step_tolerance
 from ..subject import Subject
-from ..tensor_comparison import assert_all_close, assert_close, describe
+from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, describe, find_largest_value
 from .side_effects import evaluate_all
 
 N = 71
+AUTOCAST_STEPS = 5
 CALLS_PER_INPUT = 6  # of two threads on one instance
 
 
@@ -39,7 +41,8 @@ def modes(subject: Subject) -> None:
                 state = mode().init_state(2, N, subject.dtype, subject.device)
                 with torch.inference_mode():
                     for at, out, _ in call.steps(attn, state, (1, 1, 1)):
-                        assert_close(out, want[:, :, at], f"step {at.start} after {mode.__name__}()")
+                        label = f"step {at.start} after {mode.__name__}()"
+                        assert_close(out, want[:, :, at], label, tolerance=step_tolerance(subject, out.dtype))
 
 
 @check(needs="gradient")
@@ -53,7 +56,7 @@ def some_gradients(subject: Subject) -> None:
             for required in chain.from_iterable(combinations(names, size) for size in range(1, len(names))):
                 for name, got in call.leaves(*required).gradients(attn)[1].items():
                     label = f"gradient by {name} if only {', '.join(required)} require one, {describe(call.mask)}"
-                    assert_close(got, want[name], label)
+                    assert_close(got, want[name], label, summed=find_largest_value(want.values()))
 
 
 @check()
@@ -116,13 +119,25 @@ def _no_autocast(subject: Subject) -> str | None:
 
 @check(skip_reason=_no_autocast)
 def autocast(subject: Subject) -> None:
-    """Under torch.autocast, outputs and gradients equal the reference within the tolerance of bfloat16."""
+    """Under torch.autocast, outputs, decode steps and gradients equal the reference within the tolerance of bfloat16 or
+    float16."""
     shape, device = subject.shape(N), torch.device(subject.device).type
     # bfloat16 represents these inputs exactly, so that hashes and signs do not change
     drawn = subject.draw(shape, dtype=torch.float32).change(lambda x: x.bfloat16().float())
-    for call in subject.under_masks(drawn):
-        attn = subject.make(shape, dtype=torch.float32)
-        with torch.autocast(device, dtype=torch.bfloat16):
+    halves = [dtype for dtype in (torch.bfloat16, torch.float16) if subject.attn.why_not_dtype(dtype) is None]
+    for call, half in product(subject.under_masks(drawn), halves):
+        if half == torch.float16 and call.mask.pads_keys:
+            continue
+        attn, label = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(call.mask)}"
+        with torch.autocast(device, dtype=half):
             got = subject.evaluate(call, attn)
         want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, torch.float32))
-        assert_all_close(got, want, f"under autocast, {describe(call.mask)}", dtype=torch.bfloat16)
+        assert_all_close(got, want, label, dtype=half)
+        if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
+            state = attn.init_state(2, AUTOCAST_STEPS, torch.float32, subject.device)
+            with torch.no_grad(), torch.autocast(device, dtype=half):
+                for at, out, _ in call.steps(attn, state, (1,) * AUTOCAST_STEPS):
+                    assert out.dtype == half, f"step {at.start} {label} gives {out.dtype}, expected {half}"
+                    assert_close(
+                        out.double(), want["output"][:, :, at], f"step {at.start} {label}", tolerance=TOLERANCES[half]
+                    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,26 +17,36 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth
 from ..check import CheckFailure, check, explain
+from ..probing import declares_growth
 from ..subject import MAX_LEN, Subject
 
 SHORT, LONG = 1280, 5120  # longer than sequences for which mechanisms prefer fewer calls to less work
 SHORTER = (320, 1280)  # for references, which store a tensor of N x M numbers or more
+TRAINING = (1280, 2560)  # lengths of training steps, which take several times the work
 FAR = (8192, 32768)  # lengths at which a constant part of the cost no longer hides its growth
 MAX_WORK = 4.0  # times the published cost, from which on its growth is compared
 MAX_UNDERSTATED_WORK = 256.0  # times the published cost; tiles and blocks that exceed a pattern take up to 60 times
+MAX_WORKSPACE_RATIO = 5.0  # between the estimated and the counted memory of a training step
+MAX_TRAINING_MEMORY = 16  # times the inputs, from which on the growth of a training step's memory is compared
 MAX_MEMORY = 16  # times the inputs: smaller tensors may be buffers of a fixed size
 SLACK = 0.35  # of an exponent: lower-order terms matter for short sequences, and logarithms add a little
 WIDTH = 64  # of the heads for which a growth is written
 POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
 
 
-class _WorkCounter(TorchDispatchMode):
-    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written."""
+class WorkCounter(TorchDispatchMode):
+    """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written.
 
-    def __init__(self) -> None:
+    computed_only: do not count views, masks and indices.
+    """
+
+    def __init__(self, *, computed_only: bool = False) -> None:
         super().__init__()
+        self._computed_only = computed_only
         self.work = 0.0
         self.largest = 0  # bytes of the largest tensor that was created
+        self.allocated = self.peak = 0  # bytes of the created tensors that exist at present, and at most
+        self._storages: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -44,8 +55,12 @@ class _WorkCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
-        self.work += sum(x.numel() for x in created)
+        is_view = self._computed_only and any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        numbers = [x for x in created if x.is_floating_point() or not self._computed_only]
+        self.work += 0 if is_view else sum(x.numel() for x in numbers)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
+        for storage in (x.untyped_storage() for x in created):
+            self._follow(storage)
         count_flops = flop_registry.get(func._overloadpacket)
         if count_flops is not None:
             self.work += count_flops(*args, **(kwargs or {}), out_val=out) / 2
@@ -53,6 +68,19 @@ class _WorkCounter(TorchDispatchMode):
             q, k, v = args[:3]
             self.work += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
         return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is released."""
+        address, size = storage._cdata, storage.nbytes()
+        if address not in self._storages:
+            self._storages.add(address)
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+            weakref.finalize(storage, self._release, address, size).atexit = False
+
+    def _release(self, address: int, size: int) -> None:
+        self._storages.discard(address)
+        self.allocated -= size
 
 
 class CountedCall(NamedTuple):
@@ -71,7 +99,7 @@ def count_call(subject: Subject, n: int, causal: bool, width: int = 8) -> Counte
     heads = subject.attn.kv_heads or 1
     sizes = {"heads": heads, "kv_heads": heads, "head_dim": width, "value_dim": width}
     attn, call = subject.prepare(n, batch=1, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
-    with torch.no_grad(), _WorkCounter() as counter:
+    with torch.no_grad(), WorkCounter() as counter:
         call.run(attn)
     q = call["q"]
     pair_work = q.shape[1] * (q.shape[-1] + call.tensors.get("v", q).shape[-1])
@@ -123,11 +151,6 @@ def _nearest_power(values: Iterable[float]) -> float:
     return min(POWERS, key=lambda power: abs(power - exponent))
 
 
-def declares_growth(attn: Attention) -> bool:
-    """Whether a mechanism has a growth of its own."""
-    return type(attn).growth is not Attention.growth
-
-
 @check()
 def published_cost(subject: Subject) -> None:
     """The growth is declared; its cost is positive and does not decrease with the length."""
@@ -149,14 +172,15 @@ def _check_cost(subject: Subject) -> None:
         assert costs == sorted(costs), f"cost decreases over the lengths {lengths}: {costs}"
 
 
-def _not_countable(subject: Subject) -> str | None:
+def not_countable(subject: Subject) -> str | None:
+    """Why the work of a mechanism cannot be compared with its growth; None if it can."""
     if not declares_growth(subject.attn):
         return "it declares no growth"
     dense = "it runs its reference, whose cost is not limited"
     return _compiles(subject) or (dense if subject.attn.backend == "dense" else None)
 
 
-@check(skip_reason=_not_countable)
+@check(skip_reason=not_countable)
 def growth_is_measured(subject: Subject) -> str | None:
     """Work and memory of a call grow no faster between two lengths than the declared cost and formulas, and the work is
     of the declared order of magnitude."""
@@ -195,3 +219,32 @@ def _compare_growth(subject: Subject) -> str | None:
                     f"{name} declares {formula}: correct it"
                 )
     return "; ".join(dict.fromkeys(unread)) or None
+
+
+@check(needs="gradient", skip_reason=not_countable)
+def training_memory(subject: Subject) -> None:
+    """The memory of a call with its backward pass grows no faster than growth.memory, and a workspace_bytes of its own
+    estimates it within a factor of five."""
+    growth, causal = subject.attn.growth, subject.causalities[-1]
+    heads, declared = subject.attn.kv_heads or 1, _highest_power(growth.memory)
+    n, input_bytes, estimate, peaks = 0, 0, 0, list[int]()
+    for n in TRAINING:
+        sizes = {"batch": 1, "heads": heads, "kv_heads": heads, "head_dim": WIDTH // 2, "value_dim": WIDTH // 2}
+        attn, call = subject.prepare(n, mask=Mask(causal=causal), dtype=torch.float32, **sizes)
+        with WorkCounter() as counter:
+            out, _ = call.gradients(attn)
+        peaks.append(counter.peak)
+        shape, input_bytes = subject.shape(n, **sizes), sum(x.nbytes for x in call.tensors.values())
+        estimate = out.nbytes + attn.workspace_bytes(shape, 4, causal=causal, training=True)
+    label = f"N={n}, causal={causal}, heads of {WIDTH // 2}"
+    measured = 2 * growth_exponent(*peaks)  # of one length and its double
+    assert declared is None or measured <= declared + SLACK or peaks[-1] <= MAX_TRAINING_MEMORY * input_bytes, (
+        f"between N={TRAINING[0]} and {label}, the memory of a call and its backward pass grows as N^{measured:.2f} to "
+        f"{peaks[-1]} bytes, growth.memory declares {growth.memory!r}: correct it, or split the backward pass in blocks"
+    )
+    if type(subject.attn).workspace_bytes is Attention.workspace_bytes:
+        return  # the default is that of fused kernels
+    assert 1 / MAX_WORKSPACE_RATIO <= estimate / peaks[-1] <= MAX_WORKSPACE_RATIO, (
+        f"{label}: workspace_bytes(training=True) and the output are {estimate} bytes, "
+        f"a call and its backward pass take {peaks[-1]}: correct workspace_bytes"
+    )

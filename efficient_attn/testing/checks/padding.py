@@ -14,13 +14,21 @@ from ...errors import UnsupportedError, UsageError
 from ..check import check
 from ..mechanism_call import Call
 from ..subject import Subject
-from ..tensor_comparison import assert_close, assert_finite, assert_same, assert_zero, describe, expect_error
+from ..tensor_comparison import (
+    assert_close,
+    assert_finite,
+    assert_same,
+    assert_zero,
+    describe,
+    expect_error,
+    find_largest_value,
+)
 
 
 def _garbage(subject: Subject) -> tuple[float, ...]:
-    """A large value, and the extreme values of the dtype."""
+    """A large value, the extreme values of the dtype, infinity and NaN, which buffers that nobody wrote may contain."""
     largest = torch.finfo(subject.dtype).max
-    return min(1e30, largest / 4), -largest, largest
+    return min(1e30, largest / 4), -largest, largest, torch.inf, torch.nan
 
 
 def _hidden(valid: Tensor | None) -> Tensor:
@@ -29,11 +37,17 @@ def _hidden(valid: Tensor | None) -> Tensor:
     return ~valid[:, None, :, None]
 
 
+def _broadcast(hidden: Tensor, x: Tensor) -> Tensor:
+    """What `_hidden` returns, for a tensor ``[B, heads, L, ..]``."""
+    return hidden.view(*hidden.shape[:3], *[1] * (x.ndim - 3))
+
+
 def _fill_padding(call: Call, garbage: float, side: str) -> Call:
-    """The call with garbage in the padding of its mask, in q or in k and v; other inputs are unchanged."""
-    names, n, m = ("q",) if side == "query" else ("k", "v"), call["q"].shape[2], call["k"].shape[2]
+    """The call with garbage in the padding of its mask, in all tensors of one side."""
+    n, m = call["q"].shape[2], call["k"].shape[2]
     hidden = _hidden(call.mask.query_valid(n) if side == "query" else call.mask.key_valid(m))
-    return call.with_(**{x: call[x].masked_fill(hidden, garbage) for x in names if x in call.tensors})
+    chosen = {name: x for name, x in call.tensors.items() if call.sides[name] == side}
+    return call.with_(**{name: x.masked_fill(_broadcast(hidden, x), garbage) for name, x in chosen.items()})
 
 
 def _draw_padded(subject: Subject, m: int) -> Iterator[tuple[Call, Tensor]]:
@@ -49,7 +63,7 @@ def _draw_padded(subject: Subject, m: int) -> Iterator[tuple[Call, Tensor]]:
 
 @check(needs="padding")
 def padding_garbage(subject: Subject) -> None:
-    """The output is finite and the same for all finite values of padded keys and values."""
+    """The output is finite and the same whatever padded keys, values and further inputs hold, NaN included."""
     for m in (17, 150):
         attn = subject.make(subject.shape(m))
         for call, hidden in _draw_padded(subject, m):
@@ -80,10 +94,11 @@ def query_lengths(subject: Subject) -> None:
             filled = _fill_padding(call, garbage, "query")
             assert_close(filled.run(attn), want, f"{garbage:.3g} in padded queries, {label}")
         if subject.traits.gradient:
-            _, grads = _fill_padding(call, _garbage(subject)[0], "query").gradients(attn)
-            for name, grad in grads.items():
-                assert_finite(grad, f"gradient by {name}, garbage in padded queries, {label}")
-            assert_zero(grads["q"].masked_select(hidden), f"gradient by padded queries, {label}")
+            for garbage in (_garbage(subject)[0], torch.nan):
+                _, grads = _fill_padding(call, garbage, "query").gradients(attn)
+                for name, grad in grads.items():
+                    assert_finite(grad, f"gradient by {name}, {garbage:.3g} in padded queries, {label}")
+                assert_zero(grads["q"].masked_select(hidden), f"gradient by padded queries, {label}")
 
 
 def _calls_without_keys(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
@@ -158,19 +173,21 @@ def holes_equal_removed(subject: Subject) -> None:
 
 @check(needs="padding gradient")
 def padding_gradients(subject: Subject) -> None:
-    """Garbage in padded keys and values has gradients of exactly 0, and does not affect other gradients."""
+    """Garbage in padded keys, values and further inputs has gradients of 0, and does not affect other gradients."""
     m = 80
     attn = subject.make(subject.shape(m))
     for call, hidden in _draw_padded(subject, m):
         _, want = call.gradients(attn)
-        _, got = _fill_padding(call, _garbage(subject)[0], "key").gradients(attn)
-        for name, grad in got.items():
-            label = f"gradient by {name}, garbage in the padding, {describe(call.mask)}"
-            assert_finite(grad, label)
-            if not call.shares_qk:
-                assert_close(grad, want[name], label)
-                if name in ("k", "v"):
-                    assert_zero(grad.masked_select(hidden), f"padded part of the {label}")
+        # a query that is also a hidden key keeps its own row
+        for garbage in (_garbage(subject)[0], *[torch.nan] * (not call.shares_qk)):
+            _, got = _fill_padding(call, garbage, "key").gradients(attn)
+            for name, grad in got.items():
+                label = f"gradient by {name}, {garbage:.3g} in the padding, {describe(call.mask)}"
+                assert_finite(grad, label)
+                if not call.shares_qk:
+                    assert_close(grad, want[name], label, summed=find_largest_value(want.values()))
+                    if call.sides.get(name) == "key":
+                        assert_zero(grad.masked_select(_broadcast(hidden, grad)), f"padded part of the {label}")
 
 
 @check(needs="cross")
@@ -227,7 +244,8 @@ def _check_gradients(attn: Attention, call: Call, at: slice) -> None:
             for others in (slice(at.start), slice(at.stop, None)):
                 assert_zero(grad[:, :, others], f"gradient by other sequences' {name} {label}")
             grad = grad[:, :, at]
-        assert_close(grad, want[name], f"gradient by {name} {label}")
+        summed = find_largest_value(want.values())
+        assert_close(grad, want[name], f"gradient by {name} {label}", summed=summed)
 
 
 @check(skip_reason=_no_packing)

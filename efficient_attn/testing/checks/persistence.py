@@ -40,6 +40,7 @@ def _copy(x: T, label: str) -> list[tuple[str, T]]:
             copies.append((f"{label}, {method}", copied(x)))
         except Exception as error:
             raise AssertionError(f"{label}, {method}: {type(error).__name__}: {error}") from error
+        assert copies[-1][1] is not x, f"{label}, {method}: it is the original itself; remove __deepcopy__"
     return copies
 
 

@@ -20,6 +20,10 @@ from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, asse
 STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 
 
+# tolerances for scores around 10,000, whose rounding errors change the weights of keys with nearly equal scores
+SATURATED = {torch.float64: 1e-8, torch.float32: 1e-1, torch.bfloat16: 1.0, torch.float16: 1.0}
+
+
 def no_fast_backend(subject: Subject) -> str | None:
     """Why a check of fast backends does not apply; None if it does."""
     return None if subject.fast_backends else "there is no other backend than the reference"
@@ -135,6 +139,27 @@ def compare_with_differences(run: Callable[[Call], Tensor], call: Call, label: s
     except GradcheckError as error:
         message = " ".join(str(error).split())[:300]
         raise AssertionError(f"gradients by {', '.join(call.tensors)}, {label}: {message}") from error
+
+
+@check(skip_reason=no_fast_backend)
+def extreme_values(subject: Subject) -> None:
+    """Values around 1e-8 and 1e4, and scores around 1e4 of softmax, give the reference's result: nothing is clamped or
+    rounded to zero."""
+    shape = subject.shape(70)
+    base = subject.draw(shape)
+    calls = [(base.with_(v=base["v"] * x), x, f"values around {x:.0e}") for x in (1e-8, 1e4) if "v" in base.tensors]
+    if subject.traits.exact:
+        calls.append((base.with_(q=base["q"] * 100, k=base["k"] * 100), 1, "scores around 1e4"))
+    for mask, (call, scale, label) in product(subject.plain_masks, calls):
+        want = call.under(mask).run(subject.oracle(shape)) / scale
+        for backend in subject.backends_for(subject.dtype):
+            for name, got in subject.evaluate(call.under(mask), subject.make(shape, backend=backend)).items():
+                assert_finite(got, f"{name}, {label}, {backend}, {describe(mask)}")
+                if name == "output":
+                    tolerance = SATURATED[subject.dtype] if scale == 1 else None
+                    assert_close(
+                        got / scale, want, f"output, {label}, {backend}, {describe(mask)}", tolerance=tolerance
+                    )
 
 
 @check()

@@ -6,11 +6,14 @@ import torch
 
 from ...contract.mask import Mask
 from ..check import check
+from ..sequence_decoding import step_tolerance
 from ..subject import Subject
 from ..tensor_comparison import assert_all_close, assert_close, assert_same, describe
 
 CALLS = 130  # to detect mechanisms whose results change only after many calls
+SHORT_CALLS = 870  # after those, and before the last, if thorough
 STEPS = 110
+MORE_STEPS = 10, 90  # of training, after those, and if thorough
 
 
 @check(needs="padding")
@@ -35,6 +38,7 @@ def renewed_masks(subject: Subject) -> None:
 def one_instance_serves_all(subject: Subject) -> None:
     """One instance gives the reference result for different lengths, masks and dtypes in turn."""
     sizes = [(17, 17, 2), (33, 33, 3), (33, 33, 2)] + [(17, 33, 2), (33, 17, 3)] * subject.traits.cross
+    sizes += [(150, 150, 1), (17, 17, 5), (17, 17, 2)]
     attn = subject.make(subject.shape(17))
     accepts_float32 = subject.dtype == torch.float64 and not [*attn.parameters(), *attn.buffers()]
     for n, m, batch in sizes:
@@ -67,7 +71,7 @@ def renewed_contents(subject: Subject) -> None:
 @check()
 @torch.no_grad()
 def every_call_is_alike(subject: Subject) -> None:
-    """All of many calls give the same result, and leave their inputs unchanged."""
+    """All of many calls give the same result, the thousandth too if thorough, and leave their inputs unchanged."""
     shape = subject.shape(33)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     copies = [call.change(torch.clone) for call in calls]
@@ -75,6 +79,12 @@ def every_call_is_alike(subject: Subject) -> None:
     for number in range(CALLS):
         got = calls[number % 2].run(attn)
         assert_close(got, want[number % 2], f"output of call {number + 1}, with two inputs alternately")
+    short = subject.draw(subject.shape(2, batch=1))
+    short_calls = SHORT_CALLS if subject.thorough else 0
+    for _ in range(short_calls):
+        short.run(attn)
+    last = CALLS + short_calls + 1
+    assert_close(calls[0].run(attn), want[0], f"output of call {last}; keep no counter or growing table")
     for call, before in zip(calls, copies, strict=True):
         for name, x in before.tensors.items():
             assert_same(call[name], x, f"{name} after {CALLS} calls")
@@ -82,13 +92,26 @@ def every_call_is_alike(subject: Subject) -> None:
 
 @check(needs="gradient")
 def every_backward_is_alike(subject: Subject) -> None:
-    """All of many backward passes give the same gradients."""
+    """All of many backward passes give the same gradients. After training, an instance in evaluation mode equals a new
+    one with the same state dict."""
     shape = subject.shape(5, batch=1)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [subject.evaluate(call, subject.oracle(shape)) for call in calls]
     for number in range(STEPS):
         got = subject.evaluate(calls[number % 2], attn)
         assert_all_close(got, want[number % 2], f"backward pass {number + 1}, with two inputs alternately")
+    call = calls[0].leaves()
+    sources = [*{id(x): x for x in call.tensors.values()}.values(), *attn.parameters()]
+    more_steps = MORE_STEPS[subject.thorough]
+    for _ in range(more_steps):  # without torch.optim, which imports the compiler
+        total = call.run(attn).square().sum()
+        grads = torch.autograd.grad(total, sources, allow_unused=True, materialize_grads=True)
+        for x, gradient in zip(sources, grads, strict=True):
+            x.data -= 1e-3 * gradient
+    other = subject.make(shape)
+    other.load_state_dict(attn.state_dict())
+    got, want = (subject.evaluate(calls[0], x.eval()) for x in (attn, other))
+    assert_all_close(got, want, f"after {STEPS + more_steps} training steps, compared with a new instance")
 
 
 @check(needs="decode")
@@ -100,4 +123,5 @@ def every_step_is_alike(subject: Subject) -> None:
     for number in range(STEPS):
         state = attn.init_state(2, 2, subject.dtype, subject.device)
         for at, out, _ in call.steps(attn, state, (1, 1)):
-            assert_close(out, want[:, :, at], f"step {at.start} of sequence {number + 1} on one instance")
+            label = f"step {at.start} of sequence {number + 1} on one instance"
+            assert_close(out, want[:, :, at], label, tolerance=step_tolerance(subject, out.dtype))

@@ -2,137 +2,122 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Shape
+from ...errors import UnsupportedError
+from ..call_factors import (
+    QUERY_PADDING,
+    TOGETHER,
+    DesignedCall,
+    Factors,
+    estimate_seconds,
+    is_affordable,
+    list_factors,
+)
 from ..check import CheckFailure, check
-from ..covering_design import Case, cover, shrink
+from ..covering_design import Case, choose_part, cover, iterate_pairs, shrink
 from ..mechanism_call import Call
-from ..probing import refuses_shape, too_slow
+from ..probing import too_slow
 from ..subject import Subject
-from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close
+from ..tensor_comparison import assert_all_close
 from .reference import no_fast_backend
 
-LENGTHS = ((64, 64), (33, 400), (70, 41), (1, 65), (512, 512), (513, 513))
-WIDTHS = (64, 8, 80, 13)  # of q and k; 8 is that of other checks
-BATCHES = (1, 2, 4)
-PADDING = ("none", "key_lengths", "key_mask", "query_lengths")
-LARGE = 500  # cases with this many queries and more have few heads
 LONG = 4133  # more than 4,096, and a prime number
 LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that are compared
-TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
+BUDGET_S, SHARE = 2.5, 0.12  # of the design that a check draws: seconds, roughly, and part of the cases
+ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
+MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
 
 
-def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """The levels of each factor, the simplest first, and reasons for widths that the mechanism does not support."""
-    traits, kv_heads = subject.traits, subject.attn.kv_heads
-    heads = ((2, 2), (2, 1), (3, 3), (6, 3)) if traits.grouped else ((2, 2), (3, 3), (4, 4))
-    heads = ((kv_heads, kv_heads), (2 * kv_heads, kv_heads), (3 * kv_heads, kv_heads)) if kv_heads else heads
-    heads = heads if traits.grouped or not kv_heads else ((kv_heads, kv_heads),)
-    refusals = {width: refuses_shape(subject, subject.shape(64, head_dim=width, value_dim=width)) for width in WIDTHS}
-    levels = {
-        "lengths": tuple(x for x in LENGTHS if traits.cross or x[0] == x[1]),
-        "width": tuple(width for width, refusal in refusals.items() if refusal is None),
-        "batch": BATCHES,
-        "heads": tuple(h for h in heads if not refuses_shape(subject, subject.shape(64, heads=h[0], kv_heads=h[1]))),
-        "value_width": ("as q", 24, 96),
-        "dtype": tuple(subject.dtypes),
-        "padding": PADDING if traits.padding else ("none", "query_lengths"),
-        "start": (None, 0, 25) if traits.cross else (None,),
-        "causal": subject.causalities,
-        "layout": ("as drawn", "[B, N, H, D]"),
-    }
-    refused = tuple(f"D={width} is refused: {refusal}" for width, refusal in refusals.items() if refusal)
-    return levels, refused
+@lru_cache(maxsize=64)
+def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
+    """The factors of a mechanism, and the cases to compare: all of a covering design if thorough, else a part."""
+    factors = list_factors(subject)
+    elements = MAX_ELEMENTS_THOROUGH if subject.thorough else MAX_ELEMENTS
+
+    def design(case: Case) -> DesignedCall:
+        return DesignedCall(factors.options[case["options"]], case)
+
+    def cost(case: Case) -> float:
+        return estimate_seconds(design(case))
+
+    cases = cover(
+        factors.levels,
+        seed=subject.seed,
+        together=TOGETHER,
+        allowed=lambda case: factors.allows(case) and is_affordable(design(case), elements),
+        cost=cost,
+    )
+    if subject.thorough:
+        cases.sort(key=cost)  # so that a failure is found early
+    else:
+        cases = choose_part(cases, seed=subject.seed, cost=cost, budget=BUDGET_S, share=SHARE)
+    return factors, tuple(cases)
 
 
-def _shape(subject: Subject, case: Case) -> Shape:
-    heads, kv_heads = case["heads"]
-    value_width = case["width"] if case["value_width"] == "as q" else case["value_width"]
-    sizes = {"batch": case["batch"], "head_dim": case["width"], "value_dim": value_width}
-    return subject.shape(*case["lengths"], heads=heads, kv_heads=kv_heads, **sizes)
-
-
-def _mask(subject: Subject, case: Case) -> Mask:
-    (n, m), rows, kind = case["lengths"], range(case["batch"]), case["padding"]
-    fields: dict[str, Any] = {"causal": case["causal"], "query_start": case["start"]}
-    if kind == "key_lengths":
-        fields["key_lengths"] = subject.lengths(*(max(m - 1 - b * m // 3, 1) for b in rows))
-    if kind == "key_mask":
-        fields["key_mask"] = subject.holes(_shape(subject, case))
-    if kind == "query_lengths":
-        fields["query_lengths"] = subject.lengths(*(max(n - 3 - b * n // 4, 0) for b in rows))
-    return Mask(**fields)
-
-
-def _is_affordable(case: Case) -> bool:
-    """Whether a case is short, or has few heads and not float16, for which many processors have no arithmetic."""
-    small = case["batch"] * case["heads"][0] <= 3 and case["dtype"] != torch.float16
-    return case["lengths"][0] < LARGE or (small and case["layout"] == "as drawn" and case["value_width"] != 96)
-
-
-def _cost(case: Case) -> float:
-    (n, m), (heads, _) = case["lengths"], case["heads"]
-    return 0.006 + 1.5e-7 * case["batch"] * heads * n * m  # roughly seconds
-
-
-@lru_cache(maxsize=16)
-def _design(levels: tuple[tuple[str, tuple[Any, ...]], ...], seed: int) -> tuple[Case, ...]:
-    return tuple(cover(dict(levels), seed=seed, together=TOGETHER, allowed=_is_affordable, cost=_cost))
-
-
-def _check_case(subject: Subject, case: Case) -> None:
+def _check_case(factors: Factors, case: Case) -> None:
     """Compare every backend's output and gradients with the float64 reference, within the dtype's tolerance."""
-    shape, dtype = _shape(subject, case), case["dtype"]
-    call = subject.draw(shape, dtype=dtype, mask=_mask(subject, case))
-    if case["layout"] == "[B, N, H, D]":
-        call = call.change(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
-    want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, dtype))
+    subject = factors.options[case["options"]]
+    designed, dtype = DesignedCall(subject, case), case["dtype"]
+    call, shape = designed.call, designed.shape
+    want = designed.evaluate(call.change(Tensor.double), subject.truth(shape, dtype), designed.run_rows)
     # larger gradients cannot be represented
     want = {name: x for name, x in want.items() if name == "output" or x.abs().max() < torch.finfo(dtype).max / 4}
     for backend in subject.backends_for(dtype):
         attn = subject.make(shape, backend=backend, dtype=dtype)
-        assert_all_close(subject.evaluate(call, attn), want, backend, dtype=dtype)
-        if subject.traits.gradient and shape.n < LARGE:
-            with torch.no_grad():
-                out = call.run(attn)
-            assert_close(out, want["output"], f"{backend}: output under no_grad", tolerance=TOLERANCES[dtype])
+        got = designed.evaluate(call, attn, designed.run_whole)
+        compare = partial(assert_all_close, got, want, backend, dtype=dtype)
+        try:
+            compare(values=designed.values, terms=designed.terms)
+        except AssertionError:  # perhaps of scores so large that rounding the inputs changes as much
+            compare(values=designed.values, terms=designed.terms, slack=_find_slack(designed, want))
 
 
-def _find_error(subject: Subject, case: Case) -> Exception | None:
+def _find_slack(designed: DesignedCall, want: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """For each row, several times what the reference changes when all inputs change by a rounding error."""
+    call, dtype, changes = designed.call, designed.case["dtype"], dict[str, Tensor]()
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+
+        def round_inputs(x: Tensor, generator: torch.Generator = generator) -> Tensor:
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
+            return x.double() * (1 + torch.finfo(dtype).eps * noise)
+
+        truth = designed.subject.truth(designed.shape, dtype)
+        others = designed.evaluate(call.change(round_inputs), truth, designed.run_rows)
+        for name, x in want.items():
+            change = (others[name] - x).abs() * ROUNDINGS
+            change = change.amax(-1, keepdim=True) if x.ndim else change
+            changes[name] = torch.maximum(changes[name], change) if name in changes else change
+    return changes
+
+
+def _find_error(factors: Factors, case: Case) -> Exception | None:
+    """Why a case fails; None if it passes, or is one that the mechanism refuses."""
     try:
-        _check_case(subject, case)
+        _check_case(factors, case)
+    except UnsupportedError:
+        return None
     except Exception as error:
         return error
     return None
 
 
-def _describe(subject: Subject, case: Case) -> str:
-    s, dtype = _shape(subject, case), str(case["dtype"]).removeprefix("torch.")
-    words = (
-        f"B={s.batch} H={s.heads} Hkv={s.kv_heads} N={s.n} M={s.m} D={s.head_dim} E={s.value_dim} {dtype}",
-        "causal" if case["causal"] else "not causal",
-        f"padded by {case['padding']}" if case["padding"] != "none" else "",
-        f"query_start={case['start']}" if case["start"] is not None else "",
-        f"in {case['layout']} memory order" if case["layout"] != "as drawn" else "",
-    )
-    return ", ".join(filter(None, words))
-
-
-def _opt_outs(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]:
+def _opt_outs(designed: DesignedCall, error: Exception) -> tuple[str, ...]:
     """The declarations with which the case would not be tested."""
-    s = _shape(subject, case)
+    s, case = designed.shape, designed.case
     needs = (
         ("grouped", s.heads != s.kv_heads),
         ("cross", s.n != s.m or case["start"] is not None),
-        ("padding", case["padding"] not in ("none", "query_lengths")),
+        ("padding", case["padding"] not in QUERY_PADDING),
         ("causal", case["causal"]),
         ("gradient", "gradient" in str(error)),
     )
@@ -141,23 +126,41 @@ def _opt_outs(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]
 
 @check(skip_reason=no_fast_backend)
 def sizes_and_pairs(subject: Subject) -> str | None:
-    """Values and gradients equal the reference at every size, in every dtype, and with every pair of factors."""
-    levels, left_out = _levels(subject)
-    assert levels["width"], f"it cannot be created for any width of {WIDTHS}: {left_out[0]}"
-    slow = {x: too_slow(subject, subject.shape(*x, batch=4)) for x in levels["lengths"]}
-    levels["lengths"] = tuple(x for x in levels["lengths"] if slow[x] is None)
-    left_out += tuple(reason for reason in slow.values() if reason)
-    for case in _design(tuple(levels.items()), subject.seed) if levels["lengths"] else ():
-        if not (error := _find_error(subject, case)):
+    """Values and gradients equal the reference at every size, dtype, mask, memory order and option, in combinations
+    that are drawn by seed, or with every pair of them if the subject is thorough."""
+    factors, cases = draw_cases(subject)
+    assert factors.levels["width"], f"it cannot be created for any of these widths: {factors.left_out[0]}"
+    subject.met.clear()
+    for case in cases:
+        try:
+            _check_case(factors, case)
+        except UnsupportedError:  # a size that it refuses
             continue
-        case = shrink(case, levels, lambda simpler: _find_error(subject, simpler) is not None)
-        error = _find_error(subject, case) or error
+        except Exception as failure:
+            error = failure
+        else:
+            subject.met.append(case)
+            continue
+        case = shrink(case, factors.levels, lambda simpler: _find_error(factors, simpler) is not None)
+        error = _find_error(factors, case) or error
+        designed = DesignedCall(factors.options[case["options"]], case)
         raise CheckFailure(
-            f"smallest failing input: {_describe(subject, case)} (drawn by seed {subject.seed}): "
+            f"smallest failing input: {designed.describe()} (drawn by seed {subject.seed}): "
             f"{'' if isinstance(error, AssertionError) else type(error).__name__ + ': '}{error}",
-            _opt_outs(subject, case, error),
+            _opt_outs(designed, error),
         )
-    return "; ".join(left_out) or None
+    refused = len(cases) - len(subject.met)
+    notes = [*factors.left_out, *[f"{refused} of {len(cases)} drawn calls are refused"] * (refused > 0)]
+    return "; ".join(notes) or None
+
+
+def list_coverage(subject: Subject) -> Iterator[tuple[str, str, str, str, int]]:
+    """Every pair of levels that an allowed call can have, and the number of compared calls that have it."""
+    _, cases = draw_cases(replace(subject, thorough=True))
+    counts = Counter(pair for case in subject.met for pair in iterate_pairs(case))
+    for pair in dict.fromkeys(pair for case in (*cases, *subject.met) for pair in iterate_pairs(case)):
+        (factor, level), (other, other_level) = pair
+        yield factor, str(level), other, str(other_level), counts[pair]
 
 
 @check(skip_reason=no_fast_backend)

@@ -81,6 +81,7 @@ class LuongLocal(SoftmaxAttention):
         n, m = q.shape[2], k.shape[2]
         keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
         offsets = torch.arange(m, device=q.device) - self._compute_centers(q, mask, m)[..., None]
+        offsets = offsets.to(values.dtype)
         in_window = mask.dense(n, m, device=q.device) & (offsets.abs() <= self.window)
         weights = masked_softmax(widen(q) @ keys.mT * q.shape[-1] ** -0.5, in_window)
         return (weights * (-2 * (offsets / self.window).square()).exp() @ values).to(q.dtype)
@@ -93,12 +94,13 @@ class LuongLocal(SoftmaxAttention):
         return local_window.attend(tensors, options).to(q.dtype)
 
     def _compute_centers(self, q: Tensor, mask: Mask, m: int) -> Tensor:
-        """p ``[B, H, N]``."""
+        """p ``[B, H, N]``; predicted ones in float64, as those of float32 differ by a thousandth of a small window."""
         n = q.shape[2]
         positions = mask.positions(n, m, device=q.device)
         if self.form is None or self.u is None:
             return positions.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
-        hidden = (group_heads(widen(q), len(self.u)) @ cast_parameter(self.form, q).mT[:, None]).tanh()
+        q = q.double()
+        hidden = (group_heads(q, len(self.u)) @ cast_parameter(self.form, q).mT[:, None]).tanh()
         share = (hidden * cast_parameter(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
         return share * self._count_visible(positions, mask, m).to(share.dtype)
 

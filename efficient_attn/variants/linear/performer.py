@@ -6,7 +6,7 @@ from ...contract import Budget, Dims
 from ...errors import UsageError, check_at_least_one
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention
-from .random_features import FeatureKind, draw_directions, make_random_map
+from .random_features import FeatureKind, count_features, draw_directions, make_random_map
 
 
 class Performer(LinearAttention):
@@ -44,8 +44,9 @@ class Performer(LinearAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """Positive features with sums as large as the keys and values."""
-        return {"n_features": budget.features()}
+        """Features with sums as large as the keys and values; those of features of both signs are float64."""
+        kind = budget.options.get("kind", "positive")
+        return {"n_features": budget.features(count_features(kind) * (2 if kind == "trigonometric" else 1))}
 
     @property
     def feature_map(self) -> FeatureMap:

@@ -40,7 +40,7 @@ def make_random_map(kind: FeatureKind, directions: Tensor, *, scaled: bool = Fal
     is_signed = kind == "trigonometric"
     return FeatureMap(
         partial(_features, kind, directions, scaled),
-        partial(_return_features, _FEATURE_FUNCTIONS[kind].per_direction * len(directions)),
+        partial(_return_features, count_features(kind) * len(directions)),
         scaled=kind != "relu",
         signed=is_signed,
         exact=scaled and is_signed,
@@ -52,6 +52,11 @@ def make_unit_map(directions: Tensor) -> FeatureMap:
     """Trigonometric features of q / |q| and k / |k|: the softmax's dependence on their lengths is left out."""
     features, back = (partial(run, directions) for run in (_unit_features, _unit_backward))
     return FeatureMap(features, partial(_return_features, 2 * len(directions)), signed=True, back=back)
+
+
+def count_features(kind: FeatureKind) -> int:
+    """The number of features for each direction."""
+    return _FEATURE_FUNCTIONS[kind].per_direction
 
 
 def _features(kind: FeatureKind, directions: Tensor, scaled: bool, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:

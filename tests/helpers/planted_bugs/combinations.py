@@ -18,7 +18,7 @@ from efficient_attn.testing.subject import Subject
 from .methods import Methods, alignment_free, compute, hidden_keys_weigh_nothing, interleaved, no_bfloat16, one_kv_head
 from .planting import planter
 
-plant = planter("combinations", "sizes_and_pairs")
+plant = planter("combinations", "sizes_and_pairs", thorough=True)
 When = Callable[[Tensor, Tensor, Tensor, Mask], bool]
 
 

@@ -17,7 +17,7 @@ from efficient_attn.testing.subject import Subject
 from .methods import compute, queries_do_nothing, tampered
 from .planting import map_tensors, planter
 
-plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
+plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow", thorough=True)
 MIN_EFFECTIVE_KEYS = 30  # of a row, for which the precision of its sums is visible
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # terms of a sum

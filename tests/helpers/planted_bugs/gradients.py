@@ -11,7 +11,7 @@ from efficient_attn.testing.subject import Subject
 from .methods import compute, queries_do_nothing, tampered
 from .planting import planter
 
-plant = planter("gradient", "some_gradients", "sizes_and_pairs")
+plant = planter("gradient", "some_gradients", "sizes_and_pairs", thorough=True)
 Arguments = tuple[Tensor, Tensor, Values, Mask]
 
 

@@ -53,7 +53,8 @@ class Mutant:
     """One planted bug.
 
     methods: from a class, the methods that replace its own. needs: the traits that must be declared. harmless: a reason
-    why the bug changes nothing in a mechanism, or None. suspects: checks to run first. kind: the group of bugs.
+    why the bug changes nothing in a mechanism, or None. suspects: checks to run first. kind: the group of
+    bugs. thorough: whether only all drawn calls are sure to have what it needs.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Mutant:
     harmless: Callable[[Subject], str | None] = lambda subject: None
     suspects: tuple[str, ...] = ()
     kind: str = "classics"
+    thorough: bool = False
 
     def why_not(self, subject: Subject) -> str | None:
         """Why the bug cannot be planted in a mechanism; None when it can."""
@@ -75,7 +77,7 @@ class Mutant:
 
     def planted(self, subject: Subject) -> Subject:
         """The same mechanism with the bug, in all its instances, which share what a bug stores."""
-        return self._plant(subject, {})
+        return replace(self._plant(subject, {}), thorough=self.thorough)
 
     def _plant(self, subject: Subject, planted_classes: dict[type[Attention], type[Attention]]) -> Subject:
         def factory(dims: Dims, seed: int, backend: str | None) -> Attention:
@@ -90,7 +92,7 @@ class Mutant:
         return replace(subject, source=factory, others=others)
 
 
-def planter(kind: str, *suspects_by_default: str) -> Callable[..., Mutant]:
+def planter(kind: str, *suspects_by_default: str, thorough: bool = False) -> Callable[..., Mutant]:
     """A constructor of bugs of one kind, with default checks to run first."""
 
     def plant(
@@ -101,6 +103,18 @@ def planter(kind: str, *suspects_by_default: str) -> Callable[..., Mutant]:
         harmless: Callable[[Subject], str | None] = lambda subject: None,
         suspects: tuple[str, ...] = suspects_by_default,
     ) -> Mutant:
-        return Mutant(name, meaning, methods, needs, harmless, suspects, kind)
+        return Mutant(name, meaning, methods, needs, harmless, suspects, kind, thorough)
 
     return plant
+
+
+def of_family(
+    family: str, harmless: Callable[[Subject], str | None] = lambda s: None
+) -> Callable[[Subject], str | None]:
+    """Why a bug of one family does not apply; None if the mechanism belongs to it."""
+
+    def why_not(subject: Subject) -> str | None:
+        is_member = f"variants.{family}." in type(subject.attn).__module__
+        return harmless(subject) if is_member else f"it does not belong to the family {family}"
+
+    return why_not

@@ -11,7 +11,7 @@ from efficient_attn.contract.shapes import Values
 from .methods import compute, queries_do_nothing, scale_free
 from .planting import planter
 
-plant = planter("sizes", "sizes_and_pairs", "long_sequence")
+plant = planter("sizes", "sizes_and_pairs", "long_sequence", thorough=True)
 
 
 def _scaled_for_8(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:

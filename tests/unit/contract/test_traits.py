@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import pytest
+
 import efficient_attn as ea
 from efficient_attn.contract.traits import PROMISES
 
@@ -21,3 +23,9 @@ def test_unclaimed_lists_traits_that_are_off() -> None:
     assert ea.Traits().unclaimed == ()
     assert ea.Traits(decode=False, exact=False, positional=True).unclaimed == ("no decoding",)
     assert ea.Traits(padding=False, deterministic=False).unclaimed == ("no padding", "no bits that repeat")
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
+def test_a_tolerance_of_states_is_a_share(tolerance: float) -> None:
+    with pytest.raises(ea.UsageError, match="state_tolerance is a relative error from 0 to 1"):
+        ea.Traits(state_tolerance=tolerance)

@@ -40,6 +40,7 @@ def _faults(*, keep: bool, **variables: str) -> int:
     return int(process.stdout)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
 def test_calls_reuse_pages_of_earlier_calls() -> None:
     assert _faults(keep=True) < _faults(keep=False) / 5  # other small allocations may take some pages

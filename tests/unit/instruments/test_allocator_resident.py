@@ -37,6 +37,7 @@ def _measure(call: str, before: str = "") -> tuple[float, float]:
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's clear_refs")
 
 
+@pytest.mark.sampled(3)
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize(

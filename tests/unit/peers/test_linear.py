@@ -15,7 +15,17 @@ import efficient_attn as ea
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
-from efficient_attn.testing.checks import call_context, growth_claims, list_checks, precision, size_design
+from efficient_attn.testing.checks import (
+    backward,
+    call_context,
+    environment,
+    growth_claims,
+    list_checks,
+    options,
+    parameters,
+    precision,
+    size_design,
+)
 
 CAUSAL_TOO = ("peer_linear_transformer", "peer_performer", "peer_reformer")
 
@@ -95,7 +105,7 @@ class Rounded(Subject):
 
 NARROW = "requires values as wide as keys"
 # of other people's code we ask for results and gradients, not for every size and dtype, autocast, threads and growth
-LEFT_OUT = list_checks(call_context, size_design, precision, growth_claims)
+LEFT_OUT = list_checks(call_context, size_design, precision, growth_claims, options, parameters, backward, environment)
 ASKED = [c for c in CHECKS if c not in LEFT_OUT]
 TAKES = {  # what the kit is run on, and what of it the library cannot do: check, and what is then said
     "peer_linear_transformer": (1, {"output": NARROW, "value_width": NARROW}),

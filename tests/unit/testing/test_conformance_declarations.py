@@ -42,8 +42,8 @@ def paste(lines: tuple[str, ...]) -> dict[str, object]:
     return {name: body[name] for name in ("traits", "growth") if name in body}
 
 
+@pytest.mark.sampled(15, "declarations")
 @pytest.mark.slow
-@pytest.mark.sampled(5, "declarations")
 @pytest.mark.parametrize("spec", [*FAMILIES, *OTHERS])
 def test_pasted_lines_pass(spec: str) -> None:
     (missing,) = run_checks(subject_of(spec, NOTHING))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from efficient_attn.testing.covering_design import cover, shrink
+from efficient_attn.testing.covering_design import choose_part, cover, shrink
 
 LEVELS = {"n": (1, 2, 3, 4), "dtype": ("double", "float"), "padding": (None, "left", "right"), "causal": (False, True)}
 
@@ -39,3 +39,19 @@ def test_a_failing_case_is_simplified() -> None:
     case = {"n": 4, "dtype": "float", "padding": "right", "causal": True}
     found = shrink(case, LEVELS, lambda c: c["n"] >= 2 and c["dtype"] == "float")  # pyright: ignore[reportOperatorIssue]
     assert found == {"n": 2, "dtype": "float", "padding": None, "causal": False}
+
+
+def test_a_pair_that_is_rare_among_allowed_cases_is_covered() -> None:
+    levels = {name: tuple(range(30)) for name in "abc"}
+    cases = cover(levels, seed=0, allowed=lambda case: case["a"] < 15 or case["b"] + case["c"] == 0)
+    assert any(case["a"] == 29 and case["b"] == 0 for case in cases)
+    assert {(case["b"], case["c"]) for case in cases} >= set(product(range(1, 30), repeat=2))
+
+
+def test_a_part_of_a_design_has_every_level_and_stays_within_its_budget() -> None:
+    cases = cover(LEVELS, seed=0)
+    part = choose_part(cases, seed=0, cost=lambda c: 1.0, budget=100.0, share=0.5)
+    assert len(part) == round(len(cases) / 2)
+    assert all({case[name] for case in part} == set(values) for name, values in LEVELS.items())
+    assert part != choose_part(cases, seed=1, cost=lambda c: 1.0, budget=100.0, share=0.5)
+    assert len(choose_part(cases, seed=0, cost=lambda c: 1.0, budget=3.5, share=1.0)) == 3

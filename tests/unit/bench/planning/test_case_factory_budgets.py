@@ -88,3 +88,11 @@ def test_a_budget_in_bytes_covers_all_heads() -> None:
     assert plan(variants=["sliding_window"], axes={"budget": ["64KiB"], "seq_len": [512]}) == [
         (512, "sliding_window:window=255", "64KiB")
     ]
+
+
+@pytest.mark.parametrize("kind", ["positive", "relu", "hyperbolic", "trigonometric"])
+def test_fitted_features_of_every_kind_have_a_state_of_the_budget(kind: str) -> None:
+    cases = plan(variants=["full", f"performer:kind={kind}"], axes={"budget": ["128"], "seq_len": [2048]})
+    (spec,) = {str(variant) for _, variant, budget in cases if budget}
+    attn = ea.create(spec, dims=ea.Dims(heads=1, kv_heads=1, head_dim=16, value_dim=16, max_len=2048))
+    assert 0.95 < ea.state_bytes(attn.init_state(1, 2048)) / (128 * 2 * 16 * 4) < 1.05

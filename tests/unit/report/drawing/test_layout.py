@@ -88,6 +88,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [270 / 72, 3.3, 7.0])
 @pytest.mark.parametrize("case", CASES)
 def test_texts_stay_inside_and_apart(case: str, width: float) -> None:

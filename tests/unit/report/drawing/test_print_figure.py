@@ -89,6 +89,7 @@ def test_svg_keeps_text_and_the_configuration_is_optional() -> None:
 EIGHT = [f"{LONG}{i}" for i in range(8)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [2.0, 3.3, 6.8])
 @pytest.mark.parametrize(
     "panels",

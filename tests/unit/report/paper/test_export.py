@@ -72,6 +72,7 @@ def test_the_speed_figure_states_approximation_errors(run: Path) -> None:
     assert made.alternatives == ("--mode forward_backward", "--heads 8 --mode decode --causal")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("figure", plot.FIGURES)
 @pytest.mark.parametrize("file_format", ["tex", "svg"])
 def test_captions_have_at_most_two_sentences(run: Path, figure: Any, file_format: Any) -> None:
@@ -204,6 +205,7 @@ def test_ability_of_retrieval_has_the_model_in_its_caption() -> None:
     assert r"\shortstack{single\\N = 1,024}" in made.pages[0].decode()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("figure", get_args(export.FigureName))
 @pytest.mark.parametrize("width", [2.5, 3.3, 6.8])
 def test_pictures_have_the_requested_width_and_a_limited_height(

@@ -16,6 +16,7 @@ import hostile
 import pytest
 import report_runs as runs
 import sites
+from made_once import make_once
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report.sections.section_blocks import SectionBlock
@@ -243,7 +244,10 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("evil")
+    return make_once(tmp_path_factory, "hostile_pages", _publish_hostile)
+
+
+def _publish_hostile(folder: Path) -> dict[str, bytes]:
     run = hostile.write_run(folder)
     publish([run], folder / "out" / "site")
     assert {path.name for path in folder.iterdir()} == {run.name, "out"}, "nothing is written outside"
@@ -251,7 +255,7 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return _read(folder / "out" / "site")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3, together="build.evil")
 def test_hostile_names_create_no_files_and_no_scripts(evil: dict[str, bytes]) -> None:
     assert [name for name in evil if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
     for name, data in evil.items():
@@ -268,6 +272,7 @@ def test_hostile_names_create_no_files_and_no_scripts(evil: dict[str, bytes]) ->
     assert {name for name in evil if name.endswith(".html")} - reached == set()
 
 
+@pytest.mark.sampled(3, together="build.evil")
 def test_no_cell_is_a_formula(evil: dict[str, bytes]) -> None:
     lines = list(csv.reader(io.StringIO(gzip.decompress(evil["rows.csv.gz"]).decode())))
     cells = [cell for line in lines for cell in line if cell and not re.fullmatch(r"-?[\d.e+-]+", cell)]

@@ -69,6 +69,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_growth_gets_the_lines_of_a_right_one(name: str) -> None:
     growth, names = WRONG[name]
