@@ -23,6 +23,12 @@ class NotInstalled(UsageError):
     """A missing library, model or file, without which a case is skipped; the message says how to install it."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was too little memory, which torch reports as a `RuntimeError` of the processor's memory."""
+    texts = ("out of memory", "not enough memory", "can't allocate")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(t in str(error) for t in texts))
+
+
 class NotNeeded(Exception):
     """A case that gives no new information and is skipped; the message is the reason."""
 

@@ -32,7 +32,10 @@ def _check_peak(subject: Subject, run: Callable[[], object], copy: int, label: s
     """Assert that the peak memory of a function is below that of keys repeated for each head."""
     peak = measure_footprint(run, device=torch.device(subject.device).type).peak
     assert peak is not None
-    assert peak < copy, f"{label} uses {peak} bytes at its peak, keys repeated for each head are {copy}"
+    assert peak < copy, (
+        f"{label} uses {peak} bytes at its peak, keys repeated for each head are {copy}; "
+        "fold the query heads of a group into rows, so that nothing is made for each of them"
+    )
 
 
 def _no_memory_limit(subject: Subject) -> str | None:
