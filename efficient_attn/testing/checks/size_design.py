@@ -133,6 +133,8 @@ def _find_error(factors: Factors, case: Case) -> Exception | None:
 
 def _opt_outs(designed: DesignedCall, error: Exception) -> tuple[str, ...]:
     """The declarations with which the case would not be tested."""
+    if is_out_of_memory(error):
+        return ()
     s, case = designed.shape, designed.case
     needs = (
         ("grouped", s.heads != s.kv_heads),
