@@ -10,6 +10,8 @@ from typing import Any
 
 LIBRARIES = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")  # this package, Python's, and frozen code
 
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate", "MemoryError")  # parts of torch's messages
+
 
 class UsageError(ValueError):
     """Invalid input: one line says what is wrong, where, and what to do. The command line exits with status 2."""
@@ -21,6 +23,12 @@ class UnsupportedError(RuntimeError):
 
 class NotInstalled(UsageError):
     """A missing library, model or file, without which a case is skipped; the message says how to install it."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was too little memory, which torch reports as a `RuntimeError` of the processor's memory."""
+    is_described = isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+    return is_described or isinstance(error, MemoryError)
 
 
 class NotNeeded(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -11,7 +12,7 @@ from typing import Any
 from ..engines.job import StageBoard, WorkerDied
 from ..engines.local import LocalEngine
 from ..engines.worker import limit_memory
-from ..errors import UnsupportedError, UsageError
+from ..errors import OUT_OF_MEMORY, UnsupportedError, UsageError
 from ..testing import CHECKS, Outcome, Subject
 from ..testing.check import CheckFailure, make_failure, run_check
 from ..testing.conformance import declared_traits
@@ -50,6 +51,10 @@ class RunChecks:
             board.set_stage(number, 0, TRAITS_LIMIT_S if name == declared_traits.name else self.limit_s)
             with redirect_stdout(io.StringIO()) as printed:
                 outcome = run_check(ALL[name], self.subject)
+            if outcome.status == "failed":
+                gc.collect()  # its tensors, so that later checks have memory
+                if any(text in outcome.reason for text in OUT_OF_MEMORY):
+                    outcome = replace(outcome, reason=f"{outcome.reason} (checks may take {size(MEMORY_BYTES)})")
             if text := " ".join(printed.getvalue().split()):
                 outcome = replace(
                     outcome, reason="; ".join(filter(None, (outcome.reason, f"it printed {text[:60]!r}")))

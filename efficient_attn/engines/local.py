@@ -22,6 +22,7 @@ from .worker import WorkerFinished, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
+ENDING_S = 2.0  # in which a worker ends after its job
 START_S = 300.0  # time limit for a worker to start and report its first case, plug-ins included
 
 
@@ -80,7 +81,7 @@ class LocalEngine:
         try:
             while True:
                 try:
-                    message = _receive(receiver, board)
+                    message = _receive(receiver, board, process.pid)
                 except EOFError:
                     process.join(10)
                     status, reason = _explain_exit(process.exitcode, killed_before)
@@ -89,6 +90,7 @@ class LocalEngine:
                     self.starting_s += time.perf_counter() - start
                 elif isinstance(message, WorkerFinished):
                     self.working_s += message.seconds
+                    process.join(ENDING_S)  # killed before, it leaves semaphores, of which Python warns at the end
                     if message.error:
                         raise WorkerDied(*board.position, "error", message.error)
                     return
@@ -105,12 +107,24 @@ class LocalEngine:
             process.close()
 
 
-def _receive(connection: Connection, board: StageBoard) -> Any:
-    """The next message; None if the worker exceeds its deadline."""
-    while not connection.poll(min(max(board.left, 0.0), 0.5)):
-        if board.left <= 0:
+def _receive(connection: Connection, board: StageBoard, pid: int | None) -> Any:
+    """The next message; None if the worker exceeds its deadline. Time in which it waits for a processor that other
+    programs use is added to its limit."""
+    position, waited_s = board.position, _read_waiting_s(pid)
+    while not connection.poll(0.5 if board.left > 0.5 else max(board.left, 0.01)):
+        if board.position != position:
+            position, waited_s = board.position, _read_waiting_s(pid)
+        if board.left <= 0 and board.left + _read_waiting_s(pid) - waited_s <= 0:
             return None
     return connection.recv()
+
+
+def _read_waiting_s(pid: int | None) -> float:
+    """Seconds in which a process was ready to run, but had to wait for a processor; 0 where it is not counted."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 # -- how a worker ended --------------------------------------------------------------------------------------------

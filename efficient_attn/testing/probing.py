@@ -85,9 +85,14 @@ def _seconds_per_pair(subject: Subject) -> float:
     return fastest / (130 * 130 * shape.heads)
 
 
+def estimate_reference_s(subject: Subject, shape: Shape) -> float:
+    """Seconds that the reference's output takes on this machine."""
+    return _seconds_per_pair(subject) * shape.batch * shape.heads * shape.n * shape.m
+
+
 def too_slow(subject: Subject, shape: Shape) -> str | None:
     """Why sizes are not tested if the reference would take too long; None otherwise."""
-    expected = _seconds_per_pair(subject) * shape.batch * shape.heads * shape.n * shape.m
+    expected = estimate_reference_s(subject, shape)
     reason = f"its reference is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
     return reason if expected > MAX_REFERENCE_S else None
 

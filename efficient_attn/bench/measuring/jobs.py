@@ -13,7 +13,7 @@ import torch
 
 from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
-from ...errors import NotInstalled, NotNeeded, UnsupportedError
+from ...errors import NotInstalled, NotNeeded, UnsupportedError, is_out_of_memory
 from ...instruments import integrity
 from ...instruments.disturbance import DisturbanceWatch
 from ...instruments.global_state import GlobalStateChanged
@@ -142,11 +142,8 @@ def classify_error(error: BaseException) -> tuple[Status, str]:
         return "invalid", str(error)
     if isinstance(error, TooSlow):
         return "timeout", str(error)
-    # torch reports a failed CPU allocation as a plain RuntimeError
-    on_cpu = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
-    out_of_memory = on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError)
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
-    return "oom" if out_of_memory else "error", text
+    return "oom" if is_out_of_memory(error) else "error", text
 
 
 def _make_failed_record(row: Row, error: BaseException) -> Record:

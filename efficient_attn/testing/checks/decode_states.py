@@ -15,7 +15,7 @@ from ...contract.row_starts import explain_no_starts
 from ...errors import UnsupportedError
 from ..check import CheckFailure, check
 from ..mechanism_call import Call
-from ..probing import find_capacity
+from ..probing import accepts_chunks, find_capacity
 from ..sequence_decoding import Decoding, new_state, step_tolerance, supported_sizes
 from ..subject import Subject
 from ..tensor_comparison import assert_close, assert_same, assert_zero
@@ -154,8 +154,8 @@ def long_batches(subject: Subject) -> None:
             decoding.step(sizes, label)
 
 
-def _count_steps(subject: Subject, before: int, max_len: int) -> tuple[float, float]:
-    """The mean work of a step after some positions, and the declared work, both in multiply-adds.
+def _count_steps(subject: Subject, before: int, max_len: int, size: int = 1) -> tuple[float, float]:
+    """The mean work of a position after others, and the declared work, both in multiply-adds. size: positions a step.
 
     Masks and indices do not count: they may cover all positions, but belong to all heads and widths.
     """
@@ -166,7 +166,7 @@ def _count_steps(subject: Subject, before: int, max_len: int) -> tuple[float, fl
     for size in supported_sizes(subject, (before,)):
         state = call.both(slice(size)).absorb(attn, state)
     with WorkCounter(computed_only=True) as counter:
-        for _ in call.steps(attn, state, (1,) * STEPS, before):
+        for _ in call.steps(attn, state, (size,) * (STEPS // size), before):
             pass
     pair_work = heads * (call["q"].shape[-1] + call.tensors.get("v", call["q"]).shape[-1])
     growth = attn.growth
@@ -182,14 +182,16 @@ def _count_steps(subject: Subject, before: int, max_len: int) -> tuple[float, fl
 def step_growth(subject: Subject) -> None:
     """The work of a decode step grows no faster than the declared cost of a step, and does not depend on max_len."""
     room = LATE + STEPS
-    (early, early_cost), (late, late_cost) = (_count_steps(subject, n, room) for n in (EARLY, LATE))
-    measured, declared = growth_exponent(early, late), growth_exponent(early_cost, late_cost)
-    if late > MAX_WORK * late_cost and measured > declared + SLACK:
-        raise CheckFailure(
-            f"from position {EARLY} to {LATE} the work of a step grows as N^{measured:.2f}, the declared cost as "
-            f"N^{declared:.2f}, and is {late / late_cost:.0f} times the cost: compute only the new positions in a "
-            "step, or declare ea.Growth(step=..)"
-        )
+    early = 0.0
+    for size in (STEPS, 1) if accepts_chunks(subject) else (1,):
+        (early, early_cost), (late, late_cost) = (_count_steps(subject, n, room, size) for n in (EARLY, LATE))
+        measured, declared = growth_exponent(early, late), growth_exponent(early_cost, late_cost)
+        if late > MAX_WORK * late_cost and measured > declared + SLACK:
+            raise CheckFailure(
+                f"from position {EARLY} to {LATE} the work of a step of {size} positions grows as N^{measured:.2f}, "
+                f"the declared cost as N^{declared:.2f}, and is {late / late_cost:.0f} times the cost: compute only "
+                "the new positions in a step, or declare ea.Growth(step=..)"
+            )
     roomy, _ = _count_steps(subject, EARLY, 4 * room)
     assert roomy <= MAX_ROOM * early, (
         f"after {EARLY} positions a step takes {roomy / early:.1f} times the work if the state has room for "

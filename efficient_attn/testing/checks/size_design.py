@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...errors import UnsupportedError
+from ...errors import UnsupportedError, is_out_of_memory
 from ..call_factors import (
     QUERY_PADDING,
     TOGETHER,
@@ -25,7 +25,7 @@ from ..call_factors import (
 from ..check import CheckFailure, check
 from ..covering_design import Case, choose_part, cover, iterate_pairs, shrink
 from ..mechanism_call import Call
-from ..probing import too_slow
+from ..probing import MAX_REFERENCE_S, estimate_reference_s, too_slow
 from ..subject import Subject
 from ..tensor_comparison import assert_all_close
 from .reference import no_fast_backend
@@ -35,6 +35,7 @@ LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that 
 BUDGET_S, SHARE = 2.5, 0.12  # of the design that a check draws: seconds, roughly, and part of the cases
 ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
 MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
+MAX_REFERENCE_THOROUGH_S = 120.0
 
 
 @lru_cache(maxsize=64)
@@ -63,12 +64,21 @@ def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
     return factors, tuple(cases)
 
 
+class ReferenceTooLarge(UnsupportedError):
+    """A case whose reference takes more memory than there is."""
+
+
 def _check_case(factors: Factors, case: Case) -> None:
     """Compare every backend's output and gradients with the float64 reference, within the dtype's tolerance."""
     subject = factors.options[case["options"]]
     designed, dtype = DesignedCall(subject, case), case["dtype"]
     call, shape = designed.call, designed.shape
-    want = designed.evaluate(call.change(Tensor.double), subject.truth(shape, dtype), designed.run_rows)
+    try:
+        want = designed.evaluate(call.change(Tensor.double), subject.truth(shape, dtype), designed.run_rows)
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise ReferenceTooLarge(str(error)) from error
+        raise
     # larger gradients cannot be represented
     want = {name: x for name, x in want.items() if name == "output" or x.abs().max() < torch.finfo(dtype).max / 4}
     for backend in subject.backends_for(dtype):
@@ -79,6 +89,16 @@ def _check_case(factors: Factors, case: Case) -> None:
             compare(values=designed.values, terms=designed.terms)
         except AssertionError:  # perhaps of scores so large that rounding the inputs changes as much
             compare(values=designed.values, terms=designed.terms, slack=_find_slack(designed, want))
+
+
+def _is_slow(factors: Factors, case: Case) -> bool:
+    """Whether the reference of a case would take long on this machine: that of an author may be a loop."""
+    subject = factors.options[case["options"]]
+    designed = DesignedCall(subject, case)
+    rows = sum(span.stop - span.start for span in designed.spans) if subject.traits.rows_alone else designed.shape.n
+    passes = 1 if case["gradient"] == "nothing" else 3
+    seconds = passes * estimate_reference_s(subject, replace(designed.shape, n=rows))
+    return seconds > (MAX_REFERENCE_THOROUGH_S if subject.thorough else MAX_REFERENCE_S)
 
 
 def _find_slack(designed: DesignedCall, want: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,6 +133,8 @@ def _find_error(factors: Factors, case: Case) -> Exception | None:
 
 def _opt_outs(designed: DesignedCall, error: Exception) -> tuple[str, ...]:
     """The declarations with which the case would not be tested."""
+    if is_out_of_memory(error):
+        return ()
     s, case = designed.shape, designed.case
     needs = (
         ("grouped", s.heads != s.kv_heads),
@@ -131,9 +153,16 @@ def sizes_and_pairs(subject: Subject) -> str | None:
     factors, cases = draw_cases(subject)
     assert factors.levels["width"], f"it cannot be created for any of these widths: {factors.left_out[0]}"
     subject.met.clear()
+    left_out = 0
     for case in cases:
+        if _is_slow(factors, case):
+            left_out += 1
+            continue
         try:
             _check_case(factors, case)
+        except ReferenceTooLarge:
+            left_out += 1
+            continue
         except UnsupportedError:  # a size that it refuses
             continue
         except Exception as failure:
@@ -149,8 +178,10 @@ def sizes_and_pairs(subject: Subject) -> str | None:
             f"{'' if isinstance(error, AssertionError) else type(error).__name__ + ': '}{error}",
             _opt_outs(designed, error),
         )
-    refused = len(cases) - len(subject.met)
-    notes = [*factors.left_out, *[f"{refused} of {len(cases)} drawn calls are refused"] * (refused > 0)]
+    refused, notes = len(cases) - len(subject.met) - left_out, list(factors.left_out)
+    for count, reason in ((refused, "are refused"), (left_out, "are left out: their reference is too slow or large")):
+        if count:
+            notes.append(f"{count} of {len(cases)} drawn calls {reason}")
     return "; ".join(notes) or None
 
 

@@ -69,7 +69,8 @@ class FirstScale(torch.autograd.Function):
         return grads[0] * ctx.saved_tensors[0], None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, scale: Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, *args: Tensor) -> Any:
+        x, scale = args
         return x * (scale if in_dims[1] is None else scale.select(in_dims[1], 0)), in_dims[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ import toy_jobs
 from processes import list_descendants, wait_until_gone
 from toy_jobs import Allocates, Ends, Tells
 
+from efficient_attn.engines import local
 from efficient_attn.engines.job import WorkerDied
 from efficient_attn.engines.local import LocalEngine, Method, choose_method
 
@@ -47,6 +49,30 @@ def test_fork_works_after_multithreaded_tensor_operations() -> None:
     assert multiplied[0, 0] == 600
     for _ in range(2):
         assert list(LocalEngine().run(Ends("multiply", 60.0))) == ["begun"]
+
+
+def test_waiting_for_a_processor_extends_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.monotonic()
+    monkeypatch.setattr(local, "_read_waiting_s", lambda pid: min(time.monotonic() - start, 3.0))
+    with pytest.raises(WorkerDied):
+        list(LocalEngine().run(Ends("hang_in_python", 0.5)))
+    assert time.monotonic() - start > 3
+
+
+@LINUX
+def test_the_time_that_a_process_waits_is_read(tmp_path: Path) -> None:
+    """More processes than processors, so that each waits."""
+    burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        deadline = time.monotonic() + 60
+        while local._read_waiting_s(burn[0].pid) < 0.2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for process in burn:
+            process.kill()
+            process.wait()
+    assert local._read_waiting_s(burn[0].pid) == 0  # it has ended
 
 
 FAILURES = {

@@ -10,9 +10,9 @@ from toy_mechanisms import Toy, make
 
 import efficient_attn as ea
 from efficient_attn.testing import CHECKS, Outcome, Subject, run_check
-from efficient_attn.testing.checks import decode_states, decoding
+from efficient_attn.testing.checks import call_context, decode_states, decoding
 
-DECODING = [check for check in CHECKS if "decode" in check.needs]
+DECODING = [check for check in CHECKS if "decode" in check.needs or check.name == "autocast"]
 
 
 def run(check: Any, cls: type[Toy]) -> Outcome:
@@ -28,7 +28,12 @@ def test_an_int8_cache_passes_with_its_tolerance(check: Any) -> None:
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-4])
 def test_an_int8_cache_fails_without_its_tolerance(tolerance: float) -> None:
-    for check in (decoding.decode_equals_forward, decoding.decode_past_two_laps, decode_states.long_batches):
+    for check in (
+        decoding.decode_equals_forward,
+        decoding.decode_past_two_laps,
+        decode_states.long_batches,
+        call_context.autocast,
+    ):
         outcome = run(check, make(Int8Cache, state_tolerance=tolerance))
         assert outcome.status == "failed"
         assert "off by" in outcome.reason

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from efficient_attn.testing import CHECKS, Subject, run_check
 from efficient_attn.testing.call_factors import DesignedCall, is_affordable
+from efficient_attn.testing.checks import size_design
 from efficient_attn.testing.checks.size_design import MAX_ELEMENTS_THOROUGH, draw_cases, list_coverage
 from efficient_attn.testing.covering_design import iterate_pairs
 
@@ -89,6 +92,40 @@ def test_coverage_counts_the_calls_that_were_compared() -> None:
     pairs = {(a, b, c, d): count for a, b, c, d, count in list_coverage(subject)}
     assert sum(pairs.values()) == sum(len(list(iterate_pairs(case))) for case in subject.met) > 0
     assert any(count == 0 for count in pairs.values())  # which --thorough would meet
+
+
+def test_calls_whose_reference_is_slow_or_large_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("sliding_window", seed=4)
+    whole = Subject("sliding_window").attn.__class__.oracle
+    total = len(draw_cases(subject)[1])
+
+    def oracle(self: Any, q: Tensor, *others: Any, **inputs: Tensor) -> Tensor:
+        if q.shape[0] > 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 320000000 bytes.")
+        return whole(self, q, *others, **inputs)
+
+    monkeypatch.setattr(type(subject.attn), "oracle", oracle)
+    outcome = run_check(SIZES, subject)
+    assert outcome.status == "passed", outcome.reason
+    left_out = total - len(subject.met)
+    assert left_out > 0
+    assert f"{left_out} of {total} drawn calls are left out: their reference is too slow or large" in outcome.reason
+    monkeypatch.setattr(size_design, "MAX_REFERENCE_S", 0.0)
+    assert f"{total} of {total} drawn calls are left out" in run_check(SIZES, subject).reason
+
+
+def test_a_fast_form_without_memory_fails_and_no_trait_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("full")
+    message = "DefaultCPUAllocator: can't allocate memory"
+
+    def compute(*given: Any, **inputs: Tensor) -> Tensor:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(type(subject.attn), "compute", compute)
+    outcome = run_check(SIZES, subject)
+    assert outcome.status == "failed"
+    assert message in outcome.reason
+    assert "declare" not in outcome.advice
 
 
 def test_a_tensor_in_another_memory_order_has_the_same_numbers() -> None:
