@@ -17,7 +17,14 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from .covering_design import Case
 from .mechanism_call import Call
-from .probing import declares_growth, has_signed_weights, other_instances, refuses_shape, too_slow
+from .probing import (
+    combine_options,
+    declares_growth,
+    has_signed_weights,
+    other_instances,
+    refuses_shape,
+    too_slow,
+)
 from .subject import Subject
 
 # the first level of each factor is the simplest
@@ -88,6 +95,8 @@ def list_factors(subject: Subject) -> Factors:
         lengths += [] if reason else [(n, m)]
     others = enumerate(other_instances(subject), 1)
     options = {DEFAULTS: subject, **{_name_options(other, number): other for number, other in others}}
+    if combined := combine_options(subject):
+        options[_name_options(combined, len(options))] = combined
     has_parameters = any(True for _ in subject.attn.parameters())
     gradients = ("all", "nothing", "inputs", "q", "k", *["v"] * traits.values, *["parameters"] * has_parameters)
     levels = {
@@ -145,6 +154,8 @@ class DesignedCall:
         random, kind = Random(self._random("mask")), str(case["padding"])
 
         def draw_lengths(size: int) -> Tensor:
+            if random.random() < 0.25:  # a batch that is padded to a round length
+                return subject.lengths(*[random.randint(1, size)] * s.batch)
             values = [random.randint(0, size) for _ in range(s.batch)]
             values[random.randrange(s.batch)] = max(size - random.choice((0, 1, 3)), 1)
             return subject.lengths(*values)
@@ -155,9 +166,9 @@ class DesignedCall:
         if kind.startswith(("query_lengths", "both")):
             fields["query_lengths"] = draw_lengths(s.n)
         if kind.endswith("key_mask"):
-            fields["key_mask"] = subject.holes(s)
+            fields["key_mask"] = torch.stack([_draw_row_mask(random, s.m) for _ in range(s.batch)]).to(subject.device)
         if kind == "one key_mask for all":
-            fields["key_mask"] = subject.holes(replace(s, batch=1)).expand(s.batch, s.m)
+            fields["key_mask"] = _draw_row_mask(random, s.m).to(subject.device).expand(s.batch, s.m)
         if kind == "lengths that hide nothing":
             fields["query_lengths"] = subject.lengths(*[s.n] * s.batch)
             if subject.traits.padding:
@@ -241,6 +252,14 @@ class DesignedCall:
         return ", ".join(filter(None, words))
 
 
+def _draw_row_mask(random: Random, m: int) -> Tensor:
+    """Which of M keys are not padding: all, those before or from a drawn position on, or all but drawn ones."""
+    j, kind, at = torch.arange(m), random.choice(("whole", "right", "left", "holes")), random.randint(0, m - 1)
+    if kind == "holes":
+        return torch.tensor([random.random() < 0.75 for _ in range(m)])
+    return {"whole": j >= 0, "right": j <= at, "left": j >= at}[kind]
+
+
 def _arrange(call: Call, layout: str) -> Call:
     """The same call with its tensors in another memory order, by operations that have gradients."""
     if layout == "[B, N, H, D]":
@@ -287,4 +306,6 @@ def estimate_seconds(designed: DesignedCall) -> float:
 def is_affordable(designed: DesignedCall, elements: int) -> bool:
     """Whether a case has at most so many numbers, and its reference stores no more."""
     s, longest = designed.shape, max(span.stop - span.start for span in designed.spans)
+    if "^2" in designed.subject.attn.growth.memory:  # declared to store all scores
+        longest = s.n
     return max(designed.count_elements(), s.batch * s.heads * longest * s.m) <= elements

@@ -16,7 +16,7 @@ from ..contract.decode_state import state_bytes
 from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from ..errors import UnsupportedError, UsageError
-from ..spec import Spec
+from ..spec import Spec, parse
 from .subject import Subject
 
 MANY = 2**20  # a state that is equally large for this many positions and for half of them does not grow
@@ -136,6 +136,24 @@ def _find_others(subject: Subject) -> tuple[Subject, ...]:
                         others.append(other)
                         break
     return tuple(others)
+
+
+@lru_cache(maxsize=16)
+def combine_options(subject: Subject) -> Subject | None:
+    """The mechanism of a spec with all options at other values at once; None with fewer than two, or if it refuses."""
+    specs = [parse(other.source) for other in other_instances(subject) if isinstance(other.source, str)]
+    spec = subject.attn.origin.spec
+    if len(specs) < 2 or not isinstance(spec, Spec):
+        return None
+    changed = {
+        name: x for s in specs if isinstance(s, Spec) for name, x in s.options.items() if spec.options.get(name) != x
+    }
+    combined = replace(subject, source=str(Spec(spec.name, {**spec.options, **changed}, spec.backend)))
+    try:
+        combined.make(combined.shape(1))
+    except (UsageError, UnsupportedError):
+        return None
+    return combined
 
 
 def _other_values(value: object, hint: object) -> tuple[object, ...]:
