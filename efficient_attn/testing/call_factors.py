@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -19,7 +19,6 @@ from .covering_design import Case
 from .mechanism_call import Call
 from .probing import (
     combine_options,
-    declares_growth,
     has_signed_weights,
     other_instances,
     refuses_shape,
@@ -44,7 +43,6 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
-BLOCK = 128  # keys of a block, which take as long as one of them
 SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
@@ -280,32 +278,3 @@ def _fuse(call: Call) -> Call:
         for (key, x), view in zip(parts.items(), split, strict=True):
             views[key] = view.unflatten(-1, (x.shape[1], *x.shape[3:])).transpose(1, 2)
     return call.change(lambda x: views[id(x)])
-
-
-@lru_cache(maxsize=1024)
-def _count_work(subject: Subject, n: int, m: int, causal: bool) -> float:
-    """The declared work of one head in query-key pairs; that of all pairs if none is declared."""
-    return subject.attn.growth.cost(n, m, causal) if declares_growth(subject.attn) else n * m
-
-
-def estimate_seconds(designed: DesignedCall) -> float:
-    """Roughly the seconds of a comparison, the same on every machine."""
-    s, traits = designed.shape, designed.subject.traits
-    rows = sum(span.stop - span.start for span in designed.spans)
-    passes = 1 if designed.case["gradient"] == "nothing" else 3
-    declared = _count_work(designed.subject, s.n, s.m, bool(designed.case["causal"]))
-    work = max(declared, s.n * min(s.m, BLOCK))
-    # fewer pairs than all take longer each, and so do numbers that are converted
-    slow = (3 if designed.case["dtype"].itemsize < 4 else 1) * (4 if work < s.n * s.m / 3 else 1)
-    width, heads = s.head_dim + s.value_dim, s.batch * s.heads
-    reference, fast = rows * s.m * (width + 40), work * (width + 40) * slow
-    numbers = s.batch * s.heads * (s.n + s.m) * width
-    return 0.006 + passes * (heads * (reference + fast) * 2e-10 + numbers * 3e-8) * (1 if traits.rows_alone else 1.5)
-
-
-def is_affordable(designed: DesignedCall, elements: int) -> bool:
-    """Whether a case has at most so many numbers, and its reference stores no more."""
-    s, longest = designed.shape, max(span.stop - span.start for span in designed.spans)
-    if "^2" in designed.subject.attn.growth.memory:  # declared to store all scores
-        longest = s.n
-    return max(designed.count_elements(), s.batch * s.heads * longest * s.m) <= elements

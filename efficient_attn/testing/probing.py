@@ -97,6 +97,29 @@ def too_slow(subject: Subject, shape: Shape) -> str | None:
     return reason if expected > MAX_REFERENCE_S else None
 
 
+@lru_cache(maxsize=64)
+def find_refused_sizes(subject: Subject) -> str | None:
+    """Which sizes of plain calls the mechanism refuses with `UnsupportedError`, while it accepts others; None if none.
+
+    It may take multiples of a block, or values as wide as keys.
+    """
+    sizes = {f"N={n}": subject.shape(n) for n in (1, 17, 130)} | {"E=5": subject.shape(512, value_dim=5)}
+    refused = [label for label, shape in sizes.items() if _refuses_call(subject, shape)]
+    accepted = not all(_refuses_call(subject, subject.shape(n)) for n in (64, 512))
+    return f"it refuses {', '.join(refused)}" if refused and accepted else None
+
+
+def _refuses_call(subject: Subject, shape: Shape) -> bool:
+    try:
+        with torch.no_grad():
+            subject.draw(shape).run(subject.make(shape))
+    except UnsupportedError:
+        return True
+    except Exception:
+        return False  # which is a failure of other checks
+    return False
+
+
 def refuses_shape(subject: Subject, shape: Shape) -> str | None:
     """Why the mechanism cannot be created for these sizes; None if it can."""
     try:

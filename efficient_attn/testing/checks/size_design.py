@@ -13,13 +13,12 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, is_out_of_memory
+from ..call_costs import estimate_seconds, is_affordable
 from ..call_factors import (
     QUERY_PADDING,
     TOGETHER,
     DesignedCall,
     Factors,
-    estimate_seconds,
-    is_affordable,
     list_factors,
 )
 from ..check import CheckFailure, check
@@ -188,11 +187,9 @@ def sizes_and_pairs(subject: Subject) -> str | None:
 
 def _list_missing(factors: Factors, met: Sequence[Case]) -> str:
     """The levels that no compared case has."""
-    found = {pair for case in met for pair in case.items()}
-    levels = [
-        (name, level) for name, values in factors.levels.items() for level in values if (name, level) not in found
-    ]
-    return ", ".join(f"{name}={level}" for name, level in levels)
+    pairs = {pair for case in met for pair in case.items()}
+    levels = [(name, level) for name, values in factors.levels.items() for level in values]
+    return ", ".join(f"{name}={level}" for name, level in levels if (name, level) not in pairs)
 
 
 def list_coverage(subject: Subject) -> Iterator[tuple[str, str, str, str, int]]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from efficient_attn.testing import CHECKS, Subject, run_check
-from efficient_attn.testing.call_factors import DesignedCall, is_affordable
+from efficient_attn.testing.call_costs import is_affordable
+from efficient_attn.testing.call_factors import DesignedCall
 from efficient_attn.testing.checks import size_design
 from efficient_attn.testing.checks.size_design import MAX_ELEMENTS_THOROUGH, draw_cases, list_coverage
 from efficient_attn.testing.covering_design import iterate_pairs
