@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from random import Random
 from typing import Any
@@ -67,11 +67,12 @@ def cover_levels(
     seed: int,
     allowed: Callable[[Case], bool] = lambda case: True,
     cost: Callable[[Case], float] = lambda case: 1.0,
+    also: Callable[[Case], Iterable[str]] = lambda case: (),
     budget: float,
 ) -> list[Case]:
     """Choose random allowed cases of at most this cost in all: first those with most new levels for their cost, and any
-    when no case has a new level that the budget allows."""
-    random, left = Random(seed), budget
+    when no case has a new level that the budget allows. also: names of combinations that count as levels too."""
+    random, left, chosen = Random(seed), budget, list[Case]()
 
     def draw(**fixed: Any) -> Case | None:
         case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
@@ -81,16 +82,13 @@ def cover_levels(
     for name, values in levels.items():
         for value in values:  # few random cases have a rare level, and fewer are cheap
             pool += filter(None, (draw(**{name: value}) for _ in range(CANDIDATES)))
-    costs, missing, chosen = (
-        [cost(case) for case in pool],
-        {pair for case in pool for pair in case.items()},
-        list[Case](),
-    )
+    costs, levels_of = [cost(case) for case in pool], [{*case.items(), *also(case)} for case in pool]
+    missing = set[Any]().union(*levels_of)
     while affordable := [i for i, c in enumerate(costs) if c <= left]:
-        best = max(affordable, key=lambda i: len(missing & pool[i].items()) / costs[i])
-        if not missing & pool[best].items():
+        best = max(affordable, key=lambda i: len(missing & levels_of[i]) / costs[i])
+        if not missing & levels_of[best]:
             best = random.choice(affordable)
-        missing -= pool[best].items()
+        missing -= levels_of.pop(best)
         left -= costs.pop(best)
         chosen.append(pool.pop(best))
     return chosen

@@ -19,6 +19,7 @@ from ..call_factors import (
     TOGETHER,
     DesignedCall,
     Factors,
+    list_combinations,
     list_factors,
 )
 from ..check import CheckFailure, check
@@ -58,7 +59,9 @@ def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
         cases = cover(factors.levels, seed=subject.seed, together=TOGETHER, allowed=allowed, cost=cost)
         cases.sort(key=cost)  # so that a failure is found early
     else:
-        cases = cover_levels(factors.levels, seed=subject.seed, allowed=allowed, cost=cost, budget=BUDGET_S)
+        cases = cover_levels(
+            factors.levels, seed=subject.seed, allowed=allowed, cost=cost, also=list_combinations, budget=BUDGET_S
+        )
     return factors, tuple(cases)
 
 

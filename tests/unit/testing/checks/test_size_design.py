@@ -12,7 +12,7 @@ from torch import Tensor
 
 from efficient_attn.testing import CHECKS, Subject, run_check
 from efficient_attn.testing.call_costs import is_affordable
-from efficient_attn.testing.call_factors import DesignedCall
+from efficient_attn.testing.call_factors import DesignedCall, list_combinations
 from efficient_attn.testing.checks import size_design
 from efficient_attn.testing.checks.size_design import MAX_ELEMENTS_THOROUGH, draw_cases, list_coverage
 from efficient_attn.testing.covering_design import iterate_pairs
@@ -45,6 +45,19 @@ def test_calls_of_ten_seeds_have_every_level(spec: str) -> None:
             missing = {(n, m) for n, m in missing if n * m < 2048**2}
         assert not missing, (name, missing)
     assert drawn[0][1] != drawn[1][1]
+
+
+@pytest.mark.parametrize("spec", ["full", "linear", "sliding_window", "gqa:kv_heads=2"])
+def test_every_seed_draws_long_batches_and_nearly_all_levels(spec: str) -> None:
+    for seed in range(3):
+        factors, cases = draw_cases(Subject(spec, seed=seed))
+        kinds = {kind for case in cases for kind in list_combinations(case)}
+        assert {"long batch", "long padded batch", "long, grouped", "long, torch.float16", "many heads"} <= kinds
+        missing = {(n, x) for n, values in factors.levels.items() for x in values} - {
+            p for c in cases for p in c.items()
+        }
+        assert {name for name, _ in missing} <= {"lengths"}  # some are too long for the budget
+        assert len(missing) <= 2
 
 
 def test_published_sizes_are_among_the_levels() -> None:
