@@ -172,7 +172,7 @@ class DesignedCall:
         random, kind = Random(self._random("mask")), str(case["padding"])
 
         def draw_lengths(size: int) -> Tensor:
-            if random.random() < 0.25:  # a batch that is padded to a round length
+            if random.random() < 0.4:  # a batch that is padded to a round length
                 return subject.lengths(*[random.randint(1, size)] * s.batch)
             values = [random.randint(0, size) for _ in range(s.batch)]
             values[random.randrange(s.batch)] = max(size - random.choice((0, 1, 3)), 1)
