@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -48,7 +48,6 @@ SIGNED = 100.0  # times as large are products over a sum of weights of both sign
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 ROW_PAIRS = 2**26  # multiply-adds of a reference result that is computed for some rows only
 SPANS = 5
-LONG, MANY_HEADS = 2048, 2048  # positions, and heads in a batch, from which combinations count
 
 
 @dataclass(frozen=True)
@@ -115,25 +114,6 @@ def list_factors(subject: Subject) -> Factors:
         "options": tuple(options),
     }
     return Factors(levels, options, tuple(left_out))
-
-
-def list_combinations(case: Case) -> Iterator[str]:
-    """What the sizes of a case are together with, of combinations that batches of a model have."""
-    (heads, kv_heads), batch = case["heads"], case["batch"]
-    if batch * heads > MANY_HEADS:
-        yield "many heads"
-    if max(case["lengths"]) < LONG:
-        return
-    if batch > 1:
-        yield "long batch"
-        if case["padding"] not in QUERY_PADDING:
-            yield "long padded batch"
-    if heads != kv_heads:
-        yield "long, grouped"
-    if case["dtype"].itemsize < 4:
-        yield f"long, {case['dtype']}"
-    if case["gradient"] != "nothing":
-        yield "long, with gradients"
 
 
 def _name_options(other: Subject, number: int) -> str:

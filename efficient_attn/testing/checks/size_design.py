@@ -19,7 +19,6 @@ from ..call_factors import (
     TOGETHER,
     DesignedCall,
     Factors,
-    list_combinations,
     list_factors,
 )
 from ..check import CheckFailure, check
@@ -37,6 +36,28 @@ BUDGET_S = 1.8  # of the cases that a check draws: seconds, roughly
 ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
 MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
 MAX_REFERENCE_THOROUGH_S = 120.0
+MANY_POSITIONS, MANY_HEADS = 2048, 2048  # of a sequence and of a batch, from which combinations count as levels
+
+
+def _list_combinations(case: Case) -> Iterator[str]:
+    """What the sizes of a case are together with, of combinations that batches of a model have."""
+    (heads, kv_heads), batch = case["heads"], case["batch"]
+    if batch * heads > MANY_HEADS:
+        yield "many heads"
+    if batch > 2 and case["gradient"] in ("all", "parameters"):
+        yield "all gradients of a large batch"
+    if max(case["lengths"]) < MANY_POSITIONS:
+        return
+    if batch > 1:
+        yield "long batch"
+        if case["padding"] not in QUERY_PADDING:
+            yield "long padded batch"
+    if heads != kv_heads:
+        yield "long, grouped"
+    if case["dtype"].itemsize < 4:
+        yield f"long, {case['dtype']}"
+    if case["gradient"] != "nothing":
+        yield "long, with gradients"
 
 
 @lru_cache(maxsize=64)
@@ -60,7 +81,7 @@ def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
         cases.sort(key=cost)  # so that a failure is found early
     else:
         cases = cover_levels(
-            factors.levels, seed=subject.seed, allowed=allowed, cost=cost, also=list_combinations, budget=BUDGET_S
+            factors.levels, seed=subject.seed, allowed=allowed, cost=cost, also=_list_combinations, budget=BUDGET_S
         )
     return factors, tuple(cases)
 
