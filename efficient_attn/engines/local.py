@@ -104,7 +104,8 @@ class LocalEngine:
             receiver.close()
             process.kill()  # no effect if it has ended
             process.join(10)
-            process.close()
+            with suppress(ValueError):  # it is still ending, as with very many processes on the machine
+                process.close()
 
 
 def _receive(connection: Connection, board: StageBoard, pid: int | None) -> Any:
