@@ -59,7 +59,10 @@ def run_worker(
 
     def send(message: Any) -> None:
         end_forked_copy(pid)
-        connection.send(message)
+        try:
+            connection.send(message)
+        except BrokenPipeError:  # the parent was interrupted
+            os._exit(1)
 
     send(WorkerReady())
     start = time.perf_counter()
@@ -112,7 +115,10 @@ def _prepare_process(trace: str) -> None:
             Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.dup2(2, 1)  # what mechanisms print must not mix with results
-    trace_file = open(trace, "w")  # noqa: SIM115  (faulthandler uses it until the process ends)
+    try:
+        trace_file = open(trace, "w")  # noqa: SIM115  (faulthandler uses it until the process ends)
+    except FileNotFoundError:  # the parent was interrupted, and has removed the folder
+        os._exit(1)
     faulthandler.enable(trace_file, all_threads=False)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, trace_file, all_threads=False)
