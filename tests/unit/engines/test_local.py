@@ -206,6 +206,21 @@ def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) 
     assert parent.communicate(timeout=60) == ("stopped\n", "")  # once the workers have ended as well
 
 
+@LINUX
+@pytest.mark.parametrize("trace", ["trace", "removed/trace"])
+def test_a_worker_whose_parent_was_interrupted_prints_nothing(trace: str, tmp_path: Path) -> None:
+    """Its pipe is closed, or also its folder removed."""
+    code = (
+        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import run_worker\n"
+        "receiver, sender = multiprocessing.Pipe(duplex=False)\nreceiver.close()\n"
+        f"run_worker(toy_jobs.Tells(), sender, [0.0, 0.0, 0.0], {trace!r}, (), (), {{}})"
+    )
+    path = os.pathsep.join(sys.path)
+    command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
 def test_the_default_start_method_is_an_available_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import multiprocessing as mp
 
