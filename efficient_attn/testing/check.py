@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UnsupportedError, describe_exception, make_deprecated_alias
-from .probing import find_refused_sizes
+from .probing import is_refused_size
 from .subject import Subject
 
 Status = Literal["passed", "failed", "not_claimed"]
@@ -101,8 +101,8 @@ def run_check(check: Check, subject: Subject) -> Outcome:
             return Outcome(check, "not_claimed", reason)
         return Outcome(check, "passed", check.run(subject) or "")
     except UnsupportedError as error:
-        if refused := find_refused_sizes(subject):  # perhaps those of this check
-            return Outcome(check, "not_claimed", f"{error} ({refused})")
+        if is_refused_size(subject, error):
+            return Outcome(check, "not_claimed", str(error))
         return make_failure(check, error)
     except SystemExit as error:
         return make_failure(check, CheckFailure(f"it ended the program: {describe_exception(error)}"))

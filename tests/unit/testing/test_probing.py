@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from toy_mechanisms import Multiples, RefusesPadding, Toy
 
+import efficient_attn as ea
 from efficient_attn.testing import Outcome, Subject, run_checks
 from efficient_attn.testing.checks import list_checks, padding, precision, reference, size_design
-from efficient_attn.testing.probing import find_refused_sizes
+from efficient_attn.testing.probing import is_refused_size
 
 CHECKS = list_checks(reference, padding, precision, size_design)
 
@@ -20,7 +19,7 @@ def _run(cls: type[Toy]) -> list[Outcome]:
 def test_refused_sizes_do_not_apply_and_others_are_compared() -> None:
     outcomes = _run(Multiples)
     assert [o.reason for o in outcomes if o.status == "failed"] == []
-    refused = [o for o in outcomes if "it refuses N=1, N=17, N=130" in o.reason]
+    refused = [o for o in outcomes if "it takes multiples of 16 positions" in o.reason]
     assert refused
     assert {o.status for o in refused} == {"not_claimed"}
     (drawn,) = (o for o in outcomes if o.check is size_design.sizes_and_pairs)
@@ -34,9 +33,9 @@ def test_refusing_what_is_declared_is_a_failure() -> None:
     assert all("no padding" in o.reason for o in failed)
 
 
-def test_sizes_that_plain_calls_refuse_are_found() -> None:
-    probe = {
-        cls: find_refused_sizes(Subject(partial(lambda cls, dims, seed, backend: cls(), cls)))
-        for cls in (Toy, Multiples, RefusesPadding)
-    }
-    assert probe == {Toy: None, Multiples: "it refuses N=1, N=17, N=130", RefusesPadding: None}
+def test_only_the_message_for_sizes_is_a_refusal_of_sizes() -> None:
+    subject = Subject(lambda dims, seed, backend: Multiples())
+    assert is_refused_size(subject, ea.UnsupportedError("it takes multiples of 16 positions, not 33 over 7"))
+    assert not is_refused_size(subject, ea.UnsupportedError("no bfloat16"))
+    plain = Subject(lambda dims, seed, backend: Toy())
+    assert not is_refused_size(plain, ea.UnsupportedError("it takes multiples of 16 positions, not 33 over 7"))
