@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cli.python_api import Run as Run
     from .cli.python_api import run as run
+    from .contract.budget import Budget as Budget
     from .contract.capacity import longest_context as longest_context
     from .contract.decode_state import KVCache as KVCache
     from .contract.decode_state import LatentCache as LatentCache
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from .contract.decode_state import state_bytes as state_bytes
     from .contract.mask import Mask as Mask
     from .contract.mechanism import Attention as Attention
+    from .contract.row_starts import RowStarts as RowStarts
     from .contract.shapes import Dims as Dims
+    from .contract.shapes import Shape as Shape
     from .contract.traits import Growth as Growth
     from .contract.traits import Input as Input
     from .contract.traits import Traits as Traits
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
     from .feature_maps import FeatureMap as FeatureMap
+    from .kernels.derivatives import KernelFunction as KernelFunction
+    from .kernels.derivatives import differentiate_once as differentiate_once
     from .layers.grouping import mean_pool_kv as mean_pool_kv
     from .layers.multi_head import MultiHeadAttention as MultiHeadAttention
     from .registry import create as create
@@ -42,18 +47,22 @@ if TYPE_CHECKING:
 
 _MODULE_OF_NAME = {
     "Attention": "contract.mechanism",
+    "Budget": "contract.budget",
     "Dims": "contract.shapes",
     "FeatureMap": "feature_maps",
     "Growth": "contract.traits",
     "Input": "contract.traits",
+    "KernelFunction": "kernels.derivatives",
     "KVCache": "contract.decode_state",
     "LatentCache": "contract.decode_state",
     "LinearAttention": "variants.linear.linear_attention",
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
     "RollingCache": "contract.decode_state",
+    "RowStarts": "contract.row_starts",
     "Run": "cli.python_api",
     "ScoredAttention": "variants.full.scored",
+    "Shape": "contract.shapes",
     "SoftmaxAttention": "variants.full.softmax_attention",
     "SparseAttention": "variants.sparse.sparse_attention",
     "Traits": "contract.traits",
@@ -61,6 +70,7 @@ _MODULE_OF_NAME = {
     "UsageError": "errors",
     "attention": "registry.call",
     "create": "registry",
+    "differentiate_once": "kernels.derivatives",
     "info": "registry",
     "load": "results.frames",
     "load_plugin": "registry",

@@ -59,7 +59,8 @@ def describe_exception(error: BaseException) -> str:
     details = getattr(error, "__notes__", [])[:1]
     if user_frames and not isinstance(error, SyntaxError):  # whose message has the line
         details = [*details, f"{Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno}"]
-    return f"{type(error).__name__}: {error}" + (f" ({'; '.join(details)})" if details else "")
+    message = f"{type(error).__name__}: {error}".rstrip()
+    return message + (f" ({'; '.join(details)})" if details else "")
 
 
 def make_deprecated_alias(old: str, new: str) -> Any:

@@ -8,8 +8,16 @@ import inspect
 import efficient_attn as ea
 
 GROUPS = {
-    "Create and call": ("create", "attention", "names", "info", "Mask", "Dims"),
-    "Decode": ("state_bytes", "longest_context", "KVCache", "RollingCache", "LatentCache", "select_state_rows"),
+    "Create and call": ("create", "attention", "names", "info", "Mask", "Dims", "Shape"),
+    "Decode": (
+        "state_bytes",
+        "longest_context",
+        "KVCache",
+        "RollingCache",
+        "LatentCache",
+        "RowStarts",
+        "select_state_rows",
+    ),
     "Layers": ("MultiHeadAttention", "mean_pool_kv"),
     "Run and read": ("run", "Run", "load"),
     "Write a mechanism": (
@@ -22,7 +30,7 @@ GROUPS = {
             "SoftmaxAttention",
             "ScoredAttention",
         ),
-        *("FeatureMap", "Traits", "Growth", "Input"),
+        *("FeatureMap", "Traits", "Growth", "Input", "Budget", "KernelFunction", "differentiate_once"),
     ),
     "Errors": ("UnsupportedError", "UsageError"),
 }

@@ -14,8 +14,8 @@ from ..results.sanitize import sanitize_line
 from .console import print_table
 
 if TYPE_CHECKING:
-    from ..contract.traits import Traits
-    from ..testing import Outcome, Subject
+    from ..testing import Outcome
+    from .isolated_checks import CheckResults, CoverageRow
 
 LABELS = {"passed": "passed", "not_claimed": "does not apply"}
 DETAILED = 3  # failures of a mechanism that are shown with their details
@@ -24,25 +24,32 @@ NAMED = 16  # further failures that are named
 CAUSES = ("output", "equals_oracle", "causality", "decode_equals_forward", "published_cost", "growth_is_measured")
 
 
-def show_checks(
-    outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int, *, verbose: bool = False
-) -> None:
-    """Print failures, with ``verbose`` all other outcomes, and the counts of each mechanism. traits: those declared."""
-    from ..testing import sum_up
-
-    for name, results in outcomes.items():
-        failed = sorted((o for o in results if o.status == "failed"), key=_rank)
+def show_checks(results: Mapping[str, CheckResults], seed: int, *, verbose: bool = False) -> None:
+    """Print failures, with ``verbose`` all other outcomes, and the counts of each mechanism."""
+    for name, result in results.items():
+        failed = sorted((o for o in result.outcomes if o.status == "failed"), key=_rank)
         detailed = failed if verbose else failed[: DETAILED if _rank(failed[0]) else 1] if failed else []
         for outcome in detailed:
             _show_failure(name, outcome)
         if others := [o.check.name for o in failed[len(detailed) :]]:
             text = ", ".join(others) if len(others) <= NAMED else f"{len(others)} other checks"
             _print_wrapped(f"{name} also failed, perhaps for the same reasons (-v shows them): {text}\n")
-    for name, results in outcomes.items() if verbose else ():
-        rows = [[o.check.name, LABELS[o.status], sanitize_line(o.reason)] for o in results if o.status in LABELS]
+    for name, result in results.items() if verbose else ():
+        outcomes = [o for o in result.outcomes if o.status in LABELS]
+        rows = [[o.check.name, LABELS[o.status], sanitize_line(o.reason)] for o in outcomes]
         print_table(name, ["check", "outcome", "reason"], rows)
-    for name, results in outcomes.items():
-        _print_wrapped(f"{name}: {sum_up(results, traits.get(name))} (seed {seed})")
+    for name, result in results.items():
+        _print_wrapped(f"{name}: {_count(result)} (seed {seed})")
+
+
+def _count(result: CheckResults) -> str:
+    """The number of checks by outcome, of those that did not run or printed text, and what the traits exclude."""
+    from ..testing import sum_up
+
+    counts = sum_up(result.outcomes) + (f", {result.left_out} did not run" if result.left_out else "")
+    printed = f"{result.printed} printed text (-v shows it)" if result.printed else ""
+    limits = f"limits: {', '.join(result.limits)}" if result.limits else ""
+    return "; ".join(filter(None, (counts, printed, limits)))
 
 
 def _rank(outcome: Outcome) -> int:
@@ -81,13 +88,11 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     return fields | {name: value for name, value in more.items() if value}
 
 
-def format_coverage(subjects: Mapping[str, Subject]) -> str:
+def format_coverage(rows: Mapping[str, Sequence[CoverageRow]]) -> str:
     """CSV: every pair of levels that a call can have, and how many compared calls of each mechanism had it."""
-    from ..testing.checks.size_design import list_coverage
-
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("factor", "value", "other_factor", "other_value", "cases", "mechanism"))
-    for name, subject in subjects.items():
-        writer.writerows((*pair, name) for pair in list_coverage(subject))
+    for name, pairs in rows.items():
+        writer.writerows((*pair, name) for pair in pairs)
     return file.getvalue()

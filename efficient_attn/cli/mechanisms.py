@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError, UsageError
-from ..results.file_marks import check_writable
+from ..results.file_marks import check_creatable
+from ..results.sanitize import sanitize_line
 from .output import print_json, write_file
 
 if TYPE_CHECKING:
-    from ..testing import Outcome, Subject
+    from ..testing import Subject
+    from .isolated_checks import CheckResults
 
 
 def list_(args: Namespace) -> int:
@@ -74,7 +77,7 @@ def check(args: Namespace) -> int:
     if not names:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
     if args.coverage:
-        check_writable(args.coverage)  # now, rather than after minutes
+        check_creatable(args.coverage)  # now, rather than after minutes
     import torch
 
     from ..testing import Subject
@@ -83,29 +86,32 @@ def check(args: Namespace) -> int:
     settings: Any = {"device": args.device, "dtype": getattr(torch, args.dtype), "seed": args.seed}
     settings["thorough"] = args.thorough
     subjects = {name: Subject(name, backend=args.backend, **settings) for name in names}
-    outcomes = {name: _run_checks(subject, args.device, alone=len(names) == 1) for name, subject in subjects.items()}
-    if args.coverage:
-        write_file(args.coverage, check_text.format_coverage(subjects))
+    results = {name: _run_checks(subject, args, alone=len(names) == 1) for name, subject in subjects.items()}
     if args.json:
-        print_json({name: [check_text.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
+        print_json({name: [check_text.outcome_as_json(o) for o in r.outcomes] for name, r in results.items()})
     else:
-        traits = {name: subjects[name].traits for name, results in outcomes.items() if len(results) > 1}
-        check_text.show_checks(outcomes, traits, args.seed, verbose=args.verbose)
-    return 1 if any(o.status == "failed" for results in outcomes.values() for o in results) else 0
+        check_text.show_checks(results, args.seed, verbose=args.verbose)
+    if args.coverage:
+        sys.stdout.flush()  # outcomes come first, also where both outputs are one file
+        for name, result in results.items():
+            if result.coverage is None:
+                print(f"efficient-attn: {sanitize_line(f'{name}: no coverage: {result.no_coverage}')}", file=sys.stderr)
+        write_file(args.coverage, check_text.format_coverage({name: r.coverage or () for name, r in results.items()}))
+    return 1 if any(o.status == "failed" for result in results.values() for o in result.outcomes) else 0
 
 
-def _run_checks(subject: Subject, device: str, *, alone: bool) -> list[Outcome]:
-    """The outcomes of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
+def _run_checks(subject: Subject, args: Namespace, *, alone: bool) -> CheckResults:
+    """The results of a mechanism. One that cannot be created is an error if it is alone, otherwise a failure."""
     from ..instruments.environment import describe_absence
     from ..testing.check import make_failure
     from ..testing.conformance import declared_traits
-    from .isolated_checks import run_isolated_checks
+    from .isolated_checks import CheckResults, run_isolated_checks
 
-    if reason := describe_absence(device):
+    if reason := describe_absence(args.device):
         raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
     try:
-        return run_isolated_checks(subject)
+        return run_isolated_checks(subject, coverage=bool(args.coverage))
     except (UsageError, UnsupportedError) as error:
         if alone:
             raise
-        return [make_failure(declared_traits, error)]
+        return CheckResults([make_failure(declared_traits, error)], no_coverage="it cannot be created")

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,10 +49,12 @@ class LocalEngine:
     def start(self) -> None:
         """Start the fork server if it is not running. Returns immediately."""
         if self.method == "forkserver":
-            from multiprocessing.forkserver import ensure_running
+            from multiprocessing import forkserver, resource_tracker
 
             mp.get_context("forkserver").set_forkserver_preload([*PRELOAD, *self.preload])
-            ensure_running()
+            resource_tracker.ensure_running()  # which unblocks signals
+            with _block_interrupts():
+                forkserver.ensure_running()
 
     def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
@@ -75,7 +77,8 @@ class LocalEngine:
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
         arguments = job, sender, fields, str(trace), self.preload, plugins(), integrity.blamed
         process = context.Process(target=run_worker, args=arguments, daemon=True)
-        process.start()
+        with _block_interrupts() if self.method == "spawn" else nullcontext():
+            process.start()
         sender.close()
         self.starts += 1
         try:
@@ -104,7 +107,22 @@ class LocalEngine:
             receiver.close()
             process.kill()  # no effect if it has ended
             process.join(10)
-            process.close()
+            with suppress(ValueError):  # it is still ending, as with very many processes on the machine
+                process.close()
+
+
+@contextmanager
+def _block_interrupts() -> Iterator[None]:
+    """Processes that start meanwhile never see Ctrl-C, which the parent handles. Until they ignore it themselves, they
+    would print a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _receive(connection: Connection, board: StageBoard, pid: int | None) -> Any:

@@ -55,7 +55,16 @@ def run_worker(
     """The main function of a worker process: import the modules, whose functions are recorded, then the plug-ins, and
     run the job. blamed: `integrity.blamed` of the parent process, which has imported the plug-ins too."""
     _prepare_process(trace)
-    connection.send(WorkerReady())
+    pid = os.getpid()
+
+    def send(message: Any) -> None:
+        end_forked_copy(pid)
+        try:
+            connection.send(message)
+        except BrokenPipeError:  # the parent was interrupted
+            os._exit(1)
+
+    send(WorkerReady())
     start = time.perf_counter()
     error = None
     try:
@@ -69,10 +78,12 @@ def run_worker(
         integrity.blamed.update(blamed)
         for plugin in plugins:
             load_watched_plugin(plugin)
-        job.run(StageBoard(fields), connection.send)
+        job.run(StageBoard(fields), send)
     except Exception as exception:  # of the job itself; exceptions of a case are sent as its result
         error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
-    connection.send(WorkerFinished(time.perf_counter() - start, error))
+    finally:
+        end_forked_copy(pid)
+    send(WorkerFinished(time.perf_counter() - start, error))
 
 
 def load_watched_plugin(plugin: str) -> list[str]:
@@ -97,14 +108,17 @@ def _prepare_process(trace: str) -> None:
     gc.freeze()  # so that collections do not scan all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with_parent()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
         _signal_with_parent()
         with suppress(OSError):  # not permitted everywhere; the system then selects which process to kill
             Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.dup2(2, 1)  # what mechanisms print must not mix with results
-    trace_file = open(trace, "w")  # noqa: SIM115  (faulthandler uses it until the process ends)
+    try:
+        trace_file = open(trace, "w")  # noqa: SIM115  (faulthandler uses it until the process ends)
+    except FileNotFoundError:  # the parent was interrupted, and has removed the folder
+        os._exit(1)
     faulthandler.enable(trace_file, all_threads=False)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, trace_file, all_threads=False)
@@ -128,6 +142,23 @@ def _exit_with_parent() -> None:
     if (parent := mp.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+def end_forked_copy(pid: int) -> None:
+    """End this process if it is a copy of the worker with this id, forked by a mechanism: it would send results too."""
+    if os.getpid() != pid:
+        os._exit(0)
+
+
+def limit_forks(pid: int) -> None:
+    """From now on, forked copies of the worker with this id end when they fork again, and when the worker ends."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lambda: end_forked_copy(pid), after_in_child=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 
 def limit_memory(allowed: int | None) -> None:

@@ -84,7 +84,10 @@ class PeerSimpleGLA(LibraryAttention):
         scores = widen(q) @ widen(k).mT * q.shape[-1] ** -0.5
         return (scores * logs.exp().tril().to(scores.dtype) @ widen(v)).to(q.dtype)
 
-    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+    @torch.compiler.disable  # without triton, its modules cannot be imported while a call is compiled
+    def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
+    ) -> Tensor:
         batch, heads, n, _ = q.shape
         operations = _load_operations("peer_simple_gla", "simple_gla")
         gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
@@ -125,7 +128,10 @@ class PeerFlaLinear(LibraryAttention):
         weights = (rows @ keys.mT * q.shape[-1] ** -0.5).tril()
         return (weights / (weights.sum(-1, keepdim=True) + 1e-10) @ widen(v)).to(q.dtype)
 
-    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+    @torch.compiler.disable  # without triton, its modules cannot be imported while a call is compiled
+    def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
+    ) -> Tensor:
         n = q.shape[2]
         arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
         if missing := -n % CHUNK_SIZE:

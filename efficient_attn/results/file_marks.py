@@ -2,6 +2,7 @@
 
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 from ..errors import UsageError
@@ -50,6 +51,17 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"{path}: cannot be written: {kind_name}; name another file")
     if not is_generated(path):
         raise UsageError(f"{path}: exists, and was not written by efficient-attn; move it away, or name another file")
+
+
+def check_creatable(path: Path) -> None:
+    """Raise `UsageError` unless `check_writable` allows the file, and its folder, or the nearest one that exists, can
+    hold new files."""
+    try:
+        check_writable(path)
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def check_folder(path: Path) -> None:

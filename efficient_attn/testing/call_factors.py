@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -17,7 +17,13 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from .covering_design import Case
 from .mechanism_call import Call
-from .probing import declares_growth, has_signed_weights, other_instances, refuses_shape, too_slow
+from .probing import (
+    combine_options,
+    has_signed_weights,
+    other_instances,
+    refuses_shape,
+    too_slow,
+)
 from .subject import Subject
 
 # the first level of each factor is the simplest
@@ -37,7 +43,6 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
-BLOCK = 128  # keys of a block, which take as long as one of them
 SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
@@ -88,6 +93,8 @@ def list_factors(subject: Subject) -> Factors:
         lengths += [] if reason else [(n, m)]
     others = enumerate(other_instances(subject), 1)
     options = {DEFAULTS: subject, **{_name_options(other, number): other for number, other in others}}
+    if combined := combine_options(subject):
+        options[_name_options(combined, len(options))] = combined
     has_parameters = any(True for _ in subject.attn.parameters())
     gradients = ("all", "nothing", "inputs", "q", "k", *["v"] * traits.values, *["parameters"] * has_parameters)
     levels = {
@@ -145,6 +152,8 @@ class DesignedCall:
         random, kind = Random(self._random("mask")), str(case["padding"])
 
         def draw_lengths(size: int) -> Tensor:
+            if random.random() < 0.4:  # a batch that is padded to a round length
+                return subject.lengths(*[random.randint(1, size)] * s.batch)
             values = [random.randint(0, size) for _ in range(s.batch)]
             values[random.randrange(s.batch)] = max(size - random.choice((0, 1, 3)), 1)
             return subject.lengths(*values)
@@ -155,9 +164,9 @@ class DesignedCall:
         if kind.startswith(("query_lengths", "both")):
             fields["query_lengths"] = draw_lengths(s.n)
         if kind.endswith("key_mask"):
-            fields["key_mask"] = subject.holes(s)
+            fields["key_mask"] = torch.stack([_draw_row_mask(random, s.m) for _ in range(s.batch)]).to(subject.device)
         if kind == "one key_mask for all":
-            fields["key_mask"] = subject.holes(replace(s, batch=1)).expand(s.batch, s.m)
+            fields["key_mask"] = _draw_row_mask(random, s.m).to(subject.device).expand(s.batch, s.m)
         if kind == "lengths that hide nothing":
             fields["query_lengths"] = subject.lengths(*[s.n] * s.batch)
             if subject.traits.padding:
@@ -241,6 +250,14 @@ class DesignedCall:
         return ", ".join(filter(None, words))
 
 
+def _draw_row_mask(random: Random, m: int) -> Tensor:
+    """Which of M keys are not padding: all, those before or from a drawn position on, or all but drawn ones."""
+    j, kind, at = torch.arange(m), random.choice(("whole", "right", "left", "holes")), random.randint(0, m - 1)
+    if kind == "holes":
+        return torch.tensor([random.random() < 0.75 for _ in range(m)])
+    return {"whole": j >= 0, "right": j <= at, "left": j >= at}[kind]
+
+
 def _arrange(call: Call, layout: str) -> Call:
     """The same call with its tensors in another memory order, by operations that have gradients."""
     if layout == "[B, N, H, D]":
@@ -261,30 +278,3 @@ def _fuse(call: Call) -> Call:
         for (key, x), view in zip(parts.items(), split, strict=True):
             views[key] = view.unflatten(-1, (x.shape[1], *x.shape[3:])).transpose(1, 2)
     return call.change(lambda x: views[id(x)])
-
-
-@lru_cache(maxsize=1024)
-def _count_work(subject: Subject, n: int, m: int, causal: bool) -> float:
-    """The declared work of one head in query-key pairs; that of all pairs if none is declared."""
-    return subject.attn.growth.cost(n, m, causal) if declares_growth(subject.attn) else n * m
-
-
-def estimate_seconds(designed: DesignedCall) -> float:
-    """Roughly the seconds of a comparison, the same on every machine."""
-    s, traits = designed.shape, designed.subject.traits
-    rows = sum(span.stop - span.start for span in designed.spans)
-    passes = 1 if designed.case["gradient"] == "nothing" else 3
-    declared = _count_work(designed.subject, s.n, s.m, bool(designed.case["causal"]))
-    work = max(declared, s.n * min(s.m, BLOCK))
-    # fewer pairs than all take longer each, and so do numbers that are converted
-    slow = (3 if designed.case["dtype"].itemsize < 4 else 1) * (4 if work < s.n * s.m / 3 else 1)
-    width, heads = s.head_dim + s.value_dim, s.batch * s.heads
-    reference, fast = rows * s.m * (width + 40), work * (width + 40) * slow
-    numbers = s.batch * s.heads * (s.n + s.m) * width
-    return 0.006 + passes * (heads * (reference + fast) * 2e-10 + numbers * 3e-8) * (1 if traits.rows_alone else 1.5)
-
-
-def is_affordable(designed: DesignedCall, elements: int) -> bool:
-    """Whether a case has at most so many numbers, and its reference stores no more."""
-    s, longest = designed.shape, max(span.stop - span.start for span in designed.spans)
-    return max(designed.count_elements(), s.batch * s.heads * longest * s.m) <= elements

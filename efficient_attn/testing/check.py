@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import describe_exception, make_deprecated_alias
+from ..errors import UnsupportedError, describe_exception, make_deprecated_alias
+from .probing import is_refused_size
 from .subject import Subject
 
 Status = Literal["passed", "failed", "not_claimed"]
@@ -93,11 +94,16 @@ def check(
 
 
 def run_check(check: Check, subject: Subject) -> Outcome:
-    """Verify one property of a mechanism. An exception that the check raises is a failure."""
+    """Verify one property of a mechanism. An exception that the check raises is a failure, except the refusal of sizes:
+    those do not apply."""
     try:
         if reason := check.why_not(subject):
             return Outcome(check, "not_claimed", reason)
         return Outcome(check, "passed", check.run(subject) or "")
+    except UnsupportedError as error:
+        if is_refused_size(subject, error):
+            return Outcome(check, "not_claimed", str(error))
+        return make_failure(check, error)
     except SystemExit as error:
         return make_failure(check, CheckFailure(f"it ended the program: {describe_exception(error)}"))
     except Exception as error:

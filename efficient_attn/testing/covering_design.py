@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ Case = Mapping[str, Any]
 
 POOL_SIZE = 2500  # random cases to choose from
 TRIES = 300  # to draw an allowed case of a pair that no random case has
+PART_POOL_SIZE = 400  # random cases to choose a part from
 CANDIDATES = 30  # cases that are compared for each choice
 
 
@@ -60,22 +61,36 @@ def cover(
     return chosen
 
 
-def choose_part(
-    cases: Sequence[Case], *, seed: int, cost: Callable[[Case], float], budget: float, share: float
+def cover_levels(
+    levels: Levels,
+    *,
+    seed: int,
+    allowed: Callable[[Case], bool] = lambda case: True,
+    cost: Callable[[Case], float] = lambda case: 1.0,
+    also: Callable[[Case], Iterable[str]] = lambda case: (),
+    budget: float,
 ) -> list[Case]:
-    """A part of a design: a share of its cases, of at most this cost in all. It has every level once as far as the
-    budget allows; further cases are drawn."""
-    random, left = Random(seed), budget
-    count = max(round(len(cases) * share), 1)
-    drawn = random.sample(list(cases), len(cases))
-    chosen, levels = list[Case](), set[Any]()
-    for new_levels_only in (True, False):
-        for case in drawn:
-            is_new = not levels.issuperset(case.items())
-            if (is_new or not new_levels_only) and case not in chosen and cost(case) <= left and len(chosen) < count:
-                chosen.append(case)
-                levels.update(case.items())
-                left -= cost(case)
+    """Choose random allowed cases of at most this cost in all: first those with most new levels for their cost, and any
+    when no case has a new level that the budget allows. also: names of combinations that count as levels too."""
+    random, left, chosen = Random(seed), budget, list[Case]()
+
+    def draw(**fixed: Any) -> Case | None:
+        case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
+        return case if allowed(case) else None
+
+    pool = [case for case in (draw() for _ in range(PART_POOL_SIZE)) if case]
+    for name, values in levels.items():
+        for value in values:  # few random cases have a rare level, and fewer are cheap
+            pool += filter(None, (draw(**{name: value}) for _ in range(CANDIDATES)))
+    costs, levels_of = [cost(case) for case in pool], [{*case.items(), *also(case)} for case in pool]
+    missing = set[Any]().union(*levels_of)
+    while affordable := [i for i, c in enumerate(costs) if c <= left]:
+        best = max(affordable, key=lambda i: len(missing & levels_of[i]) / costs[i])
+        if not missing & levels_of[best]:
+            best = random.choice(affordable)
+        missing -= levels_of.pop(best)
+        left -= costs.pop(best)
+        chosen.append(pool.pop(best))
     return chosen
 
 

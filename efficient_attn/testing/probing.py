@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import timeit
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from ..contract.decode_state import state_bytes
 from ..contract.mechanism import Attention
 from ..contract.shapes import Shape
 from ..errors import UnsupportedError, UsageError
-from ..spec import Spec
+from ..spec import Spec, parse
 from .subject import Subject
 
 MANY = 2**20  # a state that is equally large for this many positions and for half of them does not grow
@@ -97,6 +98,38 @@ def too_slow(subject: Subject, shape: Shape) -> str | None:
     return reason if expected > MAX_REFERENCE_S else None
 
 
+def is_refused_size(subject: Subject, error: UnsupportedError) -> bool:
+    """Whether an error is the one with which the mechanism refuses sizes of plain calls, apart from its numbers."""
+    return _mask_numbers(error) in _find_refusals(subject)
+
+
+@lru_cache(maxsize=64)
+def _find_refusals(subject: Subject) -> frozenset[str]:
+    """With what plain calls are refused, without numbers: of lengths that are no multiple of a block, of values that
+    are not as wide as keys. Empty if all sizes are refused."""
+    accepted = [subject.shape(n) for n in (64, 512)]
+    if all(any(_refuse(subject, shape)) for shape in accepted):
+        return frozenset()
+    shapes = [*map(subject.shape, (1, 17, 130)), subject.shape(512, value_dim=5)]
+    return frozenset(text for shape in shapes for text in _refuse(subject, shape))
+
+
+def _refuse(subject: Subject, shape: Shape) -> Iterator[str]:
+    """The refusals of plain calls, without numbers; other errors are failures of other checks."""
+    for mask in subject.plain_masks:
+        try:
+            with torch.no_grad():
+                subject.draw(shape, mask=mask).run(subject.make(shape))
+        except UnsupportedError as error:
+            yield _mask_numbers(error)
+        except Exception:
+            continue
+
+
+def _mask_numbers(error: UnsupportedError) -> str:
+    return re.sub(r"\d+", "#", re.sub(r":backend=\w+", "", str(error)))
+
+
 def refuses_shape(subject: Subject, shape: Shape) -> str | None:
     """Why the mechanism cannot be created for these sizes; None if it can."""
     try:
@@ -136,6 +169,24 @@ def _find_others(subject: Subject) -> tuple[Subject, ...]:
                         others.append(other)
                         break
     return tuple(others)
+
+
+@lru_cache(maxsize=16)
+def combine_options(subject: Subject) -> Subject | None:
+    """The mechanism of a spec with all options at other values at once; None with fewer than two, or if it refuses."""
+    specs = [parse(other.source) for other in other_instances(subject) if isinstance(other.source, str)]
+    spec = subject.attn.origin.spec
+    if len(specs) < 2 or not isinstance(spec, Spec):
+        return None
+    changed = {
+        name: x for s in specs if isinstance(s, Spec) for name, x in s.options.items() if spec.options.get(name) != x
+    }
+    combined = replace(subject, source=str(Spec(spec.name, {**spec.options, **changed}, spec.backend)))
+    try:
+        combined.make(combined.shape(1))
+    except (UsageError, UnsupportedError):
+        return None
+    return combined
 
 
 def _other_values(value: object, hint: object) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
@@ -16,7 +17,9 @@ from tiny_suites import load_suite
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.readiness import Diagnosis, Finding
 from efficient_attn.cli import main
+from efficient_attn.cli.isolated_checks import CheckResults
 from efficient_attn.registry import names
+from efficient_attn.testing import CHECKS, Outcome, Subject
 
 NO_TORCH = [
     ("info", "--help"),
@@ -231,6 +234,60 @@ def test_check_names_each_mechanism_of_a_file_that_cannot_be_created(command: An
     assert any("'window' is not; write `def __init__(self, *, window=64)`" in line for line in lines)
     assert lines[-3].startswith("zz_good: ")
     assert lines[-2:] == ["zz_broken: 1 failed (seed 0)", "zz_positional: 1 failed (seed 0)"]
+
+
+COVERED = f'''{CREATED}
+@ea.register("zz_untold", family="full")
+class Untold(ea.Attention):
+    """It declares no traits."""
+
+    def oracle(self, q, k, v, mask, **inputs):
+        return q
+'''
+
+
+def test_check_prints_outcomes_before_it_writes_their_coverage(command: Any, tmp_path: Path) -> None:
+    """Mechanisms that cannot be created or declare no traits have none, and the others keep theirs."""
+    (tmp_path / "mine.py").write_text(COVERED)
+    done = command("check", "mine.py", "--coverage", "new/pairs.csv")
+    assert done.code == 1
+    names = ["zz_good", "zz_broken", "zz_positional", "zz_untold"]
+    assert [line.partition(": ")[0] for line in done.out.splitlines()[-4:]] == names
+    assert done.err.splitlines() == [
+        "efficient-attn: zz_broken: no coverage: sizes_and_pairs did not finish",
+        "efficient-attn: zz_positional: no coverage: it cannot be created",
+        "efficient-attn: zz_untold: no coverage: sizes_and_pairs did not finish",
+    ]
+    with (tmp_path / "new/pairs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["mechanism"] for row in rows} == {"zz_good"}
+    assert any(int(row["cases"]) for row in rows)
+
+
+def test_check_refuses_a_coverage_file_that_cannot_be_written_before_it_runs(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for path in ("folder", "file/pairs.csv", "/proc/new/pairs.csv", "n" * 300):
+        done = command("check", "full", "--coverage", path)
+        assert (done.code, done.out) == (2, "")
+        assert re.fullmatch(r"efficient-attn: .*: cannot be written: .*\n", done.err), done.err
+
+
+def test_a_coverage_file_that_cannot_be_written_after_the_checks_costs_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.csv"
+
+    def run_checks(subject: Subject, *, coverage: bool) -> CheckResults:
+        path.mkdir()
+        return CheckResults([Outcome(CHECKS[0], "passed")], coverage=[])
+
+    monkeypatch.setattr("efficient_attn.cli.isolated_checks.run_isolated_checks", run_checks)
+    assert main(["check", "full", "--coverage", str(path)]) == 2
+    assert capsys.readouterr() == (
+        "full: 1 passed (seed 0)\n",
+        f"efficient-attn: {path}: cannot be written: a folder; name another file\n",
+    )
 
 
 @pytest.mark.sampled(6)

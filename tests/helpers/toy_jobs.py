@@ -110,3 +110,17 @@ class HangsAndTells:
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         send(os.getpid())
         ENDS[self.how]()
+
+
+@dataclass(frozen=True)
+class Forks:
+    """Sends its process id and that of a copy, in which the job fails or sends a message too."""
+
+    fails: bool
+
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        parent, copy = os.getpid(), os.fork()
+        if copy == 0 and self.fails:
+            raise KeyError("lost")
+        send(parent)
+        send(copy)

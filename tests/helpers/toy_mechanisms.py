@@ -14,6 +14,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims, Sample, Shape
 from efficient_attn.contract.traits import Growth, Input, Traits
+from efficient_attn.errors import UnsupportedError
 from efficient_attn.kernels.dense import expand_heads, masked_softmax, widen
 
 PLAIN = Traits(decode=False, grouped=False, exact=True)
@@ -258,3 +259,21 @@ class Noisy(Toy):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         Noisy.calls += 1
         return super().compute(q, k, v, mask, **inputs) * (1 + Noisy.calls % 2 * 1e-14)
+
+
+class Multiples(Toy):
+    """Takes multiples of 16 positions only."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if q.shape[2] % 16 or k.shape[2] % 16:
+            raise UnsupportedError(f"it takes multiples of 16 positions, not {q.shape[2]} over {k.shape[2]}")
+        return super().compute(q, k, v, mask, **inputs)
+
+
+class RefusesPadding(Toy):
+    """Declares padding, and refuses it."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if mask.pads_keys:
+            raise UnsupportedError("no padding")
+        return super().compute(q, k, v, mask, **inputs)

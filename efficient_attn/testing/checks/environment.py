@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...contract.mechanism import Attention
 from ...errors import UnsupportedError
 from ..check import check
 from ..mechanism_call import Call
@@ -114,19 +115,25 @@ def torch_func(subject: Subject) -> str | None:
 @check(skip_reason=lambda s: "its calls are compiled anyway" if s.attn.compiles else None)
 def compiled(subject: Subject) -> str | None:
     """torch.compile gives the results of eager calls: with gradients for one length, and without for another, for which
-    it compiles a form for all lengths. Graph breaks are allowed."""
-    torch.compiler.reset()
-    attn = subject.make(subject.shape(LENGTHS[-1]))
-    compiled_attn: Any = torch.compile(attn, backend="aot_eager")
-    try:
-        for n, graph in zip(LENGTHS, (True, False), strict=True):
-            call = subject.draw(subject.shape(n))
-            with torch.set_grad_enabled(graph):
-                want = subject.evaluate(call, attn, gradients=graph)
-                got = subject.evaluate(call, attn, gradients=graph, run=lambda call, _: call.run(compiled_attn))
-            assert_all_close(got, want, f"compiled, N={n}, after N={LENGTHS[0]}" if n > LENGTHS[0] else "compiled")
-    except UnsupportedError as error:
-        return f"torch.compile: {error}"
-    finally:
+    it compiles a form for all lengths. Graph breaks are allowed. If the subject is thorough, also with inductor."""
+    for compiler in ("aot_eager", "inductor") if subject.thorough else ("aot_eager",):
         torch.compiler.reset()
+        attn = subject.make(subject.shape(LENGTHS[-1]))
+        compiled_attn: Any = torch.compile(attn, backend=compiler)
+
+        def run(call: Call, _: Attention, compiled_attn: Any = compiled_attn) -> Tensor:
+            return call.run(compiled_attn)
+
+        try:
+            for n, graph in zip(LENGTHS, (True, False), strict=True):
+                call = subject.draw(subject.shape(n))
+                with torch.set_grad_enabled(graph):
+                    want = subject.evaluate(call, attn, gradients=graph)
+                    got = subject.evaluate(call, attn, gradients=graph, run=run)
+                label = f"compiled by {compiler}, N={n}" + f", after N={LENGTHS[0]}" * (n > LENGTHS[0])
+                assert_all_close(got, want, label)
+        except UnsupportedError as error:
+            return f"torch.compile: {error}"
+        finally:
+            torch.compiler.reset()
     return None

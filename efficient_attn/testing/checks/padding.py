@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise, product
 
 import torch
 from torch import Tensor
@@ -146,12 +147,17 @@ def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
 )
 def padded_equals_trimmed(subject: Subject) -> None:
     """A padded row of a batch equals a separate call of the shorter sequence."""
-    m, lengths = 150, (147, 70)
-    attn, call = subject.prepare(m)
+    m = 150
+    attn, call = subject.prepare(m, batch=3)
     all_queries = subject.traits.rows_alone
-    for causal in _trimmed_causalities(subject):
+    cases = product(
+        _trimmed_causalities(subject), ((147, 70, 1), (m, 70, m), (90, 90, 90)), ("key_lengths", "key_mask")
+    )
+    for causal, lengths, field in cases:
         valid = subject.lengths(*lengths)
-        mask = Mask(causal=causal, key_lengths=valid, query_lengths=None if all_queries else valid)
+        keys = valid if field == "key_lengths" else torch.arange(m, device=subject.device) < valid[:, None]
+        queries = None if all_queries else valid
+        mask = replace(Mask(causal=causal, query_lengths=queries), **{field: keys})
         out = call.under(mask).run(attn)
         for b, length in enumerate(lengths):
             alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -13,17 +13,16 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, is_out_of_memory
+from ..call_costs import estimate_seconds, is_affordable
 from ..call_factors import (
     QUERY_PADDING,
     TOGETHER,
     DesignedCall,
     Factors,
-    estimate_seconds,
-    is_affordable,
     list_factors,
 )
 from ..check import CheckFailure, check
-from ..covering_design import Case, choose_part, cover, iterate_pairs, shrink
+from ..covering_design import Case, cover, cover_levels, iterate_pairs, shrink
 from ..mechanism_call import Call
 from ..probing import MAX_REFERENCE_S, estimate_reference_s, too_slow
 from ..subject import Subject
@@ -31,16 +30,40 @@ from ..tensor_comparison import assert_all_close
 from .reference import no_fast_backend
 
 LONG = 4133  # more than 4,096, and a prime number
+LONG_WIDTHS = (64, 16, 128)
 LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that are compared
-BUDGET_S, SHARE = 2.5, 0.12  # of the design that a check draws: seconds, roughly, and part of the cases
+BUDGET_S = 1.8  # of the cases that a check draws: seconds, roughly
 ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
 MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
 MAX_REFERENCE_THOROUGH_S = 120.0
+MANY_POSITIONS, MANY_HEADS = 2048, 2048  # of a sequence and of a batch, from which combinations count as levels
+
+
+def _list_combinations(case: Case) -> Iterator[str]:
+    """What the sizes of a case are together with, of combinations that batches of a model have."""
+    (heads, kv_heads), batch = case["heads"], case["batch"]
+    if batch * heads > MANY_HEADS:
+        yield "many heads"
+    if batch > 2 and case["gradient"] in ("all", "parameters"):
+        yield "all gradients of a large batch"
+    if max(case["lengths"]) < MANY_POSITIONS:
+        return
+    if batch > 1:
+        yield "long batch"
+        if case["padding"] not in QUERY_PADDING:
+            yield "long padded batch"
+    if heads != kv_heads:
+        yield "long, grouped"
+    if case["dtype"].itemsize < 4:
+        yield f"long, {case['dtype']}"
+    if case["gradient"] != "nothing":
+        yield "long, with gradients"
 
 
 @lru_cache(maxsize=64)
 def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
-    """The factors of a mechanism, and the cases to compare: all of a covering design if thorough, else a part."""
+    """The factors of a mechanism, and the cases to compare: of every pair of levels if thorough, else of every level
+    that the budget allows."""
     factors = list_factors(subject)
     elements = MAX_ELEMENTS_THOROUGH if subject.thorough else MAX_ELEMENTS
 
@@ -50,17 +73,16 @@ def draw_cases(subject: Subject) -> tuple[Factors, tuple[Case, ...]]:
     def cost(case: Case) -> float:
         return estimate_seconds(design(case))
 
-    cases = cover(
-        factors.levels,
-        seed=subject.seed,
-        together=TOGETHER,
-        allowed=lambda case: factors.allows(case) and is_affordable(design(case), elements),
-        cost=cost,
-    )
+    def allowed(case: Case) -> bool:
+        return factors.allows(case) and is_affordable(design(case), elements)
+
     if subject.thorough:
+        cases = cover(factors.levels, seed=subject.seed, together=TOGETHER, allowed=allowed, cost=cost)
         cases.sort(key=cost)  # so that a failure is found early
     else:
-        cases = choose_part(cases, seed=subject.seed, cost=cost, budget=BUDGET_S, share=SHARE)
+        cases = cover_levels(
+            factors.levels, seed=subject.seed, allowed=allowed, cost=cost, also=_list_combinations, budget=BUDGET_S
+        )
     return factors, tuple(cases)
 
 
@@ -182,7 +204,16 @@ def sizes_and_pairs(subject: Subject) -> str | None:
     for count, reason in ((refused, "are refused"), (left_out, "are left out: their reference is too slow or large")):
         if count:
             notes.append(f"{count} of {len(cases)} drawn calls {reason}")
+    if not subject.thorough and (missing := _list_missing(factors, subject.met)):
+        notes.append(f"with another --seed or --thorough: {missing}")
     return "; ".join(notes) or None
+
+
+def _list_missing(factors: Factors, met: Sequence[Case]) -> str:
+    """The levels that no compared case has."""
+    pairs = {pair for case in met for pair in case.items()}
+    levels = [(name, level) for name, values in factors.levels.items() for level in values]
+    return ", ".join(f"{name}={level}" for name, level in levels if (name, level) not in pairs)
 
 
 def list_coverage(subject: Subject) -> Iterator[tuple[str, str, str, str, int]]:
@@ -199,11 +230,12 @@ def long_sequence(subject: Subject) -> str | None:
     """Of a sequence beyond 4,096 positions, rows at the start, in the middle and at the end, and their gradients, equal
     the reference."""
     kv_heads, single_rows = subject.attn.kv_heads or 1, subject.traits.rows_alone
-    shape = subject.shape(LONG, batch=1, heads=kv_heads, kv_heads=kv_heads, head_dim=16, value_dim=16)
+    width = LONG_WIDTHS[subject.seed % len(LONG_WIDTHS)]
+    shape = subject.shape(LONG, batch=1, heads=kv_heads, kv_heads=kv_heads, head_dim=width, value_dim=width)
     if reason := too_slow(subject, replace(shape, n=10) if single_rows else shape):
         return reason
     run, run_reference = (_run_whole, _run_spans) if single_rows else (Call.run, Call.run)
-    for causal in subject.causalities if single_rows else subject.causalities[-1:]:
+    for causal in subject.causalities:
         call = subject.draw(shape, mask=Mask(causal=causal))
         # without single rows gradients are not compared: the reference's backward pass would take too long
         graph = subject.traits.gradient and single_rows and causal == subject.causalities[-1]
@@ -213,7 +245,7 @@ def long_sequence(subject: Subject) -> str | None:
             for backend in subject.backends_for(subject.dtype):
                 got = subject.evaluate(call, subject.make(shape, backend=backend), gradients=graph, run=run)
                 assert_all_close(got, want, f"{backend}, N={LONG}, causal={causal}", dtype=subject.dtype)
-    return None if single_rows else "single rows cannot be computed: values only, with one value of causal"
+    return None if single_rows else "single rows cannot be computed: values only"
 
 
 def _run_whole(call: Call, attn: Attention) -> Tensor:

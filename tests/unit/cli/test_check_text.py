@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 
 import efficient_attn as ea
 from efficient_attn.cli import check_text
+from efficient_attn.cli.isolated_checks import CheckResults
 from efficient_attn.testing import Check, Outcome
 from efficient_attn.testing.check import Status
 
 Capture = pytest.CaptureFixture[str]
-ANY = ea.Traits()
 
 
 def outcome(name: str, status: Status, reason: str = "", lines: tuple[str, ...] = ()) -> Outcome:
@@ -20,8 +21,8 @@ def outcome(name: str, status: Status, reason: str = "", lines: tuple[str, ...] 
     return Outcome(check, status, reason, "property: It holds." if status == "failed" else "", lines)
 
 
-def shown(capsys: Capture, *outcomes: Outcome, traits: ea.Traits = ANY, verbose: bool = False) -> list[str]:
-    check_text.show_checks({"mine": outcomes}, {"mine": traits}, 3, verbose=verbose)
+def shown(capsys: Capture, *outcomes: Outcome, verbose: bool = False, **fields: Any) -> list[str]:
+    check_text.show_checks({"mine": CheckResults([*outcomes], **fields)}, 3, verbose=verbose)
     text = capsys.readouterr().out
     assert "\x1b" not in text
     return text.splitlines()
@@ -33,13 +34,19 @@ def test_failures_come_first_and_counts_last(capsys: Capture) -> None:
         outcome("two", "failed", "off by 2, N=7"),
         outcome("three", "not_claimed", "no"),
     )
-    assert shown(capsys, *outcomes, traits=ea.Traits(decode=False)) == [
+    assert shown(capsys, *outcomes, limits=ea.Traits(decode=False).unclaimed) == [
         "FAILED two of mine",
         "  off by 2, N=7",
         "  property: It holds.",
         "",
         "mine: 1 passed, 1 failed, 1 do not apply; limits: no decoding (seed 3)",
     ]
+
+
+def test_checks_that_printed_or_did_not_run_are_counted(capsys: Capture) -> None:
+    limits = ea.Traits(decode=False).unclaimed
+    (line,) = shown(capsys, outcome("one", "passed"), printed=4, left_out=85, limits=limits)
+    assert line == "mine: 1 passed, 85 did not run; 4 printed text (-v shows it); limits: no decoding (seed 3)"
 
 
 def test_what_does_not_apply_is_shown_on_request(capsys: Capture) -> None:
@@ -75,7 +82,7 @@ def test_lines_to_write_keep_their_indentation(capsys: Capture) -> None:
 
 def test_every_mechanism_of_a_file_has_a_line(capsys: Capture) -> None:
     failed = outcome("creation", "failed", "NameError: x")
-    check_text.show_checks({"a": [outcome("one", "passed")], "b": [failed]}, {"a": ANY}, 0)
+    check_text.show_checks({"a": CheckResults([outcome("one", "passed")]), "b": CheckResults([failed])}, 0)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "FAILED creation of b"
     assert lines[-2:] == ["a: 1 passed (seed 0)", "b: 1 failed (seed 0)"]
@@ -85,7 +92,8 @@ def test_a_terminal_of_80_columns_is_not_exceeded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     long = outcome("one", "failed", "a word " * 40)
-    check_text.show_checks({"mine": [long, *[outcome(f"check_{i}", "failed") for i in range(12)]]}, {"mine": ANY}, 0)
+    outcomes = [long, *[outcome(f"check_{i}", "failed") for i in range(12)]]
+    check_text.show_checks({"mine": CheckResults(outcomes)}, 0)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) > 8
@@ -96,7 +104,7 @@ def test_hostile_messages_are_one_printable_line(encoding: str, monkeypatch: pyt
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr("sys.stdout", out)
     hostile = outcome("one", "failed", "\x1b[31mred\nFAILED\u202e \u00e9\udc80")
-    check_text.show_checks({"mine": [hostile]}, {"mine": ANY}, 0)
+    check_text.show_checks({"mine": CheckResults([hostile])}, 0)
     out.seek(0)
     lines = out.read().splitlines()
     accent = "\u00e9" if encoding == "utf-8" else "\\xe9"

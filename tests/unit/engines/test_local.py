@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 import torch
 import toy_jobs
 from processes import list_descendants, wait_until_gone
-from toy_jobs import Allocates, Ends, Tells
+from toy_jobs import Allocates, Ends, Forks, Tells
 
 from efficient_attn.engines import local
 from efficient_attn.engines.job import WorkerDied
@@ -150,6 +151,74 @@ def test_workers_exit_when_their_parent_is_killed(hang: str, method: str) -> Non
     parent.wait()
     assert not wait_until_gone({pid})
     parent.stdout.close()
+
+
+@LINUX
+def test_copies_that_a_job_forks_send_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for fails in (False, True):
+        pids = set(LocalEngine().run(Forks(fails)))
+        assert len(pids) == 2, "the worker and its copy"
+        assert not wait_until_gone(pids)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_worker_that_is_still_ending_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close(self: Any) -> None:
+        raise ValueError("Cannot close a process while it is still running")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.close", close)
+    assert list(LocalEngine().run(Ends("multiply"))) == ["begun"]
+
+
+@LINUX
+@pytest.mark.parametrize("method", PROCESSES)
+def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) -> None:
+    """Modules are imported by the fork server before it ignores Ctrl-C, and by workers."""
+    (tmp_path / "slow_import.py").write_text(
+        "import pathlib, sys, time\n"
+        "if 'multiprocessing.spawn' in sys.modules or 'multiprocessing.forkserver' in sys.modules:\n"
+        "    pathlib.Path('started').touch()\n"
+        "    time.sleep(3)\n"
+    )
+    code = (
+        "import signal, toy_jobs\nfrom efficient_attn.engines.local import LocalEngine\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "if __name__ == '__main__':\n"
+        f"    try: print(*LocalEngine({method!r}, preload=('slow_import',)).run(toy_jobs.Tells()))\n"
+        "    except KeyboardInterrupt: print('stopped')\n"
+        "else: import slow_import\n"
+    )
+    (tmp_path / "main.py").write_text(code)
+    parent = subprocess.Popen(
+        [sys.executable, "main.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    assert parent.communicate(timeout=60) == ("stopped\n", "")  # once the workers have ended as well
+
+
+@LINUX
+@pytest.mark.parametrize("trace", ["trace", "removed/trace"])
+def test_a_worker_whose_parent_was_interrupted_prints_nothing(trace: str, tmp_path: Path) -> None:
+    """Its pipe is closed, or also its folder removed."""
+    code = (
+        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import run_worker\n"
+        "receiver, sender = multiprocessing.Pipe(duplex=False)\nreceiver.close()\n"
+        f"run_worker(toy_jobs.Tells(), sender, [0.0, 0.0, 0.0], {trace!r}, (), (), {{}})"
+    )
+    path = os.pathsep.join(sys.path)
+    command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
 def test_the_default_start_method_is_an_available_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_a_failure_reports_property_smallest_input_and_opt_outs() -> None:
             return super().compute(q, k, v, replace(mask, query_start=start), **inputs)
 
     found = outcome("sizes_and_pairs", Ungrouped)
-    assert "smallest failing input: B=1 H=2 Hkv=1 N=64 M=64 D=64 E=64 float64, causal, query_start=25" in found.reason
+    assert "smallest failing input: B=1 H=2 Hkv=1 N=1 M=65 D=64 E=64 float64, causal, query_start=0" in found.reason
     assert "drawn by seed 0" in found.reason
     assert found.advice.startswith("property: Values and gradients equal the reference at every size")
     assert "declare `grouped=False` or `cross=False` or `causal=False`" in found.advice

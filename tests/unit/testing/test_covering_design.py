@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from efficient_attn.testing.covering_design import choose_part, cover, shrink
+from efficient_attn.testing.covering_design import Case, cover, cover_levels, shrink
 
 LEVELS = {"n": (1, 2, 3, 4), "dtype": ("double", "float"), "padding": (None, "left", "right"), "causal": (False, True)}
 
@@ -48,10 +48,29 @@ def test_a_pair_that_is_rare_among_allowed_cases_is_covered() -> None:
     assert {(case["b"], case["c"]) for case in cases} >= set(product(range(1, 30), repeat=2))
 
 
-def test_a_part_of_a_design_has_every_level_and_stays_within_its_budget() -> None:
-    cases = cover(LEVELS, seed=0)
-    part = choose_part(cases, seed=0, cost=lambda c: 1.0, budget=100.0, share=0.5)
-    assert len(part) == round(len(cases) / 2)
+def test_a_part_has_every_level_and_stays_within_its_budget() -> None:
+    for seed in range(5):
+        part = cover_levels(LEVELS, seed=seed, budget=12.0)
+        assert len(part) == 12
+        assert all({case[name] for case in part} == set(values) for name, values in LEVELS.items())
+        assert part == cover_levels(LEVELS, seed=seed, budget=12.0) != cover_levels(LEVELS, seed=seed + 1, budget=12.0)
+        assert len(cover_levels(LEVELS, seed=seed, budget=3.5)) == 3
+
+
+def test_a_part_prefers_cheap_cases_and_leaves_out_what_the_budget_does_not_allow() -> None:
+    def cost(case: Case) -> float:
+        return {1: 1.0, 2: 1.0, 3: 10.0, 4: 100.0}[case["n"]]
+
+    part = cover_levels(LEVELS, seed=0, cost=cost, budget=20.0)
+    assert {case["n"] for case in part} == {1, 2, 3}
+    assert sum(map(cost, part)) <= 20
+    assert sum(case["n"] == 3 for case in part) == 1
+
+
+def test_forbidden_cases_are_not_in_a_part() -> None:
+    def allowed(case: Case) -> bool:
+        return case["padding"] is None or case["causal"]
+
+    part = cover_levels(LEVELS, seed=0, allowed=allowed, budget=30.0)
+    assert all(map(allowed, part))
     assert all({case[name] for case in part} == set(values) for name, values in LEVELS.items())
-    assert part != choose_part(cases, seed=1, cost=lambda c: 1.0, budget=100.0, share=0.5)
-    assert len(choose_part(cases, seed=0, cost=lambda c: 1.0, budget=3.5, share=1.0)) == 3

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from efficient_attn.testing import CHECKS, Subject, run_check
-from efficient_attn.testing.call_factors import DesignedCall, is_affordable
+from efficient_attn.testing.call_costs import is_affordable
+from efficient_attn.testing.call_factors import DesignedCall
 from efficient_attn.testing.checks import size_design
 from efficient_attn.testing.checks.size_design import MAX_ELEMENTS_THOROUGH, draw_cases, list_coverage
 from efficient_attn.testing.covering_design import iterate_pairs
@@ -44,6 +45,18 @@ def test_calls_of_ten_seeds_have_every_level(spec: str) -> None:
             missing = {(n, m) for n, m in missing if n * m < 2048**2}
         assert not missing, (name, missing)
     assert drawn[0][1] != drawn[1][1]
+
+
+@pytest.mark.parametrize("spec", ["full", "linear", "sliding_window", "gqa"])
+def test_every_seed_draws_long_batches_and_nearly_all_levels(spec: str) -> None:
+    for seed in range(3):
+        factors, cases = draw_cases(Subject(spec, seed=seed))
+        kinds = {kind for case in cases for kind in size_design._list_combinations(case)}
+        assert {"long batch", "long padded batch", "long, grouped", "long, torch.float16", "many heads"} <= kinds
+        levels = {(name, level) for name, values in factors.levels.items() for level in values}
+        missing = levels - {pair for case in cases for pair in case.items()}
+        assert {name for name, _ in missing} <= {"lengths"}  # some are too long for the budget
+        assert len(missing) <= 2
 
 
 def test_published_sizes_are_among_the_levels() -> None:
