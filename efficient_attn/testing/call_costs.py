@@ -9,6 +9,7 @@ from .probing import declares_growth
 from .subject import Subject
 
 BLOCK = 128  # keys of a block, which take as long as one of them
+MAX_SCORES = 2**25  # of a mechanism that stores all of them, several times with gradients: 256 MiB each in float64
 
 
 @lru_cache(maxsize=1024)
@@ -35,6 +36,6 @@ def estimate_seconds(designed: DesignedCall) -> float:
 def is_affordable(designed: DesignedCall, elements: int) -> bool:
     """Whether a case has at most so many numbers, and its reference stores no more."""
     s, longest = designed.shape, max(span.stop - span.start for span in designed.spans)
-    if "^2" in designed.subject.attn.growth.memory:  # declared to store all scores
-        longest = s.n
+    if "^2" in designed.subject.attn.growth.memory and s.batch * s.heads * s.n * s.m > MAX_SCORES:
+        return False
     return max(designed.count_elements(), s.batch * s.heads * longest * s.m) <= elements

@@ -147,7 +147,7 @@ class DesignedCall:
 
     @cached_property
     def mask(self) -> Mask:
-        """Its mask. Lengths of a batch are drawn; one row is whole, and of several another is short."""
+        """Its mask. Lengths of a batch are drawn: all equal, or different ones with at least one row nearly whole."""
         case, s, subject = self.case, self.shape, self.subject
         random, kind = Random(self._random("mask")), str(case["padding"])
 

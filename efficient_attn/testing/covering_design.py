@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, product
 from random import Random
 from typing import Any
@@ -32,10 +33,7 @@ def cover(
     """
     random = Random(seed)
 
-    def draw(**fixed: Any) -> Case | None:
-        case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
-        return case if allowed(case) else None
-
+    draw = partial(_draw, random, levels, allowed)
     pool = [case for case in (draw() for _ in range(POOL_SIZE)) if case]
     random_pairs = {pair for case in pool for pair in iterate_pairs(case)}
     for first, second in combinations(levels, 2):
@@ -61,6 +59,12 @@ def cover(
     return chosen
 
 
+def _draw(random: Random, levels: Levels, allowed: Callable[[Case], bool], **fixed: Any) -> Case | None:
+    """A random case with these levels; None if it is not allowed."""
+    case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
+    return case if allowed(case) else None
+
+
 def cover_levels(
     levels: Levels,
     *,
@@ -74,10 +78,7 @@ def cover_levels(
     when no case has a new level that the budget allows. also: names of combinations that count as levels too."""
     random, left, chosen = Random(seed), budget, list[Case]()
 
-    def draw(**fixed: Any) -> Case | None:
-        case = {name: random.choice(list(values)) for name, values in levels.items()} | fixed
-        return case if allowed(case) else None
-
+    draw = partial(_draw, random, levels, allowed)
     pool = [case for case in (draw() for _ in range(PART_POOL_SIZE)) if case]
     for name, values in levels.items():
         for value in values:  # few random cases have a rare level, and fewer are cheap

@@ -23,11 +23,14 @@ STATE = Budget(keys=128, length=2**14, head_dim=64, causal=True)  # on the meta 
 SLACK = 0.1
 
 
-def _fit(subject: Subject, budget: Budget) -> Spec:
-    """The spec with the options that its class selects for a budget in place of its own."""
+def _fit(subject: Subject, budget: Budget) -> Spec | None:
+    """The spec with the options that its class selects for a budget in place of its own; None if it needs more."""
     spec = subject.attn.origin.spec
     assert isinstance(spec, Spec)
-    fitted = type(subject.attn).fit(replace(budget, options=spec.options))
+    try:
+        fitted = type(subject.attn).fit(replace(budget, options=spec.options))
+    except UsageError:
+        return None
     return Spec(spec.name, {**spec.options, **fitted})
 
 
@@ -38,8 +41,6 @@ def _no_rule(subject: Subject) -> str | None:
         _fit(subject, STATE)
     except UnsupportedError as error:
         return str(error)
-    except UsageError:
-        pass  # this budget does not suit it; the other may
     return None
 
 
@@ -47,7 +48,8 @@ def _read_sizes(subject: Subject) -> Iterator[tuple[int, int, str]]:
     """Sizes that can be counted, those of their budgets, and labels."""
     for causal in subject.causalities:
         budget = replace(KEYS, causal=causal)
-        spec = _fit(subject, budget)
+        if (spec := _fit(subject, budget)) is None:
+            continue
         dims = Dims(heads=1, kv_heads=1, head_dim=budget.head_dim, max_len=budget.length)
         attn = create(str(spec), dims=dims, backend="dense")
         if attn.traits.values and attn.pairs(budget.length, budget.length, causal) is not None:
@@ -57,8 +59,8 @@ def _read_sizes(subject: Subject) -> Iterator[tuple[int, int, str]]:
             # early rows of a causal call read fewer keys; of others, those of global queries read more
             most = counts.max() if causal else counts.kthvalue(budget.length * 3 // 4).values
             yield int(most), budget.keys, f"keys with {spec}"
-    if subject.traits.decode and subject.attn.pairs(4, 4, True) is None:
-        spec = _fit(subject, STATE)
+    spec = _fit(subject, STATE)
+    if spec is not None and subject.traits.decode and subject.attn.pairs(4, 4, True) is None:
         width = STATE.head_dim
         attn = create(str(spec), dims=Dims(heads=1, kv_heads=1, head_dim=width, value_dim=width, max_len=STATE.length))
         sizes = [state_bytes(attn.init_state(1, n, device="meta")) for n in (STATE.length // 2, STATE.length)]
@@ -71,10 +73,7 @@ def _read_sizes(subject: Subject) -> Iterator[tuple[int, int, str]]:
 def fit(subject: Subject) -> str | None:
     """With the options that fit() selects, a query reads the budget's number of keys, or a decode state has the size of
     those, within 10%."""
-    try:
-        sizes = list(_read_sizes(subject))
-    except UsageError as error:
-        return f"fit(): {error}"  # the budgets are usual ones, but its own rule may need more
+    sizes = list(_read_sizes(subject))
     for size, allowed, label in sizes:
         assert abs(size - allowed) <= SLACK * allowed, f"{size} {label}, the budget is {allowed}: correct fit()"
-    return None if sizes else "fit(): neither pairs() nor a bounded decode state shows the size that it selects"
+    return None if sizes else "fit(): larger budgets, pairs() or a bounded decode state would show the selected size"

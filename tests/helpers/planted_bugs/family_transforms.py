@@ -34,6 +34,13 @@ def _scaled_budget(factor: float) -> Methods:
     return _changes_fit(lambda budget: replace(budget, keys=int(budget.keys * factor)))
 
 
+def _misspelled(cls: type[Attention]) -> dict[str, Any]:
+    def fit(sub: type[Attention], budget: Budget) -> dict[str, int]:
+        return {f"{name}s": value for name, value in cls.fit.__func__(sub, budget).items()}  # pyright: ignore
+
+    return {"fit": classmethod(fit)}
+
+
 def _no_fit(subject: Subject) -> str | None:
     try:
         type(subject.attn).fit(Budget(keys=48, length=256, head_dim=8, causal=subject.causalities[-1]))
@@ -92,6 +99,8 @@ BUGS = (
           of_family("sparse", _no_fit), ("fit",)),
     plant("half_state", "a budget's features fill half of the state", _scaled_budget(0.5), ("decode",),
           of_family("linear", _no_fit), ("fit",)),
+    plant("misspelled_option", "an option that does not exist is selected", _misspelled, (),
+          of_family("sparse", _no_fit), ("fit",)),
     plant("stored_queries", "queries are stored on the module", wrap(_stores_queries, "forward"), (),
           of_family("full"), ("parameters_as_inputs",)),
     plant("type_of_queries", "the output has the type of the queries", compute(after=_keeps_type), (),
