@@ -49,10 +49,9 @@ class LocalEngine:
     def start(self) -> None:
         """Start the fork server if it is not running. Returns immediately."""
         if self.method == "forkserver":
-            from multiprocessing import forkserver, resource_tracker
+            from multiprocessing import forkserver
 
             mp.get_context("forkserver").set_forkserver_preload([*PRELOAD, *self.preload])
-            resource_tracker.ensure_running()  # which unblocks signals
             with _block_interrupts():
                 forkserver.ensure_running()
 
@@ -118,6 +117,9 @@ def _block_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # unblocks signals when it starts, which would be before the process does
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -177,6 +177,9 @@ def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) 
     (tmp_path / "slow_import.py").write_text(
         "import pathlib, sys, time\n"
         "if 'multiprocessing.spawn' in sys.modules or 'multiprocessing.forkserver' in sys.modules:\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    blocked = next(line.split()[1] for line in lines if line.startswith('SigBlk'))\n"
+        "    pathlib.Path('blocked').write_text(blocked)\n"
         "    pathlib.Path('started').touch()\n"
         "    time.sleep(3)\n"
     )
@@ -203,6 +206,7 @@ def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) 
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(parent.pid, signal.SIGINT)
+    assert int((tmp_path / "blocked").read_text(), 16) & 1 << (signal.SIGINT - 1)  # not only killed before it prints
     assert parent.communicate(timeout=60) == ("stopped\n", "")  # once the workers have ended as well
 
 
