@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .shapes import Inputs, Values, map_tensors
 
@@ -38,10 +38,13 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-def attach_zero_gradient(out: Tensor, *inputs: Tensor) -> Tensor:
-    """The output, with a zero gradient where no query saw any key, so that training does not fail on such a row."""
+def attach_zero_gradient(module: nn.Module, out: Tensor, *inputs: Tensor) -> Tensor:
+    """The output, with a zero gradient for inputs and parameters where no query saw any key, so that training does not
+    fail on such a row."""
     if out is None:
         raise TypeError("the mechanism returned None instead of an output; is a return missing?")
-    if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
+    if out.requires_grad or not torch.is_grad_enabled():
         return out
-    return out + sum(x[..., :0].sum() for x in inputs)
+    parameters = module.parameters() if module._parameters or module._modules else ()
+    sources = [x for x in (*inputs, *parameters) if x.requires_grad]
+    return out + sum(x[..., :0].sum() for x in sources) if sources else out

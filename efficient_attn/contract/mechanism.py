@@ -227,21 +227,21 @@ class Attention(nn.Module):
         _, shape, traits, is_plain = find_accepted(self, q, k, v, mask, inputs)
         tensors = (q, k) if v is None else (q, k, v)
         if is_plain:
-            return attach_zero_gradient(self.run(q, k, v, mask), *tensors)
+            return attach_zero_gradient(self, self.run(q, k, v, mask), *tensors)
         sources = () if traits.gradient else (*tensors, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if mask.cu_seqlens is not None:
             return run_each_sequence(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return attach_zero_gradient(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
+            return attach_zero_gradient(self, q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
             k, v = zero_invalid(k, key_valid), None if v is None else zero_invalid(v, key_valid)
         q = q if query_valid is None else zero_invalid(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: zero_invalid(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = attach_zero_gradient(self.run(q, k, v, mask, **inputs), *tensors)
+        out = attach_zero_gradient(self, self.run(q, k, v, mask, **inputs), *tensors)
         return zero_invalid(out, query_valid)
 
     def init_state(

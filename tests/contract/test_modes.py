@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -213,3 +214,19 @@ def test_torch_func_refuses_buffers_of_random_features(spec: str) -> None:
         torch.func.grad(loss)(buffers)
     attn.backend = "dense"
     assert torch.func.grad(loss)(buffers)["directions"].any()
+
+
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_parameters_alone_have_a_gradient_if_no_query_sees_a_key(spec: str) -> None:
+    """As with a first batch of padding only: `backward` must not fail because nothing was computed."""
+    attn, call = draw_call(spec, torch.float64)
+    if not list(attn.parameters()):
+        pytest.skip("has no parameters")
+    batch = call["q"].shape[0]
+    masks = [ea.Mask(causal=attn.traits.causal, key_lengths=torch.zeros(batch, dtype=torch.int64))]
+    masks += [ea.Mask(causal=True, query_start=-2 * N)] * attn.traits.causal
+    for mask in masks:
+        out = replace(call, mask=mask).run(attn)
+        out.sum().backward()
+        assert not out.any()
+        assert all(x.grad is None or not x.grad.any() for x in attn.parameters())
