@@ -30,14 +30,16 @@ def test_a_trial_ends_with_an_accuracy_and_leaves_no_checkpoint(command: Command
 
 
 def test_a_plan_lists_the_attempts_of_the_selected_tasks(command: Command) -> None:
-    done = command("plan", "accuracy", "--task", "mqar,copying", "--variant", "full", "--json")
+    done = command("plan", "accuracy_full", "--task", "mqar,copying", "--variant", "full", "--json")
     assert done.code == 0, done.err
     cases = json.loads(done.out)
-    assert [case["task"] for case in cases] == ["mqar"] * 7 + ["copying"] * 7
-    assert [case["inputs"] for case in cases[:7]] == [
-        *("seed 0, grid, rate 0.005", "seed 0, grid, rate 0.002"),
-        *("seed 0, beyond, rate 0.02", "seed 0, beyond, rate 0.0005", "seed 0, longer"),
-        *("seed 1, best", "seed 2, best"),
+    assert [case["task"] for case in cases] == ["mqar"] * 13 + ["copying"] * 13
+    assert [case["inputs"] for case in cases[:13]] == [
+        *("seed 0, grid, rate 0.001", "seed 0, grid, rate 0.002", "seed 0, grid, rate 0.004"),
+        *("seed 0, above, rate 0.008", "seed 0, below, rate 0.0005"),
+        *("seed 0, above, rate 0.016", "seed 0, below, rate 0.00025"),
+        *("seed 0, above, rate 0.032", "seed 0, below, rate 0.000125"),
+        *("seed 1, best", "seed 2, best", "seed 3, more", "seed 4, more"),
     ]
     done = command("plan", *TRIAL)
     assert (done.code, "1 cases" in done.out) == (0, True)

@@ -14,24 +14,25 @@ from efficient_attn.report.drawing.panel_data import Panel
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
 
+RATED = "grid", "above", "below", "beyond"  # kinds of attempts that are named by their rate
 WINDOW = "sliding_window:window=16"
-NOT_NEEDED = "more than chance was learned within the grid"
+NOT_NEEDED = "the best learning rate lies within the grid"
 
 
 def attempt(variant: str, score: float, kind: str = "grid", seed: int = 0, rate: float = 0.002, **known: Any) -> Record:
     """The row of one trained model. known: columns of the row, or of its task as ``train_...``."""
     own = {name.removeprefix("train_"): known.pop(name) for name in list(known) if name.startswith("train_")}
     task, length = known.pop("task", "recall"), known.pop("seq_len", 64)
-    words = f"seed {seed}, {kind}" + (f", rate {rate:g}" if kind in ("grid", "beyond") else "")
+    words = f"seed {seed}, {kind}" + (f", rate {rate:g}" if kind in RATED else "")
     fields = {"mode": "train", "task": task, "seq_len": length, "causal": True, "head_dim": 16, "baseline": "full"}
     fields |= {"metric": "accuracy", "accuracy": score, "steps": 100, "parameters": 3000, "part": "one"}
-    made = runs.row(variant, **(fields | {"inputs": words, "seed": seed, "stop_reason": "the budget of steps"} | known))
+    made = runs.row(variant, **(fields | {"inputs": words, "seed": seed, "stop_reason": "levelled off"} | known))
     made.case_key = f"{task}/{made.part}/{words}/{made.case_key}"
     extra: dict[str, Any] = {
         "attempt": kind, "learning_rate": rate, "budget": 100, "score": score, "validation": score, "chance": 0.1,
         "majority": 0.1, "shortcut": None, "way": None, "low": score - 0.03, "high": score + 0.03, "examples": 512,
         "batch": 32, "test_len": length, "train_s": 2.0, "step_ms": 20.0, "attention": 1000, "mixer": 1500,
-        "embeddings": 500,
+        "embeddings": 500, "validation_error": 0.01, "steps_to_90": 50, "s_to_90": 1.0, "flops": 2e9,
     }  # fmt: skip
     made.extra = {f"train.{name}": value for name, value in (extra | own).items()}
     return Record(made, {"steps": [50, 100], "loss": [2.0, 1.0], "validation": [score / 2, score]})
@@ -43,19 +44,19 @@ def skipped(variant: str, kind: str, reason: str = NOT_NEEDED, **known: Any) -> 
 
 
 def seeds(variant: str, scores: Sequence[float], **known: Any) -> Iterator[Record]:
-    """A grid of two learning rates, of which the higher is better, and the other seeds at that rate."""
-    yield attempt(variant, scores[0] / 2, rate=0.0005, **known)
+    """A grid of three learning rates, of which the middle is the best, and the other seeds at that rate."""
+    yield attempt(variant, scores[0] / 2, rate=0.001, **known)
     yield attempt(variant, scores[0], **known)
-    yield skipped(variant, "longer", **{k: v for k, v in known.items() if not k.startswith("train_")})
+    yield attempt(variant, scores[0] / 2, rate=0.004, **known)
+    yield skipped(variant, "above", **{k: v for k, v in known.items() if not k.startswith("train_")})
     for index, score in enumerate(scores[1:], 1):
         yield attempt(variant, score, "best", index, **known)
 
 
 def unable(variant: str, **known: Any) -> Iterator[Record]:
     """The attempts of a model that stays at chance."""
-    for kind, rate in (("grid", 0.0005), ("grid", 0.002), ("beyond", 0.008), ("beyond", 0.0001), ("longer", 0.002)):
-        budget = 200 if kind == "longer" else 100
-        yield attempt(variant, 0.11, kind, rate=rate, train_budget=budget, **known)
+    for kind, rate in (("grid", 0.001), ("grid", 0.002), ("grid", 0.004), ("above", 0.008), ("below", 0.0005)):
+        yield attempt(variant, 0.11, kind, rate=rate, **known)
 
 
 def chapters(folder: Path, records: Iterable[Record]) -> dict[str, Any]:

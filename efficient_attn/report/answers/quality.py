@@ -252,7 +252,7 @@ def list_accuracies(rows: Frame) -> Iterator[tuple[str, QualitySet]]:
                     task, x.score, conditions, x.best_attempts
                 )
                 for x in test.scored_results
-                if x.score is not None
+                if x.score is not None and not x.unranked_reason
             }
             yield task, QualitySet(conditions, figures)
 

@@ -170,6 +170,7 @@ class _Scores(NamedTuple):
     by_label: Mapping[str, Estimate]
     chance: float | None
     at_chance: frozenset[str]
+    unranked: tuple[str, ...] = ()
 
 
 def list_tested_rows(rows: Frame, filters: Filters) -> list[PlotRows]:
@@ -217,6 +218,8 @@ def make_ability_figure(plot_rows: PlotRows, labels: Sequence[str], line_styles:
     )
     columns = [TableColumn(scores.metric.capitalize(), cells)]
     notes = (AT_CHANCE_NOTE,) if scores.at_chance.intersection(scored) else ()
+    if scores.unranked:
+        notes += (f"Not ranked: {formatting.join_words(scores.unranked)}.",)
     return PaperFigure(panel, columns, scores.caption, notes, ("Vertical line: chance.",))
 
 
@@ -228,7 +231,9 @@ def _read_scores(plot_rows: PlotRows) -> _Scores:
     metric = f"{test.metric} (lower is better)" if test.in_bits else test.metric or "score"
     scores = {result.label: result.score for result in results if result.score is not None}
     at_chance = frozenset(result.label for result in results if result.at_chance)
-    return _Scores(TRAINED_CAPTION, metric, not test.in_bits, scores, test.computed_scores.get("chance"), at_chance)
+    unranked = tuple(f"{x.label} ({x.unranked_reason})" for x in test.scored_results if x.unranked_reason)
+    chance = test.computed_scores.get("chance")
+    return _Scores(TRAINED_CAPTION, metric, not test.in_bits, scores, chance, at_chance, unranked)
 
 
 def _read_retrieval(plot_rows: PlotRows) -> _Scores:

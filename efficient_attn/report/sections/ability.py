@@ -10,28 +10,24 @@ from ...results.section import Section
 from ...units import Unit
 from .. import select
 from ..drawing.figures import PlotContext
-from ..tables import ReportCell, ReportTable, drop_empty_columns, show_label, show_value
+from ..tables import ReportCell, ReportTable, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, make_score_plots
+from .mechanism_result import REACH_SHORTCUT, MechanismResult
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
-from .trained_scores import (
-    BITS_METRIC,
-    REACH_SHORTCUT,
-    LearningTest,
-    MechanismResult,
-    filter_trained,
-    list_tests,
-    order_labels,
-)
+from .trained_scores import BITS_METRIC, LearningTest, filter_trained, list_tests, order_labels
+from .training_costs import list_attempts, make_cost_table
 
 INTRO = (
     "Small models that differ only in their attention mechanism are trained from scratch and tested on unseen "
-    "examples. The scores hold for this model size, number of steps and number of seeds; larger models or longer "
-    "training may give other results. Swapping the attention of a trained model is a different experiment, as its "
+    "examples, until the score on validation has levelled off: the best has improved by less than .005, or 1% of the "
+    "remaining error, over the last quarter of the steps. The scores hold for this model size and number of seeds; "
+    "larger models may give other results. Swapping the attention of a trained model is a different experiment, as its "
     "weights are not trained for the mechanism. Each cell is the mean over seeds at the learning rate that was best "
-    "on validation, with its 95% interval over seeds in brackets. 'chance' is a random guess, 'majority' the most "
-    "frequent answer, 'shortcut' a simple strategy that the task allows; all three are computed. 'not learned': no "
-    "attempt was significantly better than chance and majority, with the grid of learning rates, two rates beyond it, "
-    "and twice the steps."
+    "on validation, with its 95% interval over seeds in brackets; where seeds differ by more than .05, each is shown. "
+    "'still improving': training ended at the largest number of steps, the same for all. 'rate at the edge': the best "
+    "learning rate was the largest or smallest tried. Neither is ranked. 'chance' is a random guess, 'majority' the "
+    "most frequent answer, 'shortcut' a simple strategy that the task allows; all three are computed. 'not learned': "
+    "no attempt was significantly better than chance and majority, with any learning rate."
 )
 LOWER_IS_BETTER_NOTE = " For bits, lower is better."
 
@@ -50,9 +46,9 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
     if not tests:
         return
     labels = order_labels(tests)
-    block.tables += [_make_table(tests, labels), _make_training_table(tests)]
+    block.tables += [_make_table(tests, labels), _make_training_table(tests), make_cost_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
-    block.tables.append(_list_attempts(tests))
+    block.tables.append(list_attempts(tests))
     for test in tests:
         block.pictures += make_score_plots(test, context)
 
@@ -80,7 +76,8 @@ def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCe
     if result is None:
         return ReportCell(units.EMPTY)
     cell = result.show_score()
-    return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
+    is_ranked = test.is_ranked and not result.unranked_reason
+    return cell if is_ranked else ReportCell(cell.text)  # without ranking, the cell is not sorted
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
@@ -106,7 +103,7 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
         cells = [ReportCell(_format_span(values), float(max(values))) for values in counts if values]
         body.append([*map(ReportCell, texts), *cells])
     head = ("Task", "Scored by", "Shortcut", "Learning rates tried")
-    head += ("Parameters", "Steps", "Examples a step", "Examples of the test", "Seeds")
+    head += ("Parameters", "Steps at most", "Examples a step", "Examples of the test", "Seeds")
     return ReportTable("How it was trained", head, body, text_columns=4)
 
 
@@ -114,29 +111,6 @@ def _format_span(values: Iterable[Any]) -> str:
     """``3``, or ``1 to 3``."""
     distinct = sorted(set(values))
     return " to ".join(units.integer(x) for x in dict.fromkeys((distinct[0], distinct[-1])))
-
-
-def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
-    """All trained models, including the selected ones."""
-    body = []
-    pairs = [(test, result) for test in tests for result in test.scored_results]
-    for test, result in pairs:
-        attempts = result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable")
-        for row in attempts.to_dict("records"):
-            rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
-            texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
-            cells = [ReportCell(f"{rate:g}", rate), show_value(row["seed"], "count"), show_value(score, test.unit)]
-            cells += [show_value(row["steps"], "count"), show_value(training_s, "seconds")]
-            counts = (row.get(f"train.{part}") for part in ("attention", "mixer", "embeddings"))
-            body.append([*map(ReportCell, texts), *cells, *(show_value(count, "count") for count in counts)])
-    head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
-    head += ("In attention", "In all else", "In embeddings")
-    note = (
-        "'grid': learning rates of all mechanisms; 'beyond' and 'longer': a rate outside the grid and twice the steps, "
-        "if nothing was learned; 'best': further seeds with the best settings. The last three columns count parameters."
-    )
-    table = ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
-    return drop_empty_columns(table)
 
 
 def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:

@@ -58,6 +58,7 @@ def make_score_plots(test: LearningTest, context: PlotContext) -> Iterator[Pictu
     by_distance["description"] = DISTANCE_DESCRIPTION
     pictures: list[tuple[str, int, Picture | None]] = [
         ("learning", 0, _make_curves_panel(test, styles)),
+        ("rates", 1, _make_rates_panel(test, styles)),
         ("worth", 1, _make_cost_panel(test, styles, "Score by training time", *by_time)),
         ("state", 1, _make_cost_panel(test, styles, "Score by decode state", *by_state)),
         ("lengths", 2, _make_columns_panel(test, styles, "By length", list_length_columns(test), **by_length)),
@@ -114,6 +115,20 @@ def _make_curves_panel(test: LearningTest, line_styles: LineStyles) -> Panel | N
     return _make_panel(test, "Learning", lines, description, ticks, log_x=False, **labels)
 
 
+def _make_rates_panel(test: LearningTest, line_styles: LineStyles) -> Panel | None:
+    """Score on validation against the learning rate, with the first seed; failed trainings have no point."""
+    lines, sign = [], -1 if test.in_bits else 1
+    for result in test.scored_results:
+        points = sorted((tried.rate, sign * tried.score) for tried in result.tried_rates if tried.score is not None)
+        if len(points) > 1:
+            x, y = zip(*points, strict=True)
+            lines.append(Line(result.label, line_styles[result.label], x, y))
+    rates = sorted({rate for line in lines for rate in line.x})
+    description = "the last score on validation with the first seed, by the highest learning rate"
+    labels = {"xlabel": "learning rate", "ylabel": f"{test.metric} on validation"}
+    return _make_panel(test, "By learning rate", lines, description, {rate: f"{rate:g}" for rate in rates}, **labels)
+
+
 def _make_cost_panel(
     test: LearningTest,
     line_styles: LineStyles,
@@ -129,11 +144,20 @@ def _make_cost_panel(
         if estimate := result.compute_mean(column):
             has_interval = estimate.low is None or estimate.low > 0  # others cannot be drawn on a logarithmic axis
             x, y = estimate if has_interval else Estimate(estimate.value), result.score or Estimate(math.nan)
-            lines.append(make_point(result.label, line_styles[result.label], x, y))
+            style = line_styles[result.label]
+            if len(result.seed_scores) > 1 and result.seeds_disagree:
+                lines.append(Line(result.label, style, [x.value] * len(result.seed_scores), result.seed_scores))
+            else:
+                lines.append(make_point(result.label, style, x, y))
     if not lines or (column == "state_bytes" and len({line.x[0] for line in lines}) == 1):
         return None
     description = f"the score against {description}" + (
         "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
+    )
+    description += (
+        "; several points of a mechanism: its seeds, if they differ by more than .05"
+        if any(len(line.x) > 1 for line in lines)
+        else ""
     )
     ends = [end for line in lines for end in line.list_x()]
     ticks = {mark: format_cost(mark) for mark in sorted({*(line.x[0] for line in lines), min(ends), max(ends)})}

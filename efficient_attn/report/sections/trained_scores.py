@@ -1,5 +1,5 @@
-"""Scores of trained tasks: for each mechanism and test, the rows at its best learning rate, one per seed, and whether
-they are better than chance. Used by the page and the terminal."""
+"""Scores of trained tasks: the results of all mechanisms in a test, and their ranking. Used by the page and the
+terminal."""
 
 from __future__ import annotations
 
@@ -9,147 +9,17 @@ from functools import cached_property
 from typing import Any
 
 from ... import units
-from ...results.stats import Estimate, estimate_mean
 from ...units import Unit
-from .. import formatting
 from ..gather import Frame
-from ..tables import ReportCell
+from .mechanism_result import REACH_SHORTCUT, MechanismResult
 
 BITS_METRIC = "bits a token"  # the only metric of which lower is better
-REACH_SHORTCUT = "all that lies within reach of its keys"  # a shortcut of a mechanism, not of a task
-NEEDLESS_REASON = "more than chance was learned within the grid"  # not a failure
-COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
-ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
-EXTRA_ATTEMPTS = {"beyond", "longer"}  # required before a task counts as not learned
-FULL_REACH = 0.999  # a larger reach is no limitation
-
-
-@dataclass(frozen=True)
-class MechanismResult:
-    """A mechanism in a test. rows: all attempts, including failed and skipped ones."""
-
-    label: str
-    rows: Frame
-    in_bits: bool
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether it is the baseline."""
-        return bool(self.rows["is_baseline"].any())
-
-    @cached_property
-    def scored_attempts(self) -> Frame:
-        """The attempts with a score."""
-        return self.rows[(self.rows["status"] == "ok") & self.rows["train.score"].notna()]
-
-    @cached_property
-    def best_attempts(self) -> Frame:
-        """One row per seed, with the learning rate and steps used for further seeds; without these, with those that
-        were best on validation."""
-        attempts = self.scored_attempts
-        best = attempts[attempts["train.attempt"] == "best"]
-        if best.empty:
-            options: Any = {"kind": "stable", "na_position": "first"}
-            best = attempts.sort_values("train.validation", ascending=not self.in_bits, **options)
-        for name in ("train.learning_rate", "train.budget"):
-            attempts = attempts[attempts[name] == best[name].iloc[-1]]
-        return attempts.drop_duplicates("seed", keep="last").sort_values("seed")
-
-    def get_first_samples(self, name: str) -> tuple[tuple[float, ...], ...]:
-        """The ``curve`` or ``alignment`` of the first seed in `best_attempts`; empty if it was not stored."""
-        samples: Any = self.best_attempts[name].iloc[0] if name in self.best_attempts else None
-        return samples if isinstance(samples, tuple) else ()
-
-    @cached_property
-    def score(self) -> Estimate | None:
-        """The mean score of the scored attempts; None without any."""
-        if self.scored_attempts.empty:
-            return None
-        return self.compute_mean("train.score", most=None if self.in_bits else 1.0)
-
-    def compute_mean(self, column: str, most: float | None = None) -> Estimate | None:
-        """Mean of a column over seeds, with its 95% interval if there are several. most: upper bound of values from 0
-        on, to which the interval is clipped."""
-        values = self.best_attempts.reindex(columns=[column])[column].dropna().astype(float).tolist()
-        if not values:
-            return None
-        average = estimate_mean(values)
-        interval = average.interval() or ()
-        return Estimate(average.value, *(interval if most is None else (min(max(x, 0.0), most) for x in interval)))
-
-    @cached_property
-    def at_chance(self) -> bool:
-        """Whether no attempt is significantly better than chance and majority."""
-        return all(_is_at_chance(row, self.in_bits) for row in self.scored_attempts.to_dict("records"))
-
-    @property
-    def attempt_kinds(self) -> list[str]:
-        """Kinds of the attempts with the first seed. After a NaN loss the kind is only in the inputs."""
-        attempts = self.rows[self.rows["status"].isin(ATTEMPT_STATUSES)]
-        pairs = zip(attempts["train.attempt"], attempts["inputs"], strict=True)
-        kinds = [str(kind) if units.is_present(kind) else f"{inputs},,".split(",")[1].strip() for kind, inputs in pairs]
-        return [kind for kind in kinds if kind != "best"]
-
-    @property
-    def out_of_reach(self) -> bool:
-        """Whether a model with this reach is at chance by computation."""
-        return bool(self.rows["reason"].astype(object).fillna("").str.contains(COMPUTED_REASON, regex=False).any())
-
-    @property
-    def all_attempts_made(self) -> bool:
-        """Whether all attempts were made that are required to report a task as not learned."""
-        return self.out_of_reach or set(self.attempt_kinds) >= EXTRA_ATTEMPTS
-
-    @property
-    def reach(self) -> float | None:
-        """Best possible score within the mechanism's reach, if the distances of answers are known."""
-        rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
-        reaches = rows[rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
-        return float(reaches.iloc[-1]) if len(reaches) else None
-
-    @property
-    def learned_within_reach(self) -> bool:
-        """Whether the interval contains the best possible score within reach. The interval is over seeds, or over
-        examples for a single seed."""
-        score, reach = self.score, self.reach
-        if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
-            return False
-        ends: Any = score[1:]
-        if score.low is None:
-            ends = (self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high"))
-        low, high = ends
-        return units.is_present(low) and units.is_present(high) and bool(low <= reach <= high)
-
-    def show_score(self) -> ReportCell:
-        """The score, or the reason why there is none."""
-        if self.score is None:
-            return ReportCell(str(self.rows["status"].iloc[-1]))
-        return ReportCell(self._describe_score(self.score), self.score.value)
-
-    def _describe_score(self, score: Estimate) -> str:
-        if self.at_chance and self.out_of_reach:
-            return "at chance: no answer within its reach"
-        if self.at_chance and self.all_attempts_made:
-            return f"not learned ({formatting.format_count(len(self.attempt_kinds), 'attempt')})"
-        if self.at_chance:
-            return "at chance, too early to say"
-        score_text = units.number(score.value) if self.in_bits else units.percent(score.value)
-        if score.low is None or score.high is None:
-            return f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})"
-        ends = (units.number(end if self.in_bits else 100 * end) for end in (score.low, score.high))
-        return f"{score_text} ({units.INTERVAL_DASH.join(ends)})"
-
-
-def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
-    """Whether a score is not significantly better than chance and majority."""
-    baselines = [row[name] for name in ("train.chance", "train.majority") if units.is_present(row[name])]
-    if not baselines:
-        return False
-    if in_bits:
-        return bool(row["train.score"] >= min(baselines))
-    low: Any = row.get("train.low")  # None if the score is not a count
-    low = low if units.is_present(low) else row["train.score"]
-    return bool(low <= max(baselines))
+# not failures; the last is of older rows
+NEEDLESS_REASONS = (
+    "the best learning rate lies within the grid",
+    "the scores of all seeds are within 0.05",
+    "more than chance was learned within the grid",
+)
 
 
 @dataclass(frozen=True)
@@ -204,9 +74,10 @@ class LearningTest:
         return f"{self.name}: {self.baseline.label} itself is at chance, so there is no ranking."
 
     def list_best_first(self) -> list[MechanismResult]:
-        """The results with scores, the best first."""
-        sign = 1 if self.in_bits else -1
-        return sorted(self.scored_results, key=lambda result: sign * result.score.value if result.score else 0.0)
+        """The results that are ranked, the best first: of trained models that have levelled off, at a learning rate
+        within the grid."""
+        sign, ranked = 1 if self.in_bits else -1, [x for x in self.scored_results if not x.unranked_reason]
+        return sorted(ranked, key=lambda result: sign * result.score.value if result.score else 0.0)
 
     def list_values(self, column: str) -> list[Any]:
         """Distinct values of a column in the best attempts."""
@@ -240,7 +111,7 @@ def filter_trained(rows: Frame) -> Frame:
 
 def drop_needless_rows(rows: Frame) -> Frame:
     """Drop rows of attempts that were not needed, as these are not missing."""
-    return rows[~((rows["status"] == "skipped") & (rows["reason"].astype(object) == NEEDLESS_REASON))]
+    return rows[~((rows["status"] == "skipped") & rows["reason"].astype(object).isin(NEEDLESS_REASONS))]
 
 
 def list_tests(rows: Frame) -> Iterator[LearningTest]:

@@ -1,28 +1,35 @@
-"""Attempts: the learning rates, steps and seeds with which a model is trained, in order.
+"""Attempts: the learning rates and seeds with which a model is trained, in order.
 
-First the grid of rates is tried with the first seed. If none exceeds chance, two rates beyond the grid are tried, and
-the best of all with twice the steps. Then the other seeds are trained with the best.
+The grid of rates is tried with the first seed, and extended by factors of two while the best on validation lies at an
+end of it. Then the other seeds are trained with the selected rate, and two more if their scores disagree. If a suite
+gives the rate of each mechanism, only the seeds are trained.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...errors import NotNeeded
+from ...errors import NotNeeded, UsageError
+from ...results.learning_rates import BOTH_ENDS, End, RateChoice, TriedRate, choose_rate
 from ...results.rows import Row
-from ...results.stats import estimate_share
+from .plateau import compute_error
 from .problem import Baselines, LearnKeys, Problem
 
-AttemptKind = Literal["grid", "beyond", "longer", "best"]
-RATE_FACTOR = 4.0  # of the rates beyond the grid to its largest and smallest
-STEPS_FACTOR = 2  # of a longer attempt
+AttemptKind = Literal["grid", "above", "below", "given", "best", "more"]
+RATE_FACTOR = 2.0  # between rates beyond the grid
+MAX_EXTENSIONS = 3  # of the grid, either way
+MAX_RATE = 0.5
+MORE_SEEDS = 2  # if the others disagree
+MAX_SPREAD = 0.05  # of the scores of seeds that agree
 QUICK_DIVISOR = 4  # of the steps in a quick run
 CHANCE_MARGIN = 1.02  # computed scores up to this multiple of chance do not exceed it
+CHANCE_ERRORS = 2.0  # standard errors by which a score must exceed chance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """rate: None if earlier attempts determine it. index: of the seed."""
+    """rate: None if earlier attempts or the suite determine it. index: of the seed."""
 
     kind: AttemptKind
     rate: float | None = None
@@ -36,57 +43,116 @@ class Attempt:
 
 
 class AttemptSettings(NamedTuple):
-    """The settings of an attempt. steps: None for those of the keys."""
+    """The settings of an attempt. steps: at most; None for those of the keys."""
 
     rate: float
     steps: int | None = None
 
 
+Earlier = Sequence[tuple[Attempt, Row]]  # attempts of the same mechanism, task and length, and their rows
+
+
 def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
     """All attempts that may be needed, in order. A quick run has one."""
-    rates = keys.learning_rates or problem.recipe.learning_rates
+    rates, given = keys.learning_rates or problem.recipe.learning_rates, bool(keys.rates)
     if quick:
-        yield Attempt(kind="grid", rate=rates[0])
+        yield Attempt(kind="given") if given else Attempt(kind="grid", rate=rates[0])
         return
-    yield from (Attempt(kind="grid", rate=rate) for rate in rates)
-    beyond = min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR
-    yield from (Attempt(kind="beyond", rate=rate) for rate in beyond)
-    yield Attempt(kind="longer")
+    if given:
+        yield Attempt(kind="given")
+    else:
+        yield from (Attempt(kind="grid", rate=rate) for rate in rates)
+        for n in range(1, MAX_EXTENSIONS + 1):
+            if (above := max(rates) * RATE_FACTOR**n) < MAX_RATE:
+                yield Attempt(kind="above", rate=above)
+            yield Attempt(kind="below", rate=min(rates) / RATE_FACTOR**n)
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
+    if keys.seeds > 1:
+        yield from (Attempt(kind="more", index=index) for index in range(keys.seeds, keys.seeds + MORE_SEEDS))
 
 
 def resolve_attempt(
-    attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
+    attempt: Attempt,
+    earlier: Earlier,
+    problem: Problem,
+    keys: LearnKeys,
+    variant: str,
+    *,
+    baselines: Baselines,
+    reach_score: float | None,
 ) -> AttemptSettings:
-    """The settings of an attempt after the earlier ones of its mechanism, task and length. reach_score: the best score
-    of a model with the mechanism's reach, if limited. Raises `NotNeeded` if it would give no new information."""
+    """The settings of an attempt after the earlier ones. reach_score: the best score of a model with the mechanism's
+    reach, if limited. Raises `NotNeeded` if it would give no new information, and `UsageError` for a mechanism without
+    a given rate."""
     if attempt.kind == "grid":
         assert attempt.rate is not None
         return AttemptSettings(attempt.rate)
-    completed = [row for row in earlier if row.status == "ok" and row.extra["train.attempt"] != "best"]
-    validated = [row for row in completed if row.extra["train.validation"] is not None]
-    if not validated:
-        raise NotNeeded("no rate of the grid came to an end")
-    choose = min if problem.metric == "bits" else max
-    best = choose(validated, key=lambda row: float(row.extra["train.validation"] or 0.0))
-    rate, steps = float(best.extra["train.learning_rate"] or 0.0), int(best.extra["train.budget"] or 0)
-    if attempt.kind == "best":
-        return AttemptSettings(rate, steps)
-    if any(not is_at_chance(row, problem, baselines) for row in validated):
-        raise NotNeeded("more than chance was learned within the grid")
+    if keys.rates and variant not in dict(keys.rates):
+        raise UsageError(f"{problem.name}: rates has none for {variant}; add it, or give learning_rates instead")
+    if attempt.kind == "given":
+        return AttemptSettings(dict(keys.rates)[variant])
+    first_seed = [(other, row) for other, row in earlier if other.index == 0]
+    choice = _choose_given(first_seed) if keys.rates else choose_rate(list_tried(first_seed, problem))
+    if choice is None:
+        raise NotNeeded("no training with the first seed came to an end")
+    if attempt.rate is not None:
+        open_ends = _list_open_ends(first_seed, choice, problem, baselines, reach_score)
+        if attempt.kind not in open_ends:
+            raise NotNeeded("the best learning rate lies within the grid")
+        return AttemptSettings(attempt.rate)
+    selected = [row for other, row in earlier if row.status == "ok" and _has_rate(row, choice.rate)]
+    scores = [float(row.extra["train.score"]) for row in selected if row.extra["train.score"] is not None]
+    if attempt.kind == "more" and (len(scores) < 2 or max(scores) - min(scores) <= MAX_SPREAD):
+        raise NotNeeded(f"the scores of all seeds are within {MAX_SPREAD:g}")
+    return AttemptSettings(choice.rate, int(selected[0].extra["train.budget"] or 0))
+
+
+def list_tried(earlier: Earlier, problem: Problem) -> list[TriedRate]:
+    """The tried rates with their scores on validation, higher is better."""
+    tried = []
+    for attempt, row in earlier:
+        if attempt.rate is None or row.status == "skipped":
+            continue
+        score = row.extra.get("train.validation") if row.status == "ok" else None
+        error = row.extra.get("train.validation_error") if row.status == "ok" else None
+        flipped = None if score is None else -compute_error(float(score), problem.metric)
+        tried.append(TriedRate(attempt.rate, flipped, float(error or 0.0)))
+    return tried
+
+
+def _choose_given(first_seed: Earlier) -> RateChoice | None:
+    rates = [float(row.extra["train.learning_rate"] or 0.0) for _, row in first_seed if row.status == "ok"]
+    return RateChoice(rates[0]) if rates else None
+
+
+def _has_rate(row: Row, rate: float) -> bool:
+    return math.isclose(float(row.extra["train.learning_rate"] or 0.0), rate)
+
+
+def _list_open_ends(
+    first_seed: Earlier, choice: RateChoice, problem: Problem, baselines: Baselines, reach_score: float | None
+) -> tuple[End, ...]:
+    """The ends of the grid beyond which further rates are tried: both if nothing was learned with any."""
+    trained = [row for _, row in first_seed if row.status == "ok"]
+    if any(not is_at_chance(row, problem, baselines) for row in trained):
+        return choice.open_ends
     if reach_score is not None and reach_score <= CHANCE_MARGIN * baselines.chance:
         raise NotNeeded("no model that sees so few keys does better than chance: computed, not trained")
-    return AttemptSettings(attempt.rate) if attempt.rate else AttemptSettings(rate, STEPS_FACTOR * steps)
+    return BOTH_ENDS
+
+
+def get_trivial_score(problem: Problem, baselines: Baselines) -> float:
+    """The score of a model that has learned nothing but the frequencies of answers."""
+    if problem.metric == "bits":
+        return min(baselines.chance, baselines.majority)
+    return max(baselines.chance, baselines.majority)
 
 
 def is_at_chance(row: Row, problem: Problem, baselines: Baselines) -> bool:
-    """Whether a score does not significantly exceed that of the most frequent answer."""
-    if row.extra["train.score"] is None:
+    """Whether a score on validation does not significantly exceed the trivial one."""
+    score, error = row.extra["train.validation"], row.extra["train.validation_error"]
+    if score is None:
         return True
-    score, trivial_score = float(row.extra["train.score"]), max(baselines.chance, baselines.majority)
-    if problem.metric == "bits":
-        return score >= min(baselines.chance, baselines.majority)
-    if problem.metric == "explained":
-        return score <= trivial_score
-    count = int(row.extra["train.examples"] or 1)
-    return (estimate_share(round(score * count), count).low or 0.0) <= trivial_score
+    margin = CHANCE_ERRORS * float(error or 0.0)
+    limit = get_trivial_score(problem, baselines)
+    return float(score) + margin >= limit if problem.metric == "bits" else float(score) - margin <= limit

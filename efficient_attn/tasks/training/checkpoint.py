@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...results import durable
 
-FORMAT = "efficient-attn training 2"
+FORMAT = "efficient-attn training 3"
 CHECKSUM_BYTES = 4  # at the beginning of a file
 
 
@@ -20,15 +20,19 @@ class CheckpointNotSaved(OSError):
 
 @dataclass
 class Progress:
-    """The progress of training. steps: in total, fixed before the first. losses, scores: pairs of a step and a mean.
-    stopped: why training ended before the last step."""
+    """The progress of training. steps: at most, fixed before the first. losses, scores: pairs of a step and a mean.
+    score_error: standard error of the last score. seconds: of training steps, at each score. decay_from: the step from
+    which the learning rate decays, once it is known. stopped: why training ended, or why the decay began."""
 
     steps: int
     step: int = 0
     train_s: float = 0.0
     losses: list[tuple[int, float]] = field(default_factory=list)
     scores: list[tuple[int, float]] = field(default_factory=list)
+    score_error: float = 0.0
+    seconds: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)  # losses since the last of ``losses``
+    decay_from: int | None = None
     stopped: str | None = None
 
 

@@ -85,14 +85,17 @@ def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class EvaluationCounts:
     """Sums over some examples. total_loss: nats over targets, or squared errors of values. correct_examples: rows whose
-    targets are all correct. target_squares: of values."""
+    targets are all correct. target_squares: of values. example_sum, example_squares: of each example's own score or
+    loss, and of its square."""
 
-    targets: int
-    correct: int
-    total_loss: float
-    examples: int
-    correct_examples: int
+    targets: int = 0
+    correct: int = 0
+    total_loss: float = 0.0
+    examples: int = 0
+    correct_examples: int = 0
     target_squares: float = 0.0
+    example_sum: float = 0.0
+    example_squares: float = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
@@ -112,23 +115,44 @@ class EvaluationCounts:
             return self.correct_examples / max(1, self.examples)
         return self.correct / max(1, self.targets)
 
+    @property
+    def standard_error(self) -> float:
+        """Of the score, over examples, whose targets are not independent of each other."""
+        if self.examples < 2:
+            return math.inf
+        mean = self.example_sum / self.examples
+        variance = max(0.0, self.example_squares / self.examples - mean**2) * self.examples / (self.examples - 1)
+        return math.sqrt(variance / self.examples)
 
-NO_COUNTS = EvaluationCounts(0, 0, 0.0, 0, 0)
+
+NO_COUNTS = EvaluationCounts()
 
 
-def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Tensor]:
+def count_correct(logits: Tensor, targets: Tensor, metric: str) -> tuple[EvaluationCounts, Tensor]:
     """The counts of a batch, and in the shape of the targets, which of them are predicted."""
     if targets.is_floating_point():
         has_value = ~targets.isnan()
-        errors, squares = (float((x[has_value].double() ** 2).sum()) for x in (logits - targets, targets))
-        counts = EvaluationCounts(int(has_value.sum()), 0, errors, len(targets), 0, squares)
-        return counts, torch.zeros_like(has_value)
+        errors, squares = (
+            (x.where(has_value, 0.0).double() ** 2).flatten(1).sum(1) for x in (logits - targets, targets)
+        )
+        total_loss, target_squares = float(errors.sum()), float(squares.sum())
+        by_example = errors / (target_squares / len(targets)) if target_squares else errors
+        counts = EvaluationCounts(int(has_value.sum()), 0, total_loss, len(targets), 0, target_squares)
+        return counts + _sum_examples(by_example), torch.zeros_like(has_value)
     is_target = targets != IGNORED
     is_correct = (logits.argmax(-1) == targets) & is_target
-    total_loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-    correct_rows = (is_correct | ~is_target).flatten(1).all(1) if targets.ndim > 1 else is_correct
-    n_targets, n_correct = int(is_target.sum()), int(is_correct.sum())
-    return EvaluationCounts(n_targets, n_correct, float(total_loss), len(targets), int(correct_rows.sum())), is_correct
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    per_row = (x.view(len(targets), -1) for x in (is_target, is_correct, losses))
+    row_targets, row_correct, row_losses = (x.sum(1, dtype=torch.float64) for x in per_row)
+    all_correct, counted = row_correct == row_targets, row_targets.clamp(min=1)
+    by_metric = {"bits": row_losses / counted / math.log(2), "exact": all_correct.double()}
+    n_targets, n_correct = int(row_targets.sum()), int(row_correct.sum())
+    counts = EvaluationCounts(n_targets, n_correct, float(losses.sum()), len(targets), int(all_correct.sum()))
+    return counts + _sum_examples(by_metric.get(metric, row_correct / counted)), is_correct
+
+
+def _sum_examples(scores: Tensor) -> EvaluationCounts:
+    return EvaluationCounts(example_sum=float(scores.sum()), example_squares=float(scores.square().sum()))
 
 
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:

@@ -17,14 +17,15 @@ from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from ...results.stats import estimate_share
 from ..trained import check_axes
-from .attempts import QUICK_DIVISOR, Attempt, list_attempts, resolve_attempt
+from .attempts import QUICK_DIVISOR, Attempt, get_trivial_score, list_attempts, resolve_attempt
+from .plateau import find_reference_step
 from .problem import Baselines, LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
 
 if TYPE_CHECKING:
     from ...bench.case import Case
     from ...instruments.roofline import Roofline
-    from .loop import TrainingResult
+    from .loop import TrainingResult, TrainingSetup
 
 STEP_OVERHEAD_S = 4e-3  # least seconds of a step for each layer: forward, backward and AdamW
 GEMM_EFFICIENCY = 0.6  # share of a matrix product's rate that small models reach
@@ -51,8 +52,12 @@ COLUMNS = {
     "train.low": "the lower end of its 95% interval over examples",
     "train.high": "the upper end",
     "train.validation": "the last score on validation",
-    "train.attempt": "grid, beyond, longer or best",
-    "train.budget": "steps that were planned",
+    "train.validation_error": "its standard error over examples",
+    "train.steps_to_90": "steps to 90% of the final improvement over the trivial score, on validation",
+    "train.s_to_90": "seconds of training to the same",
+    "train.attempt": "grid, above or below (rates beyond it), given, best or more (further seeds)",
+    "train.budget": "steps at most",
+    "train.flops": "of all steps, forward and backward, estimated from parameters and pairs of queries and keys",
     "train.batch": "examples a step",
     "train.size": "width of the feed-forward part, fitted so that all have as many parameters",
     "train.attention": "parameters of attention",
@@ -128,10 +133,19 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     row.seed, row.mode = case.group.sampling.seed + attempt.index, "train"
     baselines = compute_baselines(problem, keys, config.seq_len)
     reach_score = compute_reach_score(problem, case)
-    rate, steps = resolve_attempt(attempt, list_earlier_rows(problem, case), problem, baselines, reach_score)
+    earlier, variant = list_earlier(problem, case), str(case.variant)
+    options: dict[str, Any] = {"baselines": baselines, "reach_score": reach_score}
+    rate, steps = resolve_attempt(attempt, earlier, problem, keys, variant, **options)
     learner = make_learner(problem, keys, case.variant, length=config.max_len, seed=row.seed)
     setup = TrainingSetup(
-        problem=problem, keys=keys, length=config.seq_len, index=row.seed, rate=rate, steps=steps, device=config.device
+        problem=problem,
+        keys=keys,
+        length=config.seq_len,
+        index=row.seed,
+        rate=rate,
+        trivial_score=get_trivial_score(problem, baselines),
+        steps=steps,
+        device=config.device,
     )
     path = checkpoints.path_of(folder, case.digest) if (folder := scratch.get_folder()) else None
     training = Trainer(learner, setup, path)
@@ -145,27 +159,32 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
         shortcut, way = reach_score, "all that lies within reach of its keys"
     row.extra |= {"train.chance": baselines.chance, "train.majority": baselines.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": config.seq_len}
-    _fill_row(row, result, problem)
+    row.extra["train.flops"] = estimate_flops(problem, case) * result.progress.step
+    _fill_row(row, result, setup)
     samples = _make_curves(result)
     if problem.recipe.model == "sequence" and not attempt.index:
         samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), config.device)
     return Record(row, samples)
 
 
-def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
-    progress, counts, metric = result.progress, result.counts, problem.metric
+def _fill_row(row: Row, result: TrainingResult, setup: TrainingSetup) -> None:
+    progress, counts, metric = result.progress, result.counts, setup.problem.metric
     score = counts.score(metric)
     row.metric, row.loss, row.steps = METRIC_LABELS[metric], finite_or_none(counts.loss), progress.step
     if metric != "explained":
         row.accuracy = counts.score("exact" if metric == "exact" else "accuracy")
-    row.stop_reason = progress.stopped or "the budget of steps"
+    row.stop_reason = progress.stopped
+    reference = find_reference_step(progress.scores, metric, setup.trivial_score)
     row.extra |= {
         "train.train_s": progress.train_s,
         "train.step_ms": 1e3 * progress.train_s / max(1, progress.step),
         "train.budget": progress.steps,
         "train.examples": counts.examples,
         "train.score": finite_or_none(score),
-        "train.validation": progress.scores[-1][1] if progress.scores else None,
+        "train.validation": progress.scores[-1][1],
+        "train.validation_error": finite_or_none(progress.score_error),
+        "train.steps_to_90": None if reference is None else progress.scores[reference][0],
+        "train.s_to_90": None if reference is None else progress.seconds[reference],
     }
     if metric in SHARE_METRICS:
         share = estimate_share(round(score * counts.examples), counts.examples)
@@ -201,8 +220,8 @@ def compute_reach_score(problem: Problem, case: Case) -> float | None:
     return within + (1 - within) * chance
 
 
-def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
-    """The run's rows so far of the other attempts of the same mechanism, task and length."""
+def list_earlier(problem: Problem, case: Case) -> list[tuple[Attempt, Row]]:
+    """The other attempts of the same mechanism, task and length that the run has rows of."""
     from ...results.shards import list_shards
     from ...results.store import read
 
@@ -210,9 +229,10 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     if folder is None or not list_shards(folder):
         return []
     attempts = list_attempts(problem, case.keys, quick=False)
-    other_keys = {replace(case, group=make_group(case.group, attempt)).key for attempt in attempts} - {case.key}
+    by_key = {replace(case, group=make_group(case.group, attempt)).key: attempt for attempt in attempts}
+    by_key.pop(case.key, None)
     rows = [record.row for record in read(folder, on_damage=lambda damage: None)]
-    return [row for row in rows if row.case_key in other_keys]
+    return [(by_key[row.case_key], row) for row in rows if row.case_key in by_key]
 
 
 def make_group(group: Group, attempt: Attempt) -> Group:
@@ -227,16 +247,31 @@ def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
 
     keys, recipe, config = case.keys, problem.recipe, case.group.config
     attempt = Attempt(**dict(keys.attempt))
-    if attempt.kind in ("beyond", "longer"):
+    if attempt.kind in ("above", "below", "more"):
         return Guess(0.0, 0, 0)
-    tokens, width = (keys.batch or recipe.batch) * config.seq_len, recipe.d_model
-    layers = (keys.layers or recipe.layers) * (2 if recipe.model == "sequence" else 1)
-    parameters = layers * 12 * width**2 + width * problem.outputs(keys)
-    work = 6 * tokens * parameters
-    if not case.group.of_blocks:
-        attn = case.create()
-        pairs = attn.growth.cost(config.seq_len, config.seq_len, config.causal)
-        work += 12 * (keys.batch or recipe.batch) * layers * width * pairs
-    step = STEP_OVERHEAD_S * layers + work / best.gemm_flops_per_s / GEMM_EFFICIENCY
+    layers, parameters = _count_layers(problem, keys), _estimate_parameters(problem, keys)
+    step = STEP_OVERHEAD_S * layers + estimate_flops(problem, case) / best.gemm_flops_per_s / GEMM_EFFICIENCY
     seconds = EVALUATION_FACTOR * (keys.seconds or (keys.steps or recipe.steps) * step)
-    return Guess(seconds / CALLS, 0, 16 * parameters + 40 * tokens * width * layers)
+    activations = 40 * (keys.batch or recipe.batch) * config.seq_len * recipe.d_model * layers
+    return Guess(seconds / CALLS, 0, 16 * parameters + activations)
+
+
+def _count_layers(problem: Problem, keys: LearnKeys) -> int:
+    return (keys.layers or problem.recipe.layers) * (2 if problem.recipe.model == "sequence" else 1)
+
+
+def _estimate_parameters(problem: Problem, keys: LearnKeys) -> int:
+    """Those that every token passes through."""
+    width = problem.recipe.d_model
+    return _count_layers(problem, keys) * 12 * width**2 + width * problem.outputs(keys)
+
+
+def estimate_flops(problem: Problem, case: Case) -> float:
+    """Floating-point operations of a training step, from the parameters and the pairs of queries and keys."""
+    keys, config, recipe = case.keys, case.group.config, problem.recipe
+    batch = keys.batch or recipe.batch
+    work = 6.0 * batch * config.seq_len * _estimate_parameters(problem, keys)
+    if not case.group.of_blocks:
+        pairs = case.create().growth.cost(config.seq_len, config.seq_len, config.causal)
+        work += 12 * batch * _count_layers(problem, keys) * recipe.d_model * pairs
+    return work

@@ -1,5 +1,9 @@
-"""The trainer: AdamW, warm-up and cosine decay, clipped gradients. On one thread results are bit-for-bit reproducible,
-also if training is interrupted and resumed."""
+"""The trainer: AdamW, clipped gradients, and a constant learning rate that decays once the score has levelled off. On
+one thread results are bit-for-bit reproducible, also if training is interrupted and resumed.
+
+The decay, over the last fifth of the steps, makes the result that of a schedule of this length, wherever training ends
+(Hägele et al. 2024, arXiv:2405.18392); a cosine would need the number of steps in advance.
+"""
 
 import copy
 import math
@@ -13,29 +17,34 @@ import numpy as np
 import torch
 
 from ...bench.measuring.row_errors import InvalidResult
-from . import checkpoint
+from . import checkpoint, plateau
 from .checkpoint import Progress
 from .learners import NO_COUNTS, EvaluationCounts, Learner, compute_loss, count_correct
 from .problem import Batch, LearnKeys, Problem, Split
 
-WARMUP_SHARE = 0.1  # share of the steps for warm-up
+WARMUP_SHARE = 0.05  # of the largest number of steps
+DECAY_SHARE = 0.2  # of the steps, at the end
 WEIGHT_DECAY = 0.01
 BETAS = 0.9, 0.98
 MAX_GRADIENT_NORM = 1.0  # of all gradients together
-MAX_VALIDATIONS = 20  # evenly over the steps
+MAX_VALIDATIONS = 40  # evenly over the largest number of steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
+SOLVED, LEVELLED_OFF = "solved", "levelled off"
+STILL_IMPROVING, NOT_LEARNED = "still improving after the most steps", "nothing learned in the most steps"
 SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """What is trained. index: of the seed. steps: by default those of the keys."""
+    """What is trained. index: of the seed. trivial_score: of a model that has learned nothing. steps: at most, by
+    default those of the keys."""
 
     problem: Problem
     keys: LearnKeys
     length: int
     index: int
     rate: float
+    trivial_score: float
     steps: int | None = None
     device: str = "cpu"
 
@@ -85,14 +94,18 @@ class Trainer:
         is not finite."""
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
-        while progress.step < progress.steps and progress.stopped is None:
+        last_decay_from = math.ceil((1 - DECAY_SHARE) * progress.steps)
+        while progress.step < self._count_steps() and progress.stopped != SOLVED:
             on_step()
             start = perf_counter()
             progress.running.append(self._step(progress.step))
             progress.train_s += perf_counter() - start
             progress.step += 1
-            if progress.step % interval == 0 or progress.step == progress.steps:
+            if progress.step % interval == 0 or progress.step in (self._count_steps(), last_decay_from):
                 self._validate()
+            if progress.step == last_decay_from and progress.decay_from is None and progress.stopped is None:
+                learned = plateau.has_learned(progress.scores, setup.problem.metric, setup.trivial_score)
+                progress.decay_from, progress.stopped = progress.step, STILL_IMPROVING if learned else NOT_LEARNED
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
         self.save()
@@ -107,6 +120,10 @@ class Trainer:
         if self.path:
             checkpoint.write(self.path, self.learner.model, self.optimizer, self.progress, self.setup.description)
         self.saved_at = perf_counter()
+
+    def _count_steps(self) -> int:
+        """The step at which training ends, as far as is known."""
+        return count_steps(self.progress.steps, self.progress.decay_from)
 
     def _choose_step_count(self) -> int:
         """The number of steps. Seconds are converted by the measured time of some steps of a copy of the model."""
@@ -127,7 +144,7 @@ class Trainer:
     def _step(self, step: int) -> float:
         setup, model = self.setup, self.learner.model
         for group in self.optimizer.param_groups:
-            group["lr"] = setup.rate * compute_rate_factor(step, self.progress.steps)
+            group["lr"] = setup.rate * compute_rate_factor(step, self.progress.steps, self.progress.decay_from)
         model.train()
         logits, targets = self.learner.predict(draw(setup, "train", setup.batch, step), setup.device)
         loss = compute_loss(logits, targets)
@@ -141,7 +158,7 @@ class Trainer:
         return value
 
     def _validate(self) -> None:
-        """Record the mean loss since the last validation, and the score; stop at a perfect score."""
+        """Record the mean loss since the last validation, and the score; end if it is perfect, or begin the decay."""
         progress, problem = self.progress, self.setup.problem
         progress.losses.append((progress.step, statistics.fmean(progress.running)))
         progress.running = []
@@ -149,11 +166,17 @@ class Trainer:
         if not math.isfinite(counts.loss):
             place = f"after step {progress.step}, at learning rate {self.setup.rate:g}"
             raise InvalidResult(f"the loss on validation is {counts.loss} {place}")
-        score = counts.score(problem.metric)
+        score, metric = counts.score(problem.metric), problem.metric
         progress.scores.append((progress.step, score))
+        progress.score_error = counts.standard_error
+        progress.seconds.append(progress.train_s)
         solved = problem.recipe.solved
-        if score <= solved if problem.metric == "bits" else score >= solved:
-            progress.stopped = "solved"
+        if score <= solved if metric == "bits" else score >= solved:
+            progress.stopped = SOLVED
+        elif progress.decay_from is None and plateau.has_levelled_off(
+            progress.scores, metric, self.setup.trivial_score, progress.steps
+        ):
+            progress.decay_from, progress.stopped = progress.step, LEVELLED_OFF
 
     @torch.no_grad()
     def _evaluate(
@@ -165,7 +188,7 @@ class Trainer:
         for batch in split_batch(draw(setup, split, count, 0, length), setup.batch):
             on_step()
             logits, targets = self.learner.predict(batch, setup.device)
-            batch_counts, is_correct = count_correct(logits, targets)
+            batch_counts, is_correct = count_correct(logits, targets, setup.problem.metric)
             counts += batch_counts
             if batch.distance is not None:
                 distance = torch.from_numpy(batch.distance)
@@ -173,17 +196,23 @@ class Trainer:
                 for edge in edges[distance >= 0].unique().tolist():
                     in_range = (edges == edge) & (distance >= 0)
                     n_correct = int(is_correct.cpu()[in_range].sum())
-                    edge_counts = EvaluationCounts(int(in_range.sum()), n_correct, 0.0, 0, 0)
+                    edge_counts = EvaluationCounts(int(in_range.sum()), n_correct)
                     within_distance[edge] = within_distance.get(edge, NO_COUNTS) + edge_counts
         return counts, dict(sorted(within_distance.items()))
 
 
-def compute_rate_factor(step: int, steps: int) -> float:
-    """The learning rate at a step relative to the highest: linear warm-up, then cosine decay."""
-    warmup_steps = max(1, int(WARMUP_SHARE * steps))
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))
+def count_steps(most_steps: int, decay_from: int | None) -> int:
+    """All steps of a training whose learning rate decays from a step, such that the decay takes a fifth of them."""
+    return most_steps if decay_from is None else min(most_steps, math.ceil(decay_from / (1 - DECAY_SHARE)))
+
+
+def compute_rate_factor(step: int, most_steps: int, decay_from: int | None = None) -> float:
+    """The learning rate at a step relative to the highest: linear warm-up, constant, then linear decay."""
+    factor = min(1.0, (step + 1) / max(1, int(WARMUP_SHARE * most_steps)))
+    if decay_from is None or step < decay_from:
+        return factor
+    steps = count_steps(most_steps, decay_from)
+    return min(factor, (steps - step) / (steps - decay_from))
 
 
 def draw(setup: TrainingSetup, split: Split, count: int, step: int, length: int | None = None) -> Batch:

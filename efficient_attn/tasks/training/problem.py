@@ -6,13 +6,20 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ...bench.task import Keys
 
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
 RecipeModel = Literal["decoder", "encoder", "vision", "patches", "sequence"]
+
+
+def list_items(value: Any) -> Any:
+    """A table of a suite as pairs, because keys must be hashable."""
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Array = NDArray[Any]
@@ -48,7 +55,7 @@ class Recipe:
     heads: int = 4
     convolution: int = 0
     positions: str | None = None
-    learning_rates: tuple[float, ...] = (2e-3, 5e-4)
+    learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
     steps: int = 400
     batch: int = 64
     patch: int = 2
@@ -70,8 +77,10 @@ class Baselines:
 class LearnKeys(Keys):
     """Keys of every training task; each adds its own sizes.
 
-    steps: of training, or seconds, converted by a measured step; by default the task's own. learning_rates: the grid,
-    all tried with the first seed; the others use the best. seeds: how many. examples: over which a score is averaged.
+    steps: of training at most, or seconds, converted by a measured step; by default the task's own. learning_rates: the
+    grid, all tried with the first seed; the others use the best. rates: instead of a grid, that of each mechanism, as
+    selected by an earlier run. seeds: how many; two more if their scores disagree. examples: over which a score is
+    averaged; half as many for validation.
     test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
     is ``gru``, else with attention. checkpoint_s: seconds between checkpoints. attempt: set by the plan, not by suites.
@@ -80,6 +89,7 @@ class LearnKeys(Keys):
     steps: Count | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None
     learning_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] | None = None
+    rates: Annotated[tuple[tuple[str, Rate], ...], BeforeValidator(list_items)] = ()
     seeds: Count = 3
     examples: Count = 512
     batch: Count | None = None

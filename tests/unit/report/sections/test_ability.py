@@ -22,8 +22,14 @@ def test_fewer_bits_are_better(tmp_path: Path) -> None:
         "train_majority": 4.5,
     }
     columns |= {"train_shortcut": 3.25, "train_way": "two bytes before"}
-    full = [attempt("full", score, rate=rate, **columns) for score, rate in ((2.5, 0.002), (3.0, 0.0005))]
-    ability = block(tmp_path, *full, attempt("linear", 3.5, **columns), attempt("mqa", 4.6, **columns))
+    full, linear = (
+        [
+            attempt(name, score, rate=rate, **columns)
+            for score, rate in zip((best + 0.5, best, best + 0.5), rates, strict=True)
+        ]
+        for name, best in (("full", 2.5), ("linear", 3.5))
+    )
+    ability = block(tmp_path, *full, *linear, attempt("mqa", 4.6, **columns))
     table, training = ability.tables[:2]
     shown = {row[0].text: row[1].text for row in table.rows}
     assert list(shown) == ["chance", "majority", "shortcut", "full", "linear", "mqa"]
@@ -38,13 +44,13 @@ def test_fewer_bits_are_better(tmp_path: Path) -> None:
 def test_all_attempts_are_in_a_folded_table(tmp_path: Path) -> None:
     *_, table = block(tmp_path, *seeds("full", (0.9, 0.8)), *unable("mqa")).tables
     assert table.folded
-    assert table.caption == "All 8 attempts"
-    rows = [[row[0].text, row[2].text, row[4].text, row[6].text] for row in table.rows]
-    assert ["full", "grid", "0.0005", "45.0%"] in rows
-    assert ["full", "best", "0.002", "80.0%"] in rows
-    assert ["mqa", "longer", "0.002", "11.0%"] in rows
+    assert table.caption == "All 9 attempts"
+    rows = [[row[0].text, row[2].text, row[4].text, row[6].text, row[7].text] for row in table.rows]
+    assert ["full", "grid", "0.001", "45.0%", "45.0%"] in rows
+    assert ["full", "best", "0.002", "80.0%", "80.0%"] in rows
+    assert ["mqa", "above", "0.008", "11.0%", "11.0%"] in rows
     assert [cell.text for cell in table.rows[0][3:]] == [
-        "the budget of steps", "0.0005", "0", "45.0%", "100", "2.00 s", "1,000", "1,500", "500",
+        "levelled off", "0.001", "0", "45.0%", "45.0%", "100", "2.00 s", "1,000", "1,500", "500",
     ]  # fmt: skip
 
 
@@ -53,7 +59,7 @@ def test_scores_state_their_configuration(tmp_path: Path) -> None:
     training = {name: cell.text for name, cell in zip(ability.tables[1].head, ability.tables[1].rows[0], strict=True)}
     assert training == {
         "Task": "recall, length 64", "Scored by": "accuracy", "Shortcut": "\u2013",
-        "Learning rates tried": "0.0005, 0.002", "Parameters": "3,000 to 3,100", "Steps": "100",
+        "Learning rates tried": "0.001, 0.002, 0.004", "Parameters": "3,000 to 3,100", "Steps at most": "100",
         "Examples a step": "32", "Examples of the test": "512", "Seeds": "1 to 2",
     }  # fmt: skip
     assert "4 heads of size 16" in ability.config_text
@@ -88,7 +94,7 @@ def test_the_report_has_attempts_and_plots(tmp_path: Path) -> None:
     about = runs.about() | {"sections": [section.as_json() for section in COPYING.sections]}
     run = runs.write_run(tmp_path / "run", [*seeds("full", (0.9,)), *unable("mqa")], about)
     written = write_report([run], tmp_path / "out")
-    assert written.page.read_text().count("<summary>All 7 attempts</summary>") == 1
-    assert "<details><summary>All 7 attempts</summary>\n\n" in written.markdown.read_text()
+    assert written.page.read_text().count("<summary>All 8 attempts</summary>") == 1
+    assert "<details><summary>All 8 attempts</summary>\n\n" in written.markdown.read_text()
     drawn = {path.stem for path in (tmp_path / "out/plots").iterdir()}
-    assert drawn == {"learning-recall-length-64", "worth-recall-length-64"}
+    assert drawn == {f"{kind}-recall-length-64" for kind in ("learning", "rates", "worth")}

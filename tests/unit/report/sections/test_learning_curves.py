@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,29 @@ def test_invalid_curves_are_not_drawn(tmp_path: Path, samples: dict[str, Any]) -
 
 
 def test_scores_are_plotted_against_step_time(tmp_path: Path) -> None:
-    rows = [attempt("full", 0.9, train_step_ms=20.0), attempt("full", 0.8, "best", 1, train_step_ms=22.0)]
+    rows = [attempt("full", 0.9, train_step_ms=20.0), attempt("full", 0.88, "best", 1, train_step_ms=22.0)]
     full, linear = panels(block(tmp_path, *rows, attempt("linear", 0.3)))["worth"].lines
-    assert (list(full.x), [round(y, 3) for y in full.y]) == ([21.0], [0.85])
+    assert (list(full.x), [round(y, 3) for y in full.y]) == ([21.0], [0.89])
     assert full.low
     assert full.left
     assert linear.low is None
     assert linear.left is None
+
+
+def test_seeds_that_disagree_are_drawn_one_by_one(tmp_path: Path) -> None:
+    records = [*seeds("full", (0.9, 0.4, 0.85)), *seeds("linear", (0.9,))]
+    full, linear = panels(block(tmp_path, *records))["worth"].lines
+    assert (list(full.x), list(full.y)) == ([20.0] * 3, [0.9, 0.4, 0.85])
+    assert len(linear.x) == 1
+
+
+def test_scores_are_plotted_against_learning_rates(tmp_path: Path) -> None:
+    failed = attempt("full", 0.0, rate=0.008).row
+    failed = replace(failed, status="invalid", reason="the loss is nan at step 3", extra={}, mode=None)
+    panel = panels(block(tmp_path, *seeds("full", (0.9, 0.91)), Record(failed), attempt("linear", 0.3)))["rates"]
+    (line,) = panel.lines  # a single rate is no line
+    assert (line.label, list(line.x), list(line.y)) == ("full", [0.001, 0.002, 0.004], [0.45, 0.9, 0.45])
+    assert list(panel.ticks.values()) == ["0.001", "0.002", "0.004"]
 
 
 def test_scores_have_tables_and_plots_by_length_and_distance(tmp_path: Path) -> None:
@@ -56,7 +73,7 @@ def test_scores_have_tables_and_plots_by_length_and_distance(tmp_path: Path) -> 
     ability = block(
         tmp_path, attempt("full", 0.8, **columns), attempt("full", 0.6, "best", 1, **{**columns, "train_at_128": 0.3})
     )
-    lengths, distances = ability.tables[2:4]
+    lengths, distances = ability.tables[3:5]
     assert lengths.head == ("Variant", "length 64", "length 128")
     assert [cell.text for cell in lengths.rows[0]] == ["full", "70.0%", "40.0%"]
     assert distances.head == ("Variant", "5\u20138 back", "9\u201316 back")
@@ -68,7 +85,7 @@ def test_scores_have_tables_and_plots_by_length_and_distance(tmp_path: Path) -> 
 
 def test_a_single_distance_has_no_table(tmp_path: Path) -> None:
     ability = block(tmp_path, attempt("full", 0.8, train_near_16=0.8))
-    assert len(ability.tables) == 3
+    assert len(ability.tables) == 4
     assert "distances" not in panels(ability)
 
 

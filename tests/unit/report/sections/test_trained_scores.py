@@ -11,7 +11,7 @@ import pytest
 from learned_runs import WINDOW, attempt, block, cells, seeds, skipped, unable
 
 from efficient_attn.errors import NotNeeded
-from efficient_attn.report.sections import trained_scores
+from efficient_attn.report.sections import mechanism_result, trained_scores
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
 from efficient_attn.tasks.training.attempts import Attempt, resolve_attempt
@@ -28,20 +28,53 @@ def test_scores_are_means_over_seeds_at_the_best_rate(tmp_path: Path) -> None:
 
 
 def test_intervals_of_shares_end_at_100_percent(tmp_path: Path) -> None:
-    assert cells(tmp_path, *seeds("full", (0.99, 0.90)))["full"] == ["94.5% (37.3\u2013100)"]
+    assert cells(tmp_path, *seeds("full", (0.99, 0.95)))["full"] == ["97.0% (71.6\u2013100)"]
 
 
 def test_scores_use_the_attempt_repeated_with_other_seeds(tmp_path: Path) -> None:
     """Another attempt of the first seed scored higher on the test set, which is not used to choose."""
-    late = attempt("full", 0.8, "longer", train_budget=200)
-    others = [attempt("full", 0.9, "best", index, train_budget=200) for index in (1, 2)]
-    grid = attempt("full", 0.95, train_validation=0.1)
-    assert cells(tmp_path, grid, late, *others)["full"][0].startswith("86.7% (")
+    others = [attempt("full", 0.82, "best", index) for index in (1, 2)]
+    grid = [attempt("full", 0.95, rate=rate, train_validation=0.1) for rate in (0.001, 0.004)]
+    assert cells(tmp_path, *grid, attempt("full", 0.79), *others)["full"][0].startswith("81.0% (")
 
 
 def test_validation_chooses_the_attempt_of_a_single_seed(tmp_path: Path) -> None:
-    better = attempt("full", 0.8, rate=0.0005, train_validation=0.9)
-    assert cells(tmp_path, better, attempt("full", 0.95, train_validation=0.7))["full"] == ["80.0% (1 seed)"]
+    better = attempt("full", 0.8, train_validation=0.9)
+    others = [attempt("full", 0.95, rate=rate, train_validation=0.7) for rate in (0.001, 0.004)]
+    assert cells(tmp_path, better, *others)["full"] == ["80.0% (1 seed)"]
+
+
+def test_models_that_still_improve_are_shown_but_not_ranked(tmp_path: Path) -> None:
+    rising = seeds("linear", (0.95, 0.96), stop_reason=mechanism_result.STILL_IMPROVING)
+    (table, *_) = block(tmp_path, *seeds("full", (0.9, 0.91)), *rising, *seeds("mqa", (0.8, 0.81))).tables
+    assert [row[0].text for row in table.rows] == ["chance", "full", "mqa", "linear"]
+    assert table.rows[-1][1].text.endswith("), still improving")
+    assert [row[1].sort is None for row in table.rows[1:]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("scores", "edge"), [((0.5, 0.9, 0.5), False), ((0.5, 0.6, 0.9), True), ((0.9, 0.6, 0.5), True)]
+)
+def test_a_best_rate_at_an_end_of_the_grid_is_marked(tmp_path: Path, scores: Sequence[float], edge: bool) -> None:
+    grid = [attempt("linear", score, rate=rate) for score, rate in zip(scores, (0.001, 0.002, 0.004), strict=True)]
+    text = cells(tmp_path, *seeds("full", (0.9,)), *grid)["linear"][0]
+    assert text == "90.0% (1 seed)" + (", rate at the edge" if edge else "")
+
+
+def test_a_rate_whose_loss_is_nan_closes_the_grid(tmp_path: Path) -> None:
+    failed = attempt("linear", 0.0, rate=0.004).row
+    failed = replace(failed, status="invalid", reason="the loss is nan at step 3", extra={}, mode=None)
+    grid = [attempt("linear", score, rate=rate) for score, rate in ((0.5, 0.001), (0.9, 0.002))]
+    assert cells(tmp_path, *seeds("full", (0.9,)), *grid, Record(failed))["linear"] == ["90.0% (1 seed)"]
+
+
+def test_given_rates_are_not_at_an_edge(tmp_path: Path) -> None:
+    given = [attempt("linear", 0.9, "given"), attempt("linear", 0.91, "best", 1)]
+    assert cells(tmp_path, *seeds("full", (0.9,)), *given)["linear"][0].startswith("90.5% (")
+
+
+def test_intervals_contain_their_means_as_shown(tmp_path: Path) -> None:
+    assert cells(tmp_path, *seeds("full", (1.0, 0.9996, 0.9998)))["full"] == ["99.9% (99.9\u2013100)"]
 
 
 def test_not_learned_requires_all_attempts(tmp_path: Path) -> None:
@@ -60,7 +93,7 @@ def test_a_nan_loss_counts_as_an_attempt(tmp_path: Path) -> None:
 
 def test_one_successful_seed_counts_as_learned(tmp_path: Path) -> None:
     """Even if it is not the first seed."""
-    assert cells(tmp_path, attempt("full", 0.11), attempt("full", 0.9, "best", 1))["full"][0].startswith("50.5%")
+    assert cells(tmp_path, *seeds("full", (0.11, 0.9)))["full"] == ["11.0%, 90.0% (each of 2 seeds)"]
 
 
 def test_no_ranking_if_no_mechanism_learned(tmp_path: Path) -> None:
@@ -76,33 +109,47 @@ def test_no_ranking_if_the_baseline_is_at_chance(tmp_path: Path) -> None:
     assert "recall, length 64: full itself is at chance, so there is no ranking." in table.note
 
 
-REACHING: dict[str, Any] = {"train_shortcut": 0.5, "train_way": trained_scores.REACH_SHORTCUT}
+REACHING: dict[str, Any] = {"train_shortcut": 0.5, "train_way": mechanism_result.REACH_SHORTCUT}
 
 
 @pytest.mark.parametrize(("scores", "complete"), [((0.49, 0.50), True), ((0.51,), True), ((0.30, 0.31), False)])
 def test_learning_everything_within_reach_is_reported(tmp_path: Path, scores: Sequence[float], complete: bool) -> None:
     (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **REACHING)).tables
-    note = f"recall, length 64: with {WINDOW} a model can score 50.0%, by {trained_scores.REACH_SHORTCUT}"
+    note = f"recall, length 64: with {WINDOW} a model can score 50.0%, by {mechanism_result.REACH_SHORTCUT}"
     assert table.note == note + (", and it learned everything within its reach." if complete else ".")
     assert "shortcut" not in [row[0].text for row in table.rows]  # the shortcut is the variant's, not the task's
-    assert training.rows[0][2].text == trained_scores.REACH_SHORTCUT
+    assert training.rows[0][2].text == mechanism_result.REACH_SHORTCUT
 
 
-def test_texts_about_reach_match_the_trainer(tmp_path: Path) -> None:
+RATES = {0.001: 0.5, 0.002: 0.9, 0.004: 0.5}
+NEEDLESS = trained_scores.NEEDLESS_REASONS[:2]
+
+
+def test_texts_match_the_trainer(tmp_path: Path) -> None:
     """Rows store them as text."""
-    from efficient_attn.tasks.training import learning
+    from efficient_attn.tasks.training import learning, loop
 
-    assert f'"{trained_scores.REACH_SHORTCUT}"' in Path(learning.__file__).read_text()
+    assert f'"{mechanism_result.REACH_SHORTCUT}"' in Path(learning.__file__).read_text()
     baselines = Baselines(chance=0.1, majority=0.1)
-    row = attempt(WINDOW, 0.1).row
-    with pytest.raises(NotNeeded, match=trained_scores.COMPUTED_REASON):
-        resolve_attempt(Attempt(kind="longer"), [row], COPYING.plan.args[0], baselines, 0.1)  # type: ignore[attr-defined]
+    problem: Any = COPYING.plan.args[0]  # type: ignore[attr-defined]
+    first, keys = Attempt(kind="grid", rate=0.002), problem.keys()
+    earlier, options = [(first, attempt(WINDOW, 0.1).row)], {"baselines": baselines, "reach_score": 0.1}
+    with pytest.raises(NotNeeded, match=mechanism_result.COMPUTED_REASON):
+        resolve_attempt(Attempt(kind="above", rate=0.004), earlier, problem, keys, WINDOW, **options)
+    for needless, text in zip(
+        (Attempt(kind="above", rate=0.004), Attempt(kind="more", index=1)), NEEDLESS, strict=True
+    ):
+        grid = [(Attempt(kind="grid", rate=rate), attempt(WINDOW, s, rate=rate).row) for rate, s in RATES.items()]
+        with pytest.raises(NotNeeded) as raised:
+            resolve_attempt(needless, grid, problem, keys, WINDOW, baselines=baselines, reach_score=None)
+        assert str(raised.value) == text
+    assert mechanism_result.STILL_IMPROVING == loop.STILL_IMPROVING
 
 
 def test_answers_beyond_reach_are_reported_as_chance(tmp_path: Path) -> None:
     reason = "no model that sees so few keys does better than chance: computed, not trained"
     rows = [
-        attempt(WINDOW, 0.11, train_shortcut=0.1, train_way=trained_scores.REACH_SHORTCUT),
+        attempt(WINDOW, 0.11, train_shortcut=0.1, train_way=mechanism_result.REACH_SHORTCUT),
         skipped(WINDOW, "longer", reason),
     ]
     assert cells(tmp_path, *seeds("full", (0.9,)), *rows)[WINDOW] == ["at chance: no answer within its reach"]
@@ -114,7 +161,7 @@ def test_columns_are_named_by_test_and_ambiguous_part(tmp_path: Path) -> None:
         *seeds("full", (0.8,), seq_len=128),
         *seeds("full", (0.7,), task="text"),
         *seeds("full", (0.6,), task="text", part="two"),
-        attempt("linear", 0.5, task="text", part="two"),
+        *seeds("linear", (0.5,), task="text", part="two"),
     ]
     table = block(tmp_path, *records).tables[0]
     assert table.head[1:] == (

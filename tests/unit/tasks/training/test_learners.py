@@ -148,7 +148,7 @@ def test_mechanisms_that_a_model_cannot_use_are_unsupported(
 def test_counts_exclude_ignored_targets() -> None:
     logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 3, 3]])]
     targets = torch.tensor([[0, IGNORED, 2], [3, 0, IGNORED]])
-    counts, correct = count_correct(logits, targets)
+    counts, correct = count_correct(logits, targets, "accuracy")
     assert (counts.targets, counts.correct, counts.examples, counts.correct_examples) == (4, 3, 2, 1)
     assert correct.tolist() == [[True, False, True], [True, False, False]]
     nats = 4 * math.log(math.e + 3) - 3
@@ -160,9 +160,27 @@ def test_counts_exclude_ignored_targets() -> None:
 
 
 def test_counts_of_labels_can_be_added() -> None:
-    counts, _ = count_correct(torch.eye(3), torch.tensor([0, 1, 1]))
+    counts, _ = count_correct(torch.eye(3), torch.tensor([0, 1, 1]), "accuracy")
     assert (counts.targets, counts.correct, counts.examples, counts.correct_examples) == (3, 2, 3, 2)
-    assert counts + EvaluationCounts(1, 1, 0.5, 1, 0) == EvaluationCounts(4, 3, counts.total_loss + 0.5, 4, 2)
+    more = EvaluationCounts(1, 1, 0.5, 1, 0, example_sum=1, example_squares=1)
+    both = EvaluationCounts(4, 3, counts.total_loss + 0.5, 4, 2, example_sum=3, example_squares=3)
+    assert counts + more == both
+    assert both.standard_error == pytest.approx(torch.tensor([1.0, 0, 1, 1]).std().item() / 2)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "exact", "bits"])
+def test_standard_errors_are_over_examples_not_targets(metric: str) -> None:
+    """Targets of an example are not independent: repeating each target does not make the score more certain."""
+    generator = torch.Generator().manual_seed(0)
+    logits, targets = (torch.randn(40, 3, 5, generator=generator), torch.randint(5, (40, 3), generator=generator))
+    targets[:, 2] = IGNORED
+    single = count_correct(logits, targets, metric)[0]
+    repeated = count_correct(logits.repeat(1, 4, 1), targets.repeat(1, 4), metric)[0]
+    assert repeated.standard_error == pytest.approx(single.standard_error)
+    by_example = [count_correct(logits[i : i + 1], targets[i : i + 1], metric)[0].score(metric) for i in range(40)]
+    assert single.standard_error == pytest.approx(torch.tensor(by_example).std().item() / 40**0.5, rel=1e-4)
+    assert single.score(metric) == pytest.approx(sum(by_example) / 40)
+    assert count_correct(logits[:1], targets[:1], metric)[0].standard_error == math.inf
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -171,7 +189,7 @@ def test_counts_of_labels_can_be_added() -> None:
 def test_values_are_scored_by_explained_variance() -> None:
     targets = torch.tensor([[[1.0, -1.0], [math.nan, math.nan]], [[2.0, 0.0], [0.0, 2.0]]])
     predicted = torch.where(targets.isnan(), 9.0, targets / 2)
-    counts, correct = count_correct(predicted, targets)
+    counts, correct = count_correct(predicted, targets, "explained")
     assert compute_loss(predicted, targets).item() == pytest.approx(2.5 / 6)
     assert (counts.targets, counts.examples, counts.loss) == (6, 2, pytest.approx(2.5 / 6))
     assert (counts + counts).score("explained") == pytest.approx(0.75)

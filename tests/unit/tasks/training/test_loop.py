@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,8 @@ from efficient_attn.tasks.training.checkpoint import CheckpointNotSaved
 from efficient_attn.tasks.training.loop import (
     MAX_GRADIENT_NORM,
     MAX_VALIDATIONS,
-    TrainingSetup,
     compute_rate_factor,
-    draw,
-    split_batch,
+    count_steps,
 )
 from efficient_attn.tasks.training.problem import Batch, Split
 
@@ -41,12 +40,6 @@ def _run(**options: Any) -> tuple[Any, ...]:
 @pytest.fixture(scope="module")
 def uninterrupted() -> tuple[Any, ...]:
     return _run()
-
-
-def _setup(**changed: Any) -> TrainingSetup:
-    return replace(
-        TrainingSetup(problem=tiny.TINY, keys=tiny.keys(), length=tiny.LENGTH, index=0, rate=1e-3), **changed
-    )
 
 
 # -- reproducibility -------------------------------------------------------------------------------------------------
@@ -190,77 +183,74 @@ def test_labels_outside_the_classes_are_refused() -> None:
         tiny.train(problem=replace(tiny.TINY, draw=wrong)).run()
 
 
-# -- examples --------------------------------------------------------------------------------------------------------
-
-
-def _same(a: Batch, b: Batch) -> bool:
-    return a.inputs.shape == b.inputs.shape and bool((a.inputs == b.inputs).all() and (a.targets == b.targets).all())
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_all_seeds_are_evaluated_on_the_same_examples(split: Split) -> None:
-    first, other = (draw(_setup(index=index, rate=rate), split, 6, 0) for index, rate in ((0, 1e-3), (2, 1e-2)))
-    assert _same(first, other)
-
-
-def test_batches_depend_on_split_seed_and_step() -> None:
-    drawn = {(s, i, n): draw(_setup(index=i), s, 6, n) for s in ("train",) for i in (0, 1) for n in (0, 1)}
-    drawn |= {(s, 0, 0): draw(_setup(), s, 6, 0) for s in ("validation", "test")}  # type: ignore[misc]
-    assert not any(_same(a, b) for a, b in itertools.combinations(drawn.values(), 2))
-    assert _same(drawn["train", 1, 1], draw(_setup(index=1, rate=0.1, steps=99), "train", 6, 1))
-
-
-def test_shortest_varies_only_the_length_of_training_batches() -> None:
-    setup = _setup(keys=tiny.keys(pairs=1, shortest=14), problem=replace(tiny.TINY, draw=_any_length))
-    lengths = [draw(setup, "train", 2, step).inputs.shape[1] for step in range(40)]
-    assert set(lengths) == {14, 15, 16}
-    assert lengths == [draw(setup, "train", 2, step).inputs.shape[1] for step in range(40)]
-    assert draw(setup, "validation", 2, 0).inputs.shape[1] == draw(setup, "test", 2, 0).inputs.shape[1] == 16
-
-
-def _any_length(keys: Any, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    tokens = generator.integers(4, size=(count, length))
-    return Batch(tokens, tokens)
-
-
-def test_parts_of_a_batch_contain_each_example_once() -> None:
-    batch = draw(_setup(), "test", 7, 0)
-    parts = list(split_batch(batch, 3))
-    assert [len(part.inputs) for part in parts] == [3, 3, 1]
-    assert (np.concatenate([part.targets for part in parts]) == batch.targets).all()
-    assert batch.distance is not None
-    assert (np.concatenate([part.distance for part in parts if part.distance is not None]) == batch.distance).all()
-
-
-def test_results_are_counted_by_length_and_by_distance() -> None:
-    training = tiny.train(given=tiny.keys(test_len=(8, tiny.LENGTH)), steps=2)
-    trained = training.run()
-    assert list(trained.at_length) == [8]
-    assert trained.at_length[8].targets == trained.counts.targets == 8 * 2
-    assert sum(part.targets for part in trained.within_distance.values()) == trained.counts.targets
-    assert sum(part.correct for part in trained.within_distance.values()) == trained.counts.correct
-    distance = draw(training.setup, "test", 8, 0).distance
-    assert distance is not None
-    for edge, part in trained.within_distance.items():
-        assert part.targets == ((distance > edge // 2) & (distance <= edge)).sum()
-
-
 # -- validations and early stops -------------------------------------------------------------------------------------
 
 
 def test_validations_are_evenly_spaced_and_include_the_last_step() -> None:
-    progress = tiny.train(steps=MAX_VALIDATIONS + 7).run().progress
-    validations = [step for step, _ in progress.scores]
-    assert validations == [*range(2, MAX_VALIDATIONS + 7, 2), MAX_VALIDATIONS + 7]
-    assert [step for step, _ in progress.losses] == validations
+    progress = tiny.train(steps=MAX_VALIDATIONS + 6).run().progress
+    validations = [step for step, _ in progress.scores if step != progress.decay_from]
+    assert progress.decay_from == MAX_VALIDATIONS - 3  # 0.8 * 46, rounded up
+    assert validations == [*range(2, MAX_VALIDATIONS + 6, 2), MAX_VALIDATIONS + 6]
+    assert [step for step, _ in progress.losses] == [step for step, _ in progress.scores]
+    assert len(progress.seconds) == len(progress.scores)
+    assert progress.seconds == sorted(progress.seconds)
     assert progress.running == []
 
 
 def test_training_stops_when_the_problem_is_solved() -> None:
     easy = replace(tiny.TINY, recipe=replace(tiny.TINY.recipe, solved=0.0))
     progress = tiny.train(problem=easy).run().progress
-    assert (progress.step, progress.stopped, progress.steps) == (1, "solved", tiny.STEPS)
-    assert tiny.train().run().progress.stopped is None
+    assert (progress.step, progress.stopped, progress.steps) == (1, loop.SOLVED, tiny.STEPS)
+    assert tiny.train().run().progress.stopped == loop.NOT_LEARNED
+
+
+def _score(trainer: Any, curve: Callable[[int], float]) -> None:
+    """Make the scores on validation those of a curve."""
+    evaluate = trainer._evaluate
+
+    def pretend(split: Split, *arguments: Any) -> Any:
+        counts, others = evaluate(split, *arguments)
+        correct = round(1000 * curve(trainer.progress.step))
+        return (replace(counts, correct=correct, targets=1000), others) if split == "validation" else (counts, others)
+
+    trainer._evaluate = pretend
+
+
+@pytest.mark.parametrize(
+    ("curve", "steps", "stopped"),
+    [
+        (lambda step: 0.5, 38, loop.LEVELLED_OFF),  # 30 is a quarter of 120; then the decay
+        (lambda step: step / 200, 120, loop.STILL_IMPROVING),
+        (lambda step: 0.01, 120, loop.NOT_LEARNED),
+        (lambda step: 0.01 if step < 48 else 0.6, 83, loop.LEVELLED_OFF),  # at 66, as 0.75 * 63 < 48
+        (lambda step: 0.5 if step < 36 else 1.0, 36, loop.SOLVED),  # during the decay
+    ],
+)
+def test_training_ends_when_validation_has_levelled_off(
+    curve: Callable[[int], float], steps: int, stopped: str
+) -> None:
+    training = tiny.train(steps=120, trivial_score=1 / 16)
+    _score(training, curve)
+    progress = training.run().progress
+    assert (progress.step, progress.stopped, progress.steps) == (steps, stopped, 120)
+    if stopped != loop.SOLVED:
+        assert progress.decay_from is not None
+        assert progress.step == min(120, math.ceil(progress.decay_from / 0.8))
+
+
+@pytest.mark.parametrize("count", [29, 30, 31, 37])  # around the beginning and the end of the decay
+def test_training_interrupted_around_the_decay_gives_the_same_result(count: int, tmp_path: Path) -> None:
+    def train(path: Path | None = None) -> Any:
+        training = tiny.train(path, given=OFTEN, steps=120, trivial_score=1 / 16)
+        _score(training, lambda step: 0.5)
+        return training
+
+    whole, interrupted = train(), train(tmp_path / "one")
+    expected = tiny.found(whole, whole.run())
+    with pytest.raises(tiny.Stopped):
+        interrupted.run(tiny.stop_after(count))
+    again = train(tmp_path / "one")
+    assert tiny.found(again, again.run()) == expected
 
 
 def test_solved_training_is_not_continued(tmp_path: Path) -> None:
@@ -278,14 +268,18 @@ def test_a_problem_in_bits_is_solved_below_its_bound() -> None:
     assert tiny.train(problem=hard).run().progress.step == tiny.STEPS
 
 
-def test_the_rate_rises_linearly_and_decays_to_almost_zero() -> None:
-    rates = [compute_rate_factor(step, 100) for step in range(100)]
+def test_the_rate_rises_linearly_is_constant_and_decays_to_almost_zero() -> None:
+    rates = [compute_rate_factor(step, 200, 80) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * (n + 1) for n in range(10)])
-    assert max(rates) == rates[9] == rates[10] == 1
-    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
-    assert rates[55] == pytest.approx(0.5)
-    assert 0 < rates[-1] < 1e-3
+    assert rates[10:81] == [1] * 71
+    assert rates[80:] == pytest.approx([1 - n / 20 for n in range(20)])
+    assert compute_rate_factor(150, 200) == 1  # until the decay begins
     assert compute_rate_factor(0, 1) == 1
+
+
+@pytest.mark.parametrize(("decay_from", "steps"), [(None, 200), (80, 100), (160, 200), (190, 200), (1, 2)])
+def test_the_decay_takes_a_fifth_of_the_steps(decay_from: int | None, steps: int) -> None:
+    assert count_steps(200, decay_from) == steps
 
 
 def test_optimizer_follows_the_schedule_and_clips_gradients() -> None:
@@ -300,5 +294,5 @@ def test_optimizer_follows_the_schedule_and_clips_gradients() -> None:
 
     training.optimizer.step = record  # type: ignore[method-assign]
     training.run()
-    assert rates == [0.01 * compute_rate_factor(n, tiny.STEPS) for n in range(tiny.STEPS)]
+    assert rates == [0.01 * compute_rate_factor(n, tiny.STEPS, tiny.STEPS - 1) for n in range(tiny.STEPS)]
     assert max(norms) == pytest.approx(MAX_GRADIENT_NORM, rel=1e-4)  # gradients are larger at first
