@@ -69,17 +69,25 @@ class Learner:
         return state_bytes(self.model.step(tokens, self.model.init_state(1, length))[1])
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
-        """Logits ``[.., classes]`` and their targets."""
+        """Logits ``[T, classes]`` of the T labels in the batch's targets, in order, and the targets; of patches, all
+        values ``[B, patches, W]``."""
         arrays = batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths  # in the order of arguments
         targets, *arguments = (torch.from_numpy(x.copy()).to(device) for x in arrays if x is not None)
-        return self.model(*arguments), targets
+        if targets.is_floating_point():
+            return self.model(*arguments), targets
+        is_target = targets != IGNORED
+        if is_target.all():  # without a copy
+            return self.model(*arguments).flatten(0, -2), targets
+        if isinstance(self.model, Decoder | EncoderDecoder):
+            return self.model(*arguments, at=is_target), targets
+        return self.model(*arguments)[is_target], targets
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of the targets in nats, or the mean squared error of values."""
+    """Mean cross-entropy of the targets in nats, or the mean squared error of values; of a prediction."""
     if targets.is_floating_point():
         return (logits - targets)[~targets.isnan()].square().mean()
-    return predict_masked(logits, targets)
+    return predict_masked(logits, targets[targets != IGNORED])
 
 
 @dataclass(frozen=True)
@@ -117,15 +125,16 @@ NO_COUNTS = EvaluationCounts(0, 0, 0.0, 0, 0)
 
 
 def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Tensor]:
-    """The counts of a batch, and in the shape of the targets, which of them are predicted."""
+    """The counts of a prediction, and in the shape of the targets, which of them are correct."""
     if targets.is_floating_point():
         has_value = ~targets.isnan()
         errors, squares = (float((x[has_value].double() ** 2).sum()) for x in (logits - targets, targets))
         counts = EvaluationCounts(int(has_value.sum()), 0, errors, len(targets), 0, squares)
         return counts, torch.zeros_like(has_value)
     is_target = targets != IGNORED
-    is_correct = (logits.argmax(-1) == targets) & is_target
-    total_loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    labels, is_correct = targets[is_target], torch.zeros_like(is_target)
+    is_correct[is_target] = logits.argmax(-1) == labels
+    total_loss = F.cross_entropy(logits, labels, reduction="sum")
     correct_rows = (is_correct | ~is_target).flatten(1).all(1) if targets.ndim > 1 else is_correct
     n_targets, n_correct = int(is_target.sum()), int(is_correct.sum())
     return EvaluationCounts(n_targets, n_correct, float(total_loss), len(targets), int(correct_rows.sum())), is_correct
