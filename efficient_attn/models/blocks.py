@@ -83,15 +83,25 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(3 if cross else 2))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Mask, context: Tensor | None = None, context_mask: Mask | None = None) -> Tensor:
-        """x ``[B, N, d_model]`` after the block. context: for cross attention."""
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        context: Tensor | None = None,
+        context_mask: Mask | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """x ``[B, N, d_model]`` after the block. context: for cross attention. rows: indices ``[T]`` of those of the
+        ``B N`` rows that are needed, which are returned as ``[T, d_model]``; attention still has all queries."""
         if self.checkpointed and torch.is_grad_enabled():
-            return checkpoint(self._mix, x, mask, context, context_mask, use_reentrant=False)
-        return self._mix(x, mask, context, context_mask)
+            return checkpoint(self._mix, x, mask, context, context_mask, rows, use_reentrant=False)
+        return self._mix(x, mask, context, context_mask, rows)
 
-    def _mix(self, x: Tensor, mask: Mask, context: Tensor | None, context_mask: Mask | None) -> Tensor:
+    def _mix(
+        self, x: Tensor, mask: Mask, context: Tensor | None, context_mask: Mask | None, rows: Tensor | None
+    ) -> Tensor:
         x = self._add_residual(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
-        return self._finish(x, context, context_mask)
+        return self._finish(x, context, context_mask, rows)
 
     def init_state(self, batch: int, max_len: int, starts: Tensor | None = None) -> BlockState:
         """An empty state. starts: ``[B]``, the first position of each row, as in `Attention.init_state`."""
@@ -124,10 +134,14 @@ class Block(nn.Module):
         x = self._add_residual(0, x, attend)
         return self._finish(x, context, context_mask), states[0]
 
-    def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
+    def _finish(
+        self, x: Tensor, context: Tensor | None, context_mask: Mask | None, rows: Tensor | None = None
+    ) -> Tensor:
         cross = self.cross
         if cross is not None:
             x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))
+        if rows is not None:
+            x = x.flatten(0, 1).index_select(0, rows)
         return self._add_residual(-1, x, self.feed_forward)
 
     def _convolve(self, x: Tensor, past: Tensor | None = None) -> Tensor:

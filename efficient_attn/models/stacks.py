@@ -117,13 +117,22 @@ class Decoder(Stack):
         mask: Mask | None = None,
         context: Tensor | None = None,
         context_mask: Mask | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
-        """Tokens ``[B, N]`` to logits ``[B, N, vocab]``. mask: a causal one, for example of packed sequences."""
+        """Tokens ``[B, N]`` to logits ``[B, N, vocab]``. mask: a causal one, for example of packed sequences.
+
+        at: ``[B, N]`` bool, the T positions whose logits are needed. Only these are returned, ``[T, vocab]``, in order;
+        the last feed-forward part and the head, which work position by position, leave out the others.
+        """
         x, mask = self.read(tokens), mask or Mask(causal=True)
         if not mask.causal:
             raise UsageError("Decoder: the mask has to be causal")
-        for block in self.layers:
+        if at is not None and (at.shape != tokens.shape or at.dtype != torch.bool):
+            raise UsageError(f"Decoder: at must be {list(tokens.shape)} bool, got {list(at.shape)} {at.dtype}")
+        *first_layers, last_layer = self.layers
+        for block in first_layers:
             x = block(x, mask, context, context_mask)
+        x = last_layer(x, mask, context, context_mask, None if at is None else at.flatten().nonzero()[:, 0])
         return self.head(self.finish(x))
 
     def init_state(self, batch: int, max_len: int | None = None, starts: Tensor | None = None) -> DecoderState:
@@ -169,10 +178,13 @@ class EncoderDecoder(nn.Module):
         self.encoder = Encoder(config, vocab=source_vocab)
         self.decoder = Decoder(decoder, vocab=target_vocab, cross=cross)
 
-    def forward(self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None) -> Tensor:
-        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``. source_lengths: ``[B]``."""
+    def forward(
+        self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None, *, at: Tensor | None = None
+    ) -> Tensor:
+        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``. source_lengths: ``[B]``. at: as
+        of `Decoder`."""
         mask = Mask(key_lengths=source_lengths)
-        return self.decoder(target, context=self.encoder(source, mask), context_mask=mask)
+        return self.decoder(target, context=self.encoder(source, mask), context_mask=mask, at=at)
 
     def generate(self, source: Tensor, *, begin: int, steps: int, source_lengths: Tensor | None = None) -> Tensor:
         """Generate the most likely tokens ``[B, steps]`` after ``begin``, one after another."""

@@ -69,17 +69,25 @@ class Learner:
         return state_bytes(self.model.step(tokens, self.model.init_state(1, length))[1])
 
     def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
-        """Logits ``[.., classes]`` and their targets."""
+        """Logits ``[T, classes]`` of the T labels in the batch's targets, in order, and the targets; of patches, all
+        values ``[B, patches, W]``."""
         arrays = batch.targets, batch.inputs, batch.hidden, batch.begun, batch.lengths  # in the order of arguments
         targets, *arguments = (torch.from_numpy(x.copy()).to(device) for x in arrays if x is not None)
-        return self.model(*arguments), targets
+        if targets.is_floating_point():
+            return self.model(*arguments), targets
+        is_target = targets != IGNORED
+        if is_target.all():  # without a copy
+            return self.model(*arguments).flatten(0, -2), targets
+        if isinstance(self.model, Decoder | EncoderDecoder):
+            return self.model(*arguments, at=is_target), targets
+        return self.model(*arguments)[is_target], targets
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of the targets in nats, or the mean squared error of values."""
+    """Mean cross-entropy of the targets in nats, or the mean squared error of values; of a prediction."""
     if targets.is_floating_point():
         return (logits - targets)[~targets.isnan()].square().mean()
-    return predict_masked(logits, targets)
+    return predict_masked(logits, targets[targets != IGNORED])
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ NO_COUNTS = EvaluationCounts()
 
 
 def count_correct(logits: Tensor, targets: Tensor, metric: str) -> tuple[EvaluationCounts, Tensor]:
-    """The counts of a batch, and in the shape of the targets, which of them are predicted."""
+    """The counts of a prediction, and in the shape of the targets, which of them are correct."""
     if targets.is_floating_point():
         has_value = ~targets.isnan()
         errors, squares = (
@@ -140,8 +148,10 @@ def count_correct(logits: Tensor, targets: Tensor, metric: str) -> tuple[Evaluat
         counts = EvaluationCounts(int(has_value.sum()), 0, total_loss, len(targets), 0, target_squares)
         return counts + _sum_examples(by_example), torch.zeros_like(has_value)
     is_target = targets != IGNORED
-    is_correct = (logits.argmax(-1) == targets) & is_target
-    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    labels, is_correct = targets[is_target], torch.zeros_like(is_target)
+    is_correct[is_target] = logits.argmax(-1) == labels
+    losses = logits.new_zeros(targets.shape)
+    losses[is_target] = F.cross_entropy(logits, labels, reduction="none")
     per_row = (x.view(len(targets), -1) for x in (is_target, is_correct, losses))
     row_targets, row_correct, row_losses = (x.sum(1, dtype=torch.float64) for x in per_row)
     all_correct, counted = row_correct == row_targets, row_targets.clamp(min=1)

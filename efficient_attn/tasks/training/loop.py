@@ -82,7 +82,9 @@ class Trainer:
     def __init__(self, learner: Learner, setup: TrainingSetup, path: Path | None = None) -> None:
         self.learner, self.setup, self.path = learner, setup, path
         parameters = learner.model.parameters()
-        self.optimizer = torch.optim.AdamW(parameters, lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
+        self.optimizer = torch.optim.AdamW(
+            parameters, lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+        )
         self.saved_at = perf_counter()
         restored = checkpoint.restore(path, learner.model, self.optimizer, setup.description) if path else None
         self.progress = restored or Progress(self._choose_step_count())

@@ -126,6 +126,25 @@ def test_logits_do_not_depend_on_later_tokens() -> None:
     torch.testing.assert_close(model(changed)[:, :7], model(tokens)[:, :7], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_logits_at_some_positions_equal_those_among_all(norm: str, checkpointed: bool) -> None:
+    config = Config(**SIZES, norm=norm, checkpointed=checkpointed, convolution=2)  # pyright: ignore
+    model: Any = randomise(EncoderDecoder(config, source_vocab=7, target_vocab=11))
+    source, target = torch.randint(7, (3, 8)), torch.randint(11, (3, 6))
+    at = torch.tensor([[0, 1, 0, 0, 1, 1], [0] * 6, [1, 0, 0, 0, 0, 0]]).bool()
+    n_rows: list[int] = []
+    for layer in (model.decoder.head, model.decoder.blocks[0].feed_forward, model.decoder.blocks[1].feed_forward):
+        layer.register_forward_hook(lambda _, __, out: n_rows.append(out.shape[:-1].numel()))
+    both = model(source, target, at=at), model(source, target)[at]
+    parameters = list(model.parameters())
+    results = [[logits, *torch.autograd.grad(logits.cos().sum(), parameters)] for logits in both]
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    assert n_rows[:3] == [18, 4, 4], "the last feed-forward part and the head compute only these"
+    assert model.decoder(target, context=torch.zeros(3, 1, 16).double(), at=at & False).shape == (0, 11)
+
+
 def test_layers_can_have_different_mechanisms_and_seeds() -> None:
     model = make(("linear", "full"), layers=2)
     assert [block.attention.attn.label for block in model.blocks] == ["linear", "full"]  # pyright: ignore
@@ -192,6 +211,9 @@ def test_invalid_calls_are_reported() -> None:
     ):
         with pytest.raises(ea.UsageError, match=message):
             model(tokens)
+    for at in (torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 1)):
+        with pytest.raises(ea.UsageError, match=r"at must be \[1, 1\] bool, got \[1, "):
+            model(torch.tensor([[1]]), at=at)
     with pytest.raises(ea.UsageError, match="mask has to be causal"):
         model(torch.tensor([[1]]), mask=ea.Mask())
     with pytest.raises(ea.UsageError, match=r"rows must be \[B, N, 16\]"):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tiny_training as tiny
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.registry import info, names
@@ -101,10 +103,38 @@ def test_each_kind_of_model_predicts_and_has_gradients(kind: str) -> None:
     assert abs(learner.parameters - learner.reference) <= PARAMETER_TOLERANCE * learner.reference
     batch = problem.draw(given, tiny.LENGTH, 3, np.random.default_rng(0), "train")
     logits, targets = learner.predict(batch, "cpu")
-    assert logits.shape == (*targets.shape, problem.outputs(given))
+    assert logits.shape == ((batch.targets != IGNORED).sum(), problem.outputs(given))
     assert (targets.numpy() == batch.targets).all()
     compute_loss(logits, targets).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in learner.model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["decoder", "sequence", "recurrent"])
+@pytest.mark.parametrize("ignored", [0.5, 0.0])
+def test_predictions_equal_those_of_all_positions(kind: str, ignored: float) -> None:
+    problem, given, variant = KINDS[kind]
+    learner = _make(variant, problem, given)
+    batch = problem.draw(given, tiny.LENGTH, 3, np.random.default_rng(0), "train")
+    labels = np.random.default_rng(1).integers(problem.outputs(given), size=batch.targets.shape)
+    drawn = np.random.default_rng(2).random(labels.shape) < ignored
+    batch = replace(batch, targets=np.where(drawn, IGNORED, labels))
+    logits, targets = learner.predict(batch, "cpu")
+    arrays = batch.inputs, batch.begun
+    all_logits = learner.model(*(torch.from_numpy(x) for x in arrays if x is not None))
+    torch.testing.assert_close(logits, all_logits[targets != IGNORED], rtol=0, atol=1e-6)
+    loss = F.cross_entropy(all_logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    torch.testing.assert_close(compute_loss(logits, targets), loss)
+    counts, is_correct = count_correct(logits.detach(), targets)
+    assert (is_correct == (all_logits.argmax(-1) == targets)).all()
+    assert counts.loss == pytest.approx(float(loss.detach()))
+
+
+def test_the_head_is_computed_for_targets_only() -> None:
+    learner, n_rows = _make("linear"), []
+    batch = tiny.TINY.draw(tiny.keys(), tiny.LENGTH, 3, np.random.default_rng(0), "train")
+    learner.model.head.register_forward_hook(lambda _, __, logits: n_rows.append(logits.numel() // 32))  # type: ignore
+    learner.predict(batch, "cpu")
+    assert n_rows == [3 * tiny.keys().pairs]
 
 
 def test_vision_models_predict_classes_of_images() -> None:
@@ -146,7 +176,7 @@ def test_mechanisms_that_a_model_cannot_use_are_unsupported(
 
 
 def test_counts_exclude_ignored_targets() -> None:
-    logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 3, 3]])]
+    logits = torch.eye(4)[torch.tensor([0, 2, 3, 3])]  # of the four targets
     targets = torch.tensor([[0, IGNORED, 2], [3, 0, IGNORED]])
     counts, correct = count_correct(logits, targets, "accuracy")
     assert (counts.targets, counts.correct, counts.examples, counts.correct_examples) == (4, 3, 2, 1)
@@ -174,13 +204,16 @@ def test_standard_errors_are_over_examples_not_targets(metric: str) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, targets = (torch.randn(40, 3, 5, generator=generator), torch.randint(5, (40, 3), generator=generator))
     targets[:, 2] = IGNORED
-    single = count_correct(logits, targets, metric)[0]
-    repeated = count_correct(logits.repeat(1, 4, 1), targets.repeat(1, 4), metric)[0]
-    assert repeated.standard_error == pytest.approx(single.standard_error)
-    by_example = [count_correct(logits[i : i + 1], targets[i : i + 1], metric)[0].score(metric) for i in range(40)]
+
+    def count(logits: Tensor, targets: Tensor) -> EvaluationCounts:
+        return count_correct(logits[targets != IGNORED], targets, metric)[0]
+
+    single = count(logits, targets)
+    assert count(logits.repeat(1, 4, 1), targets.repeat(1, 4)).standard_error == pytest.approx(single.standard_error)
+    by_example = [count(logits[i : i + 1], targets[i : i + 1]).score(metric) for i in range(40)]
     assert single.standard_error == pytest.approx(torch.tensor(by_example).std().item() / 40**0.5, rel=1e-4)
     assert single.score(metric) == pytest.approx(sum(by_example) / 40)
-    assert count_correct(logits[:1], targets[:1], metric)[0].standard_error == math.inf
+    assert count(logits[:1], targets[:1]).standard_error == math.inf
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
