@@ -22,11 +22,9 @@ def test_fewer_bits_are_better(tmp_path: Path) -> None:
         "train_majority": 4.5,
     }
     columns |= {"train_shortcut": 3.25, "train_way": "two bytes before"}
+    worse = {0.001: 0.5, 0.002: 0.0, 0.004: 0.5}
     full, linear = (
-        [
-            attempt(name, score, rate=rate, **columns)
-            for score, rate in zip((best + 0.5, best, best + 0.5), rates, strict=True)
-        ]
+        [attempt(name, best + more, rate=rate, **columns) for rate, more in worse.items()]
         for name, best in (("full", 2.5), ("linear", 3.5))
     )
     ability = block(tmp_path, *full, *linear, attempt("mqa", 4.6, **columns))
