@@ -124,7 +124,7 @@ def test_predictions_equal_those_of_all_positions(kind: str, ignored: float) -> 
     torch.testing.assert_close(logits, all_logits[targets != IGNORED], rtol=0, atol=1e-6)
     loss = F.cross_entropy(all_logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
     torch.testing.assert_close(compute_loss(logits, targets), loss)
-    counts, is_correct = count_correct(logits.detach(), targets)
+    counts, is_correct = count_correct(logits.detach(), targets, "accuracy")
     assert (is_correct == (all_logits.argmax(-1) == targets)).all()
     assert counts.loss == pytest.approx(float(loss.detach()))
 
