@@ -139,6 +139,7 @@ def _plan_part(
             quick=overrides.quick,
             variants=bool(part.variant),
             blocks=bool(part.block),
+            names=tuple(map(str, (*specs, *blocks))),
         )
         planned = chain.from_iterable(task.plan(replace(request, grid=grid)) for grid in grids)
         for group, kv_heads in dict.fromkeys(planned):  # groups that do not depend on the shape occur once

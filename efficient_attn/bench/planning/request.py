@@ -56,7 +56,7 @@ class AxisGrid:
 @dataclass(frozen=True, kw_only=True)
 class TaskRequest:
     """words: the names in ``measure`` that select this task. keys: the task's own, validated. quick: whether a short
-    run is sufficient. variants, blocks: whether the part has any."""
+    run is sufficient. variants, blocks: whether the part has any. names: of the variants, as specs."""
 
     suite: str
     part: str
@@ -70,6 +70,7 @@ class TaskRequest:
     quick: bool = False
     variants: bool = True
     blocks: bool = False
+    names: tuple[str, ...] = ()
 
     effort = make_deprecated_alias("effort", "sampling")
     cell = make_deprecated_alias("cell", "make_group")

@@ -18,8 +18,10 @@ BITS_METRIC = "bits a token"  # the only metric of which lower is better
 NEEDLESS_REASONS = (
     "the best learning rate lies within the grid",
     "the scores of all seeds are within 0.05",
+    "the suite gives its learning rate",
     "more than chance was learned within the grid",
 )
+GRID_REASON = "the suite gives no learning rate of"  # so that the grid is tried
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def filter_trained(rows: Frame) -> Frame:
 
 def drop_needless_rows(rows: Frame) -> Frame:
     """Drop rows of attempts that were not needed, as these are not missing."""
-    return rows[~((rows["status"] == "skipped") & rows["reason"].astype(object).isin(NEEDLESS_REASONS))]
+    reasons = rows["reason"].astype(object).fillna("")
+    is_needless = reasons.isin(NEEDLESS_REASONS) | reasons.str.startswith(GRID_REASON)
+    return rows[~((rows["status"] == "skipped") & is_needless)]
 
 
 def list_tests(rows: Frame) -> Iterator[LearningTest]:

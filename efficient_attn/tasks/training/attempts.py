@@ -1,8 +1,8 @@
 """Attempts: the learning rates and seeds with which a model is trained, in order.
 
 The grid of rates is tried with the first seed, and extended by factors of two while the best on validation lies at an
-end of it. Then the other seeds are trained with the selected rate, and two more if their scores disagree. If a suite
-gives the rate of each mechanism, only the seeds are trained.
+end of it. Then the other seeds are trained with the selected rate, and two more if their scores disagree. Of mechanisms
+whose rate a suite gives, only the seeds are trained.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...errors import NotNeeded, UsageError
+from ...errors import NotNeeded
 from ...results.learning_rates import BOTH_ENDS, End, RateChoice, TriedRate, choose_rate
 from ...results.rows import Row
 from .plateau import compute_error
@@ -22,6 +22,8 @@ MAX_EXTENSIONS = 3  # of the grid, either way
 MAX_RATE = 0.5
 MORE_SEEDS = 2  # if the others disagree
 MAX_SPREAD = 0.05  # of the scores of seeds that agree
+GIVEN_REASON = "the suite gives its learning rate"
+GRID_REASON = "the suite gives no learning rate of"
 QUICK_DIVISOR = 4  # of the steps in a quick run
 CHANCE_MARGIN = 1.02  # computed scores up to this multiple of chance do not exceed it
 CHANCE_ERRORS = 2.0  # standard errors by which a score must exceed chance
@@ -52,15 +54,19 @@ class AttemptSettings(NamedTuple):
 Earlier = Sequence[tuple[Attempt, Row]]  # attempts of the same mechanism, task and length, and their rows
 
 
-def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
-    """All attempts that may be needed, in order. A quick run has one."""
-    rates, given = keys.learning_rates or problem.recipe.learning_rates, bool(keys.rates)
-    if quick:
-        yield Attempt(kind="given") if given else Attempt(kind="grid", rate=rates[0])
-        return
+def list_attempts(
+    problem: Problem, keys: LearnKeys, *, quick: bool, variants: Sequence[str] | None = None
+) -> Iterator[Attempt]:
+    """All attempts that may be needed for these variants (None for any), in order. A quick run has one of each."""
+    rates, given = keys.learning_rates or problem.recipe.learning_rates, dict(keys.rates)
+    needs_grid = not given or variants is None or not set(variants) <= set(given)
     if given:
         yield Attempt(kind="given")
-    else:
+    if quick and needs_grid:
+        yield Attempt(kind="grid", rate=rates[0])
+    if quick:
+        return
+    if needs_grid:
         yield from (Attempt(kind="grid", rate=rate) for rate in rates)
         for n in range(1, MAX_EXTENSIONS + 1):
             if (above := max(rates) * RATE_FACTOR**n) < MAX_RATE:
@@ -82,17 +88,19 @@ def resolve_attempt(
     reach_score: float | None,
 ) -> AttemptSettings:
     """The settings of an attempt after the earlier ones. reach_score: the best score of a model with the mechanism's
-    reach, if limited. Raises `NotNeeded` if it would give no new information, and `UsageError` for a mechanism without
-    a given rate."""
+    reach, if limited. Raises `NotNeeded` if it would give no new information."""
+    given_rate = dict(keys.rates).get(variant)
+    if attempt.kind == "given":
+        if given_rate is None:
+            raise NotNeeded(f"{GRID_REASON} {variant}")
+        return AttemptSettings(given_rate)
+    if attempt.rate is not None and given_rate is not None:
+        raise NotNeeded(GIVEN_REASON)
     if attempt.kind == "grid":
         assert attempt.rate is not None
         return AttemptSettings(attempt.rate)
-    if keys.rates and variant not in dict(keys.rates):
-        raise UsageError(f"{problem.name}: rates has none for {variant}; add it, or give learning_rates instead")
-    if attempt.kind == "given":
-        return AttemptSettings(dict(keys.rates)[variant])
     first_seed = [(other, row) for other, row in earlier if other.index == 0]
-    choice = _choose_given(first_seed) if keys.rates else choose_rate(list_tried(first_seed, problem))
+    choice = choose_rate(list_tried(first_seed, problem)) if given_rate is None else _choose_given(first_seed)
     if choice is None:
         raise NotNeeded("no training with the first seed came to an end")
     if attempt.rate is not None:

@@ -101,7 +101,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
         key_values["seconds"] = keys.seconds / QUICK_DIVISOR
     elif request.quick:
         key_values["steps"] = max(1, (keys.steps or recipe.steps) // QUICK_DIVISOR)
-    for attempt in list_attempts(problem, keys, quick=request.quick):
+    for attempt in list_attempts(problem, keys, quick=request.quick, variants=request.names):
         for point in request.grid.combine("threads", "seq_len"):
             length = point["seq_len"]
             for n in (length, *keys.test_len):

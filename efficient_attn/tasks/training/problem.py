@@ -78,7 +78,7 @@ class LearnKeys(Keys):
     """Keys of every training task; each adds its own sizes.
 
     steps: of training at most, or seconds, converted by a measured step; by default the task's own. learning_rates: the
-    grid, all tried with the first seed; the others use the best. rates: instead of a grid, that of each mechanism, as
+    grid, all tried with the first seed; the others use the best. rates: those of mechanisms that do not need a grid, as
     selected by an earlier run. seeds: how many; two more if their scores disagree. examples: over which a score is
     averaged; half as many for validation.
     test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to

@@ -127,7 +127,7 @@ NEEDLESS = trained_scores.NEEDLESS_REASONS[:2]
 
 def test_texts_match_the_trainer(tmp_path: Path) -> None:
     """Rows store them as text."""
-    from efficient_attn.tasks.training import learning, loop
+    from efficient_attn.tasks.training import attempts, learning, loop
 
     assert f'"{mechanism_result.REACH_SHORTCUT}"' in Path(learning.__file__).read_text()
     baselines = Baselines(chance=0.1, majority=0.1)
@@ -144,6 +144,8 @@ def test_texts_match_the_trainer(tmp_path: Path) -> None:
             resolve_attempt(needless, grid, problem, keys, WINDOW, baselines=baselines, reach_score=None)
         assert str(raised.value) == text
     assert mechanism_result.STILL_IMPROVING == loop.STILL_IMPROVING
+    assert trained_scores.NEEDLESS_REASONS[2] == attempts.GIVEN_REASON
+    assert trained_scores.GRID_REASON == attempts.GRID_REASON
 
 
 def test_answers_beyond_reach_are_reported_as_chance(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny_training as tiny
 
-from efficient_attn.errors import NotNeeded, UsageError
+from efficient_attn.errors import NotNeeded
 from efficient_attn.results.rows import Row
 from efficient_attn.tasks.problems.lm import LM
 from efficient_attn.tasks.training.attempts import (
@@ -200,21 +200,29 @@ def test_other_rates_do_not_make_seeds_disagree() -> None:
 
 def test_given_rates_replace_the_grid() -> None:
     keys = tiny.keys(rates={"full": 3e-3, "linear": 1e-3}, seeds=2)
-    attempts = list(list_attempts(tiny.TINY, keys, quick=False))
+    attempts = list(list_attempts(tiny.TINY, keys, quick=False, variants=["linear", "full"]))
     assert [(a.kind, a.index) for a in attempts] == [("given", 0), ("best", 1), ("more", 2), ("more", 3)]
     assert _resolve(attempts[0], [], keys=keys) == AttemptSettings(3e-3, None)
     first = _row(attempts[0], 0.7, rate=3e-3)
     assert _resolve(attempts[1], [first], keys=keys) == AttemptSettings(3e-3, 100)
     second = _row(attempts[1], 0.6, rate=3e-3)
     assert _resolve(attempts[2], [first, second], keys=keys) == AttemptSettings(3e-3, 100)
-    assert list(list_attempts(tiny.TINY, keys, quick=True)) == [Attempt(kind="given")]
+    assert list(list_attempts(tiny.TINY, keys, quick=True, variants=["full"])) == [Attempt(kind="given")]
     assert hash(keys)  # cached functions take keys
 
 
-def test_a_mechanism_without_a_given_rate_is_refused() -> None:
-    keys = tiny.keys(rates={"linear": 1e-3})
-    with pytest.raises(UsageError, match="rates has none for full; add it, or give learning_rates instead"):
+def test_mechanisms_without_a_given_rate_try_the_grid() -> None:
+    keys, grid = tiny.keys(rates={"linear": 1e-3}), Attempt(kind="grid", rate=2e-3)
+    kinds = [a.kind for a in list_attempts(tiny.TINY, keys, quick=False, variants=["full", "linear"])]
+    assert list(dict.fromkeys(kinds)) == ["given", "grid", "above", "below", "best", "more"]
+    with pytest.raises(NotNeeded, match=r"^the suite gives no learning rate of full$"):
         _resolve(Attempt(kind="given"), [], keys=keys)
+    assert _resolve(grid, [], keys=keys) == AttemptSettings(2e-3)
+    assert _resolve(BEST, _grid(0.5, 0.7, 0.6), keys=keys) == AttemptSettings(2e-3, 100)
+    for attempt in (grid, _above(8e-3)):
+        with pytest.raises(NotNeeded, match=r"^the suite gives its learning rate$"):
+            _resolve(attempt, _grid(0.5, 0.6, 0.7), keys=tiny.keys(rates={"full": 1e-3}))
+    assert len(list(list_attempts(tiny.TINY, keys, quick=True, variants=["full", "linear"]))) == 2
 
 
 # -- chance ----------------------------------------------------------------------------------------------------------
