@@ -193,7 +193,7 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
         raise UnsupportedError(f"{variant} is not attention; use it with architecture = recurrent")
     config = Config(
         d_model=recipe.d_model,
-        heads=recipe.heads,
+        heads=keys.heads or recipe.heads,
         layers=keys.layers or recipe.layers,
         attention=str(variant) if recipe.model != "sequence" else "full",
         hidden=size,

@@ -95,6 +95,9 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
     recipe = problem.recipe
     if keys.architecture == "recurrent" and recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
+    heads = keys.heads or recipe.heads
+    if recipe.d_model % heads:
+        raise UsageError(f"{problem.name}: heads={heads} does not divide the model's width, {recipe.d_model}")
     key_values = {name: value for name, value in keys if value != type(keys).model_fields[name].default}
     key_values |= {"seeds": keys.seeds, "examples": keys.examples}
     if request.quick and keys.seconds is not None:
@@ -111,8 +114,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
             config = CaseConfig(
                 **point,
                 max_len=max(length, *keys.test_len, 0) + 1,  # an answer has an end token
-                heads=recipe.heads,
-                head_dim=recipe.d_model // recipe.heads,
+                heads=heads,
+                head_dim=recipe.d_model // heads,
                 causal=recipe.model == "decoder",
                 inputs=attempt.label,
             )

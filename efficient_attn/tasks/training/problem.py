@@ -81,7 +81,7 @@ class LearnKeys(Keys):
     grid, all tried with the first seed; the others use the best. rates: those of mechanisms that do not need a grid, as
     selected by an earlier run. seeds: how many; two more if their scores disagree. examples: over which a score is
     averaged; half as many for validation.
-    test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to
+    heads: of the model, whose width is divided among them. test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
     is ``gru``, else with attention. checkpoint_s: seconds between checkpoints. attempt: set by the plan, not by suites.
     """
@@ -94,6 +94,7 @@ class LearnKeys(Keys):
     examples: Count = 512
     batch: Count | None = None
     layers: Count | None = None
+    heads: Count | None = None
     test_len: tuple[Count, ...] = ()
     shortest: Count | None = None
     architecture: Literal["transformer", "recurrent"] = "transformer"

@@ -31,6 +31,7 @@ from efficient_attn.results.store import read
 from efficient_attn.tasks.problems.copying import COPYING
 from efficient_attn.tasks.training import loop
 from efficient_attn.tasks.training.attempts import list_attempts, list_tried
+from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.learning import COLUMNS, compute_reach_score, list_earlier, make_task
 
 TEXT = """
@@ -115,6 +116,14 @@ def test_case_keys_do_not_depend_on_the_checkpoint_interval() -> None:
     ]
 
 
+def test_heads_divide_the_models_width() -> None:
+    (case,) = tiny_suites.plan(TEXT, quick=True, variants=["full"], keys={"heads": 4})
+    assert (case.group.config.heads, case.group.config.head_dim) == (4, 4)
+    learner = make_learner(NAMED, case.keys, "full", length=tiny.LENGTH, seed=0)
+    assert learner.model.layers[0].attention.heads == 4  # type: ignore[index, union-attr]
+    assert learner.parameters == make_learner(NAMED, tiny.keys(), "full", length=tiny.LENGTH, seed=0).parameters
+
+
 def test_keys_can_be_set_to_their_defaults() -> None:
     assert tiny_suites.plan(TEXT, keys={"noise": False}) == tiny_suites.plan(TEXT)
 
@@ -125,6 +134,7 @@ def test_keys_can_be_set_to_their_defaults() -> None:
         ({"axes": {"seq_len": [15]}}, "need an even length"),
         ({"keys": {"test_len": [6]}}, "need an even length of at least 8, not 6"),
         ({"keys": {"shortest": 18}}, "tiny: shortest=18 is above the length, 16"),
+        ({"keys": {"heads": 3}}, "tiny: heads=3 does not divide the model's width, 16"),
         ({"keys": {"architecture": "recurrent"}}, "architecture recurrent is for sequence to sequence only"),
         ({"axes": {"dtype": ["float64"]}}, "models are run with dtype float32, not float64"),
         ({"seed": 3}, "so seed must be 0, not 3"),
