@@ -30,7 +30,7 @@ def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Genera
 COPYING = Problem(
     name="copying",
     keys=CopyingKeys,
-    recipe=Recipe(model="decoder", convolution=2, positions="rotary"),
+    recipe=Recipe(model="decoder", convolution=2, positions="rotary", steps=4000),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab + 1,

@@ -55,7 +55,7 @@ def baselines(keys: LearnKeys, length: int) -> Baselines:
 DIGITS = Problem(
     name="digits",
     keys=LearnKeys,
-    recipe=Recipe(model="vision", layers=2, steps=600, patch=2),
+    recipe=Recipe(model="vision", layers=2, steps=2000, patch=2),
     draw=draw,
     check=check,
     inputs=lambda keys: 0,

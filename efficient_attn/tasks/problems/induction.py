@@ -37,7 +37,7 @@ def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Gene
 INDUCTION = Problem(
     name="induction",
     keys=InductionKeys,
-    recipe=Recipe(model="decoder", convolution=2, positions=None),
+    recipe=Recipe(model="decoder", convolution=2, positions=None, steps=1600),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab + 1,

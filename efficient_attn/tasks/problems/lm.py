@@ -99,7 +99,7 @@ def _compute_entropies(text: str) -> tuple[float, float]:
 LM = Problem(
     name="lm",
     keys=LmKeys,
-    recipe=Recipe(model="decoder", layers=2, positions="rotary", steps=800, batch=16, solved=0.0),
+    recipe=Recipe(model="decoder", layers=2, positions="rotary", steps=12000, batch=16, solved=0.0),
     draw=draw,
     check=check,
     inputs=lambda keys: 256,

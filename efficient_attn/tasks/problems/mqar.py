@@ -54,7 +54,7 @@ def baselines(keys: MqarKeys, length: int) -> Baselines:
 MQAR = Problem(
     name="mqar",
     keys=MqarKeys,
-    recipe=Recipe(model="decoder", convolution=2, positions=None, steps=1600),
+    recipe=Recipe(model="decoder", convolution=2, positions=None, steps=2400),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab,

@@ -59,7 +59,7 @@ def baselines(keys: PatchesKeys, length: int) -> Baselines:
 PATCHES = Problem(
     name="patches",
     keys=PatchesKeys,
-    recipe=Recipe(model="patches", layers=2, steps=600, patch=PATCH_SIDE, solved=1.0),
+    recipe=Recipe(model="patches", layers=2, steps=6000, patch=PATCH_SIDE, solved=1.0),
     draw=draw,
     check=check,
     inputs=lambda keys: 0,

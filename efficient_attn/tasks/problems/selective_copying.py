@@ -39,7 +39,7 @@ def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.rand
 SELECTIVE_COPYING = Problem(
     name="selective_copying",
     keys=SelectiveCopyingKeys,
-    recipe=Recipe(model="decoder", layers=2, convolution=2, positions="rotary", steps=800),
+    recipe=Recipe(model="decoder", layers=2, convolution=2, positions="rotary", steps=3200),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab + 2,
