@@ -27,7 +27,7 @@ INTRO = (
     "on validation, with its 95% interval over seeds in brackets; where seeds differ by more than .05, each is shown. "
     "'still improving': training ended at the largest number of steps, the same for all. 'rate at the edge': the best "
     "learning rate was the largest or smallest tried. Neither is ranked. 'chance' is a random guess, 'majority' the "
-    "most frequent answer, 'shortcut' the best of the simple methods without attention that were computed for the task. "
+    "most frequent answer, 'shortcut' the best simple method without attention that was computed for the task. "
     "A mechanism is marked as not better than the shortcut unless its whole 95% interval is. 'not learned': no attempt "
     "was significantly better than chance and majority, with any learning rate."
 )

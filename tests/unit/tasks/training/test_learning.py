@@ -205,16 +205,6 @@ def test_rows_of_windows_have_the_score_within_their_reach(whole: list[Record]) 
     assert full["train.chance"] < window["train.reach"] < 1  # type: ignore[operator]
 
 
-def test_rows_have_the_shortcuts_of_the_problem_and_of_its_training(whole: list[Record]) -> None:
-    task_registry._registered.pop("tiny")
-    register_task(make_task(replace(NAMED, fit_shortcuts=lambda keys, batches: {"batches": float(len(list(batches)))})))
-    (record,) = measure_cases([_first("full")])
-    (way, score), extra = next(iter(NAMED.baselines(tiny.keys(), 16).shortcuts.items())), record.row.extra
-    assert (extra["train.shortcut_batches"], extra["train.shortcut"], extra["train.way"]) == (3, 3, "batches")
-    assert extra["train.shortcut_the_pair_most_frequent_at_the_position"] == score
-    assert (whole[0].row.extra["train.shortcut"], whole[0].row.extra["train.way"]) == (score, way)
-
-
 def test_the_bound_is_chance_beyond_the_reach() -> None:
     copying = replace(COPYING, name="tiny copying")
     register_task(make_task(copying))

@@ -90,9 +90,7 @@ def _find_needed(name: str, tokens: list[int], query: int) -> list[int]:
 def _list_needs(name: str) -> tuple[list[int], list[list[int]]]:
     """The queries of all test examples, and the positions that each needs."""
     problem = WINDOWED[name]
-    batch = draw(
-        TrainingSetup(problem=problem, keys=problem.keys(), length=64, index=0, rate=1e-3), "test", EXAMPLES, 0
-    )
+    batch = draw(make_drawing_setup(problem, problem.keys(), 64), "test", EXAMPLES, 0)
     rows, queries = (indices.tolist() for indices in np.nonzero(batch.targets != IGNORED))
     inputs = batch.inputs.tolist()
     return queries, [_find_needed(name, inputs[row], query) for row, query in zip(rows, queries, strict=True)]

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_suites
 import tiny_training as tiny
+from inline_measurement import measure_cases
 
+from efficient_attn.bench.task_registry import register_task
 from efficient_attn.tasks.training import shortcuts
+from efficient_attn.tasks.training.learning import make_task
 from efficient_attn.tasks.training.problem import Baselines, Batch
 
 SCORES = {"a guess by position": 0.3, "the nearest image": 0.5}
@@ -71,6 +75,18 @@ def test_shortcuts_are_fitted_to_the_examples_of_training(shortest: int | None) 
     assert shortcuts.fit_shortcuts(problem, keys, tiny.LENGTH, 1, trained.progress.step) is fitted  # computed once
     shortcuts.fit_shortcuts(problem, keys, tiny.LENGTH, 0, 1)
     assert not np.array_equal(drawn[1][-1], drawn[1][0])  # another seed
+
+
+def test_rows_have_the_shortcuts_of_the_problem_and_of_its_training() -> None:
+    fitted = replace(tiny.TINY, name="tiny", fit_shortcuts=lambda keys, batches: {"batches": float(len(list(batches)))})
+    text = tiny_suites.TINY.replace('"forward"', '"tiny"').replace("dims ", "vocab = 32\npairs = 2\nsteps = 3\n#")
+    with tiny_suites.isolated_registry():
+        register_task(make_task(fitted))
+        (record,) = measure_cases(tiny_suites.plan(text)[:1])
+    extra = record.row.extra
+    assert (extra["train.shortcut_batches"], extra["train.shortcut"], extra["train.way"]) == (3, 3, "batches")
+    (score,) = fitted.baselines(tiny.keys(), 16).shortcuts.values()
+    assert extra["train.shortcut_the_pair_most_frequent_at_the_position"] == score
 
 
 def test_problems_without_fitted_shortcuts_draw_nothing() -> None:
