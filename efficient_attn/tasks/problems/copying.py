@@ -1,10 +1,13 @@
 """Copying: random tokens, a separator, and the same tokens again as targets, so that every answer is half the length
 back (the copy task of Graves et al. 2014, arXiv:1410.5401, for a decoder)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...errors import UsageError
-from ..training.problem import IGNORED, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
+from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
+from .guesses import GUESS_EXAMPLES, guess_remaining_tokens
 
 
 class CopyingKeys(LearnKeys):
@@ -27,6 +30,16 @@ def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Genera
     return Batch(inputs, targets, distance=np.where(targets == IGNORED, -1, half))
 
 
+def baselines(keys: CopyingKeys, length: int) -> Baselines:
+    batch, half = draw(keys, length, GUESS_EXAMPLES, np.random.default_rng(0), "test"), length // 2
+    shortcut = guess_remaining_tokens(batch.inputs[:, :half], batch.targets[:, half:])
+    return replace(
+        guess_uniformly(keys, length),
+        shortcuts={"the most frequent token not yet copied": shortcut},
+        caveat="How often tokens occur is enough for such a score, so the task does not show that these models copy.",
+    )
+
+
 COPYING = Problem(
     name="copying",
     keys=CopyingKeys,
@@ -35,6 +48,6 @@ COPYING = Problem(
     check=check,
     inputs=lambda keys: keys.vocab + 1,
     outputs=lambda keys: keys.vocab + 1,
-    baselines=guess_uniformly,
+    baselines=baselines,
     windowed=True,
 )

@@ -2,6 +2,7 @@
 Transformers, Child et al. 2019, arXiv:1904.10509, with larger texts)."""
 
 import sysconfig
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 from ...errors import UsageError
 from ...integrations.texts import Text
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+from .text_models import compute_compressed_bits, compute_ngram_bits
 
 PYTHON = "python"
 MAX_LIBRARY_BYTES = 4_000_000
+MAX_BASELINE_BYTES = 1 << 24  # of a text, or of the examples of a training, that n-grams and compression use
 N_PARTS = 10  # one is for tests and one for validation; a text of fewer documents is cut into so many
 
 
@@ -69,31 +72,38 @@ def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, 
 
 
 def baselines(keys: LmKeys, length: int) -> Baselines:
-    bytes_alone, contexts = _compute_entropies(keys.text)
-    return Baselines(chance=8.0, majority=bytes_alone, shortcut=contexts, way="the two bytes before")
+    return _compute_baselines(keys.text)
 
 
 @lru_cache(4)
-def _compute_entropies(text: str) -> tuple[float, float]:
-    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training. A context
-    with n occurrences and t successors gives t / (n + t) to the shorter one (Witten & Bell 1991), at last 1 a byte."""
-    train, test = read_splits(text)["train"], read_splits(text)["test"]
-    vocabulary = np.unique(train)
-    n_codes = len(vocabulary) + 1  # the last is for bytes that do not occur in training
-    codes = np.full(256, n_codes - 1)
-    codes[vocabulary] = np.arange(n_codes - 1)
-    train_codes, test_codes = codes[train], codes[test]
-    byte_probabilities = (np.bincount(train_codes, minlength=n_codes) + 1) / (len(train_codes) + 256)
-    unigram_p, p = byte_probabilities[test_codes], byte_probabilities[test_codes[2:]]
-    for order in (1, 2):
-        pairs = sum(train_codes[i : len(train_codes) - order + i] * n_codes ** (order - i) for i in range(order + 1))
-        counts = np.bincount(pairs, minlength=n_codes ** (order + 1)).reshape(-1, n_codes)
-        begin, end = 2 - order, len(test_codes) - order
-        context = sum(test_codes[begin + i : end + i] * n_codes ** (order - 1 - i) for i in range(order))
-        n_seen, n_followers = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
-        followed = counts[context, test_codes[2:]] + n_followers * p
-        p = np.where(n_seen > 0, followed / np.maximum(n_seen + n_followers, 1), p)
-    return float(-np.log2(unigram_p).mean()), float(-np.log2(p).mean())
+def _compute_baselines(text: str) -> Baselines:
+    """Bits a byte on the tests' text, of which models read excerpts, by n-grams and a compressor."""
+    train, test = (read_splits(text)[split][:MAX_BASELINE_BYTES] for split in ("train", "test"))
+    bits = compute_ngram_bits([train], test)
+    compressed = {"lzma after the training text": compute_compressed_bits(train.tobytes(), test.tobytes())}
+    return Baselines(
+        chance=8.0,
+        majority=bits[0],
+        shortcuts=_name_contexts(bits, "all training text") | compressed,
+        caveat="How often bytes follow the last few is enough for such a score, so the task does not show that models"
+        " above it use longer contexts.",
+    )
+
+
+def fit_shortcuts(keys: LmKeys, batches: Iterable[Batch]) -> dict[str, float]:
+    """Bits a byte on the tests by n-grams of the excerpts that a model was trained on, up to `MAX_BASELINE_BYTES`."""
+    excerpts, n_bytes = [], 0
+    for batch in batches:
+        excerpts.append(np.hstack([batch.inputs, batch.targets[:, -1:]]).astype(np.uint8))
+        n_bytes += excerpts[-1].size
+        if n_bytes >= MAX_BASELINE_BYTES:
+            break
+    bits = compute_ngram_bits(excerpts, read_splits(keys.text)["test"][:MAX_BASELINE_BYTES])
+    return _name_contexts(bits, "the bytes seen")
+
+
+def _name_contexts(bits: Sequence[float], source: str) -> dict[str, float]:
+    return {f"{n} {'byte' if n == 1 else 'bytes'} of context in {source}": bits[n] for n in range(1, len(bits))}
 
 
 LM = Problem(
@@ -105,5 +115,6 @@ LM = Problem(
     inputs=lambda keys: 256,
     outputs=lambda keys: 256,
     baselines=baselines,
+    fit_shortcuts=fit_shortcuts,
     metric="bits",
 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split, make_answer_batch
+from .guesses import GUESS_EXAMPLES, guess_remaining_tokens
 
 MIN_PROBABILITY = 1e-300  # replaces a probability of zero in logarithms
 
@@ -43,22 +44,29 @@ def make_problem(name: str, rewrite: Callable[[Array], Array], baselines: Callab
     )
 
 
-def make_baselines(keys: RewritingKeys, length: int, shortcut: float, way: str) -> Baselines:
+def make_baselines(keys: RewritingKeys, length: int, shortcuts: dict[str, float], caveat: str) -> Baselines:
     """The baselines of an answer whose tokens are uniform, before END."""
     majority = max(length / (length + 1) / keys.vocab, 1 / (length + 1))
-    return Baselines(chance=1 / (keys.vocab + 1), majority=majority, shortcut=shortcut, way=way)
+    return Baselines(chance=1 / (keys.vocab + 1), majority=majority, shortcuts=shortcuts, caveat=caveat)
 
 
 def compute_reversal_baselines(keys: RewritingKeys, length: int) -> Baselines:
-    """The shortcut is to predict END from the position, and to guess the rest."""
-    shortcut = length / (length + 1) / keys.vocab + 1 / (length + 1)
-    return make_baselines(keys, length, shortcut, "the position alone, which predicts END")
+    """The shortcuts predict END from the position, and guess the rest: any token, or a frequent one of the source."""
+    source = np.random.default_rng(0).integers(keys.vocab, size=(GUESS_EXAMPLES, length))
+    guessed = {"the position alone": 1 / keys.vocab}
+    guessed["the most frequent token not yet written"] = guess_remaining_tokens(source, source[:, ::-1])
+    shortcuts = {way: (length * share + 1) / (length + 1) for way, share in guessed.items()}
+    caveat = (
+        "How often tokens occur is enough for such a score, so the task does not show that models read their order."
+    )
+    return make_baselines(keys, length, shortcuts, caveat)
 
 
 def compute_sorting_baselines(keys: RewritingKeys, length: int) -> Baselines:
     """The shortcut is to guess each token from its position and the previous one: the same, or the next larger one."""
-    shortcut = (_count_guessed(length, keys.vocab) + 1) / (length + 1)
-    return make_baselines(keys, length, shortcut, "the answer's last token and its position")
+    shortcuts = {"the position and the previous token": (_count_guessed(length, keys.vocab) + 1) / (length + 1)}
+    caveat = "The answer so far is enough for such a score, so the task does not show that the source is read."
+    return make_baselines(keys, length, shortcuts, caveat)
 
 
 def _count_guessed(length: int, vocab: int) -> float:

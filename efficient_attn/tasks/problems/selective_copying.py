@@ -1,10 +1,13 @@
 """Selective copying: a few tokens at random positions among blanks; at the end they are written in order (Mamba, Gu &
 Dao 2023, arXiv:2312.00752)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...errors import UsageError
-from ..training.problem import IGNORED, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
+from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split, guess_uniformly
+from .guesses import GUESS_EXAMPLES
 
 
 class SelectiveCopyingKeys(LearnKeys):
@@ -36,6 +39,26 @@ def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.rand
     return Batch(inputs, targets, distance=distance)
 
 
+def baselines(keys: SelectiveCopyingKeys, length: int) -> Baselines:
+    """The shortcut copies, for each number, the token whose position most probably has that number, without counting.
+
+    The number of tokens before a position is hypergeometric."""
+    from scipy.stats import hypergeom
+
+    batch, count = draw(keys, length, GUESS_EXAMPLES, np.random.default_rng(0), "test"), keys.tokens
+    positions = np.nonzero(batch.inputs < keys.vocab)[1].reshape(-1, count)
+    n_places, n_correct = length - count, 0
+    for number, targets in enumerate(batch.targets[:, -count:].T):
+        scores = hypergeom.logpmf(number, n_places - 1, np.arange(n_places), count - 1)
+        guesses = np.take_along_axis(positions, scores[positions].argmax(1)[:, None], axis=1)
+        n_correct += int((np.take_along_axis(batch.inputs, guesses, axis=1)[:, 0] == targets).sum())
+    return replace(
+        guess_uniformly(keys, length),
+        shortcuts={"the token that is likely by its position": n_correct / (GUESS_EXAMPLES * count)},
+        caveat="Positions are enough for such a score, so the task does not show that these models count tokens.",
+    )
+
+
 SELECTIVE_COPYING = Problem(
     name="selective_copying",
     keys=SelectiveCopyingKeys,
@@ -44,6 +67,6 @@ SELECTIVE_COPYING = Problem(
     check=check,
     inputs=lambda keys: keys.vocab + 2,
     outputs=lambda keys: keys.vocab + 2,
-    baselines=guess_uniformly,
+    baselines=baselines,
     windowed=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...bench.case_config import CaseConfig, Group
@@ -19,8 +19,9 @@ from ...results.stats import estimate_share
 from ..trained import check_axes
 from .attempts import QUICK_DIVISOR, Attempt, get_trivial_score, list_attempts, resolve_attempt
 from .plateau import find_reference_step
-from .problem import Baselines, LearnKeys, Problem
+from .problem import LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
+from .shortcuts import compute_baselines, fit_shortcuts, make_columns
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -44,8 +45,11 @@ COLUMNS = {
     "train.step_ms": "the mean of a step",
     "train.chance": "the score of a guess",
     "train.majority": "score of the most frequent answer",
-    "train.shortcut": "computed score of a shortcut that the task allows",
-    "train.way": "description of the shortcut",
+    "train.shortcut": "computed score of the best simple method without attention",
+    "train.way": "description of that method",
+    "train.shortcut_*": "score of each such method, named by its description",
+    "train.caveat": "what the task shows of models that are not better than the best such method",
+    "train.reach": "score of correct answers where a window contains all needed tokens, and of chance elsewhere",
     "train.examples": "examples over which the score is averaged",
     "train.test_len": "length of the tests",
     "train.score": "by the metric, on tests",
@@ -65,7 +69,7 @@ COLUMNS = {
     "train.embeddings": "parameters of embeddings",
     "train.reference": "parameters of the mechanism that all are fitted to",
     "train.at_*": "score at another length",
-    "train.near_*": "accuracy for answers at most so many positions back, and more than half as many",
+    "train.near_*": "accuracy for answers that need tokens at most so many positions back, and more than half as many",
 }
 
 
@@ -157,11 +161,9 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
-    shortcut, way = baselines.shortcut, baselines.way
-    if shortcut is None and reach_score is not None:
-        shortcut, way = reach_score, "all that lies within reach of its keys"
-    row.extra |= {"train.chance": baselines.chance, "train.majority": baselines.majority, "train.shortcut": shortcut}
-    row.extra |= {"train.way": way or None, "train.test_len": config.seq_len}
+    fitted = fit_shortcuts(problem, keys, config.seq_len, setup.index, result.progress.step)
+    row.extra |= make_columns(baselines, fitted, problem.metric)
+    row.extra |= {"train.reach": reach_score, "train.test_len": config.seq_len}
     row.extra["train.flops"] = estimate_flops(problem, case) * result.progress.step
     _fill_row(row, result, setup)
     samples = _make_curves(result)
@@ -206,15 +208,9 @@ def _make_curves(result: TrainingResult) -> dict[str, Any]:
     }
 
 
-@cache
-def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
-    """The baselines, computed once in a worker."""
-    return problem.baselines(keys, length)
-
-
 def compute_reach_score(problem: Problem, case: Case) -> float | None:
-    """The best score of a model with the mechanism's reach: correct within it, and chance beyond. None if the reach is
-    not bounded or not known, or the distances of answers are not."""
+    """The score of a model with the mechanism's reach on the tests: correct within it, and chance beyond. None if the
+    reach is not bounded or not known, or the distances of answers are not."""
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
     max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)

@@ -1,6 +1,6 @@
 """A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -65,13 +65,13 @@ class Recipe:
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
     """The scores that models are compared with. chance: of guessing among the classes. majority: of the most frequent
-    answer. shortcut: of an easy rule, which ``way`` describes; None if the score of a limited reach is computed instead
-    (`Problem.windowed`)."""
+    answer. shortcuts: of simple methods without attention, by their descriptions, which become names of columns.
+    caveat: a sentence about what the task shows of models that are not better than the best shortcut."""
 
     chance: float
     majority: float
-    shortcut: float | None = None
-    way: str = ""
+    shortcuts: Mapping[str, float] = field(default_factory=dict)
+    caveat: str = "No attention is needed for such a score."
 
 
 class LearnKeys(Keys):
@@ -113,8 +113,9 @@ class Problem:
     coincide only by chance; given data is split, and not repeated. inputs, outputs: number of tokens and of labels.
     image: channels, height and width of images. metric: ``accuracy``, the share of correct labels; ``exact``, of whole
     sequences; ``explained``, of the variance of values; or ``bits`` of a label. baselines(keys, length): the scores to
-    compare with. check: raises `UsageError` for inconsistent sizes, before anything runs. windowed: whether
-    `Batch.distance` determines the best score of a limited reach.
+    compare with. fit_shortcuts(keys, batches): further shortcuts, fitted to the examples of a training. check: raises
+    `UsageError` for inconsistent sizes, before anything runs. windowed: whether `Batch.distance` determines the best
+    score of a limited reach.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Problem:
     inputs: Callable[[Any], int]
     outputs: Callable[[Any], int]
     baselines: Callable[[Any, int], Baselines]
+    fit_shortcuts: Callable[[Any, Iterable[Batch]], Mapping[str, float]] = field(default=lambda keys, batches: {})
     check: Callable[[Any, int], None] = field(default=lambda keys, length: None)
     image: tuple[int, int, int] | None = None
     metric: Literal["accuracy", "exact", "explained", "bits"] = "accuracy"

@@ -1,6 +1,8 @@
-"""Copying: targets, the majority baseline and invalid sizes."""
+"""Copying: targets, baselines and invalid sizes."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -29,6 +31,15 @@ def test_majority_is_the_share_of_the_most_frequent_token() -> None:
     targets = COPYING.draw(KEYS, 64, 2000, np.random.default_rng(0), "test").targets
     share = np.bincount(targets[targets != IGNORED]).max() / (2000 * 32)
     assert share == pytest.approx(COPYING.baselines(KEYS, 64).majority, abs=0.003)
+
+
+def test_shortcut_guesses_the_most_frequent_token_that_is_left() -> None:
+    batch, correct = COPYING.draw(KEYS, 16, 2000, np.random.default_rng(0), "test"), 0
+    for tokens in batch.targets[:, 8:].tolist():
+        for i, token in enumerate(tokens):
+            left = Counter(tokens) - Counter(tokens[:i])
+            correct += token == min(left, key=lambda guess: (-left[guess], guess))
+    assert COPYING.baselines(KEYS, 16).shortcuts == {"the most frequent token not yet copied": correct / 16000}
 
 
 @pytest.mark.parametrize(("vocab", "length"), [(64, 31), (1, 32)])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from datetime import date
 
 import numpy as np
 import pytest
 
-from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, MAX_DATE_CHARACTERS, list_days
+from efficient_attn.errors import NotInstalled, UsageError
+from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, MAX_DATE_CHARACTERS, _align, list_days
 from efficient_attn.tasks.training.problem import LearnKeys
 
 KEYS = LearnKeys()
@@ -71,7 +72,32 @@ def test_baselines_are_counted_over_test_days() -> None:
             following[text[:i]][letter] += 1
     letters = sum(following.values(), Counter())
     assert baselines.majority == pytest.approx(max(letters.values()) / letters.total())
-    assert baselines.shortcut == pytest.approx(sum(max(c.values()) for c in following.values()) / letters.total())
+    share = sum(max(c.values()) for c in following.values()) / letters.total()
+    assert baselines.shortcuts["the earlier characters"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("length", [MAX_DATE_CHARACTERS, 40])
+def test_decision_trees_find_most_characters(length: int) -> None:
+    """They need more than the year, which is at the end of most sources, and see no later character of the answer."""
+    share = DATES.baselines(KEYS, length).shortcuts["decision trees on aligned characters"]
+    assert 0.97 < share < 1
+
+
+def test_characters_are_aligned_at_the_end_of_each_source() -> None:
+    batch = DATES.draw(KEYS, 40, 50, np.random.default_rng(0), "train")
+    assert batch.lengths is not None
+    assert batch.begun is not None
+    features = _align(batch)
+    assert (features[:, MAX_DATE_CHARACTERS:] == batch.begun).all()
+    for row, tokens, length in zip(features.tolist(), batch.inputs.tolist(), batch.lengths.tolist(), strict=True):
+        end = tokens[:length][-MAX_DATE_CHARACTERS:]
+        assert row[:MAX_DATE_CHARACTERS] == [-1] * (MAX_DATE_CHARACTERS - len(end)) + end
+
+
+def test_missing_scikit_learn_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.tree", None)
+    with pytest.raises(NotInstalled, match=r"baselines of dates need scikit-learn; run: pip install"):
+        DATES.baselines(KEYS, 48)
 
 
 def test_too_few_characters_are_refused() -> None:

@@ -45,6 +45,17 @@ def test_majority_is_the_share_of_the_most_frequent_token() -> None:
     assert np.bincount(targets).max() / 20000 == pytest.approx(INDUCTION.baselines(KEYS, 16).majority, abs=0.005)
 
 
+@pytest.mark.parametrize("keys", [KEYS, InductionKeys(), InductionKeys(nearest=14)])
+def test_shortcut_is_the_most_frequent_token_where_answers_are(keys: InductionKeys) -> None:
+    batch, hits = INDUCTION.draw(keys, 16, 2000, np.random.default_rng(0), "test"), 0
+    for tokens, target in zip(batch.inputs.tolist(), batch.targets[:, -1].tolist(), strict=True):
+        candidates = tokens[1 : 16 - (keys.nearest or 8)]
+        hits += target == min(candidates, key=lambda guess: (-candidates.count(guess), guess))
+    shortcuts = INDUCTION.baselines(keys, 16).shortcuts
+    assert shortcuts == {"the most frequent token where answers are": hits / 2000}
+    assert shortcuts == ({"the most frequent token where answers are": 1.0} if keys.nearest == 14 else shortcuts)
+
+
 @pytest.mark.parametrize(("vocab", "length"), [(16, 2), (1, 16)])
 def test_sizes_that_do_not_fit_are_refused(vocab: int, length: int) -> None:
     with pytest.raises(UsageError, match="induction"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from efficient_attn.tasks.problems.expressions import PAD, evaluate_expression
 from efficient_attn.tasks.problems.listops import LISTOPS, ListopsKeys
 
 KEYS = ListopsKeys()
+NAMES = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
 OFFICIAL = ListopsKeys(depth=10, arguments=10, longer_than=500)
 
 
@@ -33,7 +35,7 @@ def test_baselines_at_official_sizes_are_as_published() -> None:
     LISTOPS.check(OFFICIAL, 2000)
     baselines = LISTOPS.baselines(OFFICIAL, 2000)
     assert baselines.majority == pytest.approx(0.166, abs=0.025)
-    assert baselines.shortcut == pytest.approx(0.37, abs=0.03)
+    assert baselines.shortcuts["the root operator alone"] == pytest.approx(0.37, abs=0.03)
 
 
 def test_shortcut_is_the_best_label_for_the_root_operator() -> None:
@@ -41,8 +43,23 @@ def test_shortcut_is_the_best_label_for_the_root_operator() -> None:
     baselines, correct = LISTOPS.baselines(KEYS, 48), 0
     for operator in np.unique(batch.inputs[:, 0]):
         correct += np.bincount(batch.targets[batch.inputs[:, 0] == operator]).max()
-    assert baselines.shortcut == correct / 2000
+    assert baselines.shortcuts["the root operator alone"] == correct / 2000
     assert baselines.majority == np.bincount(batch.targets).max() / 2000
+
+
+def test_shortcut_evaluates_the_digits_of_the_root() -> None:
+    batch, majority = LISTOPS.draw(KEYS, 48, 2000, np.random.default_rng(0), "test"), 0
+    assert batch.lengths is not None
+    majority, hits = int(np.bincount(batch.targets).argmax()), 0
+    for tokens, length, label in zip(batch.inputs.tolist(), batch.lengths, batch.targets, strict=True):
+        flat = " ".join(NAMES[token] for token in tokens[1 : length - 1])
+        while "[" in flat:
+            flat = re.sub(r"\[\w+ [\d ]*\]", "", flat)
+        digits = [int(digit) for digit in flat.split()]
+        middle = sorted(digits)[(len(digits) - 1) // 2 : len(digits) // 2 + 1]
+        values = {"[MIN": min, "[MAX": max, "[MED": lambda _: sum(middle) // len(middle), "[SM": lambda x: sum(x) % 10}  # noqa: B023
+        hits += (values[NAMES[tokens[0]]](digits) if digits else majority) == label
+    assert LISTOPS.baselines(KEYS, 48).shortcuts["the root operator and its digits"] == hits / 2000
 
 
 @pytest.mark.parametrize(("keys", "length"), [({"longer_than": 48}, 48), ({"depth": 2}, 48), ({}, 9)])

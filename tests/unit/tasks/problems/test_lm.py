@@ -1,16 +1,17 @@
-"""Language modelling of bytes: the splits, and baselines compared with counts of contexts."""
+"""Language modelling of bytes: the splits, and models of the text without attention."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems import lm
 from efficient_attn.tasks.problems.lm import LM, LmKeys, read_splits
+from efficient_attn.tasks.problems.text_models import compute_compressed_bits, compute_ngram_bits
+from efficient_attn.tasks.training.shortcuts import fit_shortcuts
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +51,33 @@ def test_a_single_document_is_split_by_pieces(tmp_path: Path) -> None:
     assert [len(part) for part in parts.values()] == [800 + 7, 100, 100]  # line breaks between its pieces
 
 
-def test_baselines_match_counts_of_contexts(text_file: str) -> None:
-    train, test = (read_splits(text_file)[split].tobytes() for split in ("train", "test"))
-    counts: list[defaultdict[bytes, Counter[int]]] = [defaultdict(Counter) for _ in range(3)]
-    for order in range(3):
-        for i in range(order, len(train)):
-            counts[order][train[i - order : i]][train[i]] += 1
+def test_baselines_are_those_of_the_whole_text(text_file: str) -> None:
+    train, test = (read_splits(text_file)[split] for split in ("train", "test"))
+    baselines, bits = LM.baselines(LmKeys(text=text_file), 64), compute_ngram_bits([train], test)
+    assert (baselines.chance, baselines.majority) == (8, bits[0])
+    compressed = compute_compressed_bits(train.tobytes(), test.tobytes())
+    assert baselines.shortcuts == {
+        "1 byte of context in all training text": bits[1],
+        **{f"{n} bytes of context in all training text": bits[n] for n in range(2, 7)},
+        "lzma after the training text": compressed,
+    }
 
-    def chance(i: int, order: int) -> float:
-        if order < 0:
-            return 1 / 256
-        seen = counts[order][test[i - order : i]]
-        different = 256 if order == 0 else len(seen)
-        below = chance(i, order - 1)
-        return (seen[test[i]] + different * below) / (seen.total() + different) if seen.total() else below
 
-    baselines = LM.baselines(LmKeys(text=text_file), 64)
-    assert baselines.chance == 8
-    assert baselines.majority == pytest.approx(np.mean([-log2(chance(i, 0)) for i in range(len(test))]))
-    assert baselines.shortcut == pytest.approx(np.mean([-log2(chance(i, 2)) for i in range(2, len(test))]))
+@pytest.mark.parametrize("lengths", [(64, 64, 64), (64, 5, 3)])
+def test_shortcuts_are_fitted_to_the_bytes_seen(
+    text_file: str, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, test = LmKeys(text=text_file), read_splits(text_file)["test"]
+    batches = [LM.draw(keys, n, 20, np.random.default_rng(i), "train") for i, n in enumerate(lengths)]
+    excerpts = [np.hstack([b.inputs, b.targets[:, -1:]]).astype(np.uint8) for b in batches]
+    bits = compute_ngram_bits(excerpts, test)
+    shortcuts = LM.fit_shortcuts(keys, iter(batches))
+    assert list(shortcuts.values()) == bits[1:]
+    assert list(shortcuts)[2] == "3 bytes of context in the bytes seen"
+    monkeypatch.setattr(lm, "MAX_BASELINE_BYTES", len(test))
+    few = iter(batches)
+    assert list(LM.fit_shortcuts(keys, few).values()) == compute_ngram_bits(excerpts[:1], test)[1:]
+    assert len(list(few)) == 2  # further batches are not drawn
 
 
 def test_the_python_text_has_a_limited_size() -> None:
@@ -79,10 +88,21 @@ def test_the_python_text_has_a_limited_size() -> None:
 
 
 @pytest.mark.slow
-def test_baselines_of_the_default_text() -> None:
+def test_baselines_of_the_default_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lm, "compute_compressed_bits", lambda train, test: 1.8)  # takes 10 s
+    lm._compute_baselines.cache_clear()
     baselines = LM.baselines(LmKeys(), 256)
+    lm._compute_baselines.cache_clear()
     assert baselines.majority == pytest.approx(4.35, abs=0.1)
-    assert baselines.shortcut == pytest.approx(2.7, abs=0.1)
+    bits = [baselines.shortcuts[f"{n} bytes of context in all training text"] for n in range(2, 7)]
+    assert bits == pytest.approx([2.706, 2.068, 1.726, 1.602, 1.574], abs=0.001)
+
+
+@pytest.mark.slow
+def test_shortcuts_of_450_steps_of_the_default_text() -> None:
+    shortcuts = fit_shortcuts(LM, LmKeys(), 128, 0, 450)
+    bits = [shortcuts[f"{n} bytes of context in the bytes seen"] for n in range(2, 7)]
+    assert bits == pytest.approx([2.724, 2.124, 1.843, 1.794, 1.849], abs=0.001)
 
 
 def test_a_text_shorter_than_the_length_is_refused(text_file: str) -> None:

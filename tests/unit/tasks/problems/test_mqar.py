@@ -40,6 +40,18 @@ def test_gaps_have_the_distribution_of_numpy_choice() -> None:
         assert abs(shares[0] - shares[1]).max() < 0.03
 
 
+@pytest.mark.parametrize("noise", [False, True])
+def test_shortcut_is_the_share_of_the_most_frequent_pair_at_a_position(noise: bool) -> None:
+    keys, counts = MqarKeys(noise=noise), np.zeros((64, 8))
+    batch = MQAR.draw(keys, 64, 5000, np.random.default_rng(7), "train")
+    rows, queries = np.nonzero(batch.targets != IGNORED)
+    values = batch.inputs[rows, 1:16:2]
+    np.add.at(counts, (queries, (values == batch.targets[rows, queries][:, None]).argmax(1)), 1)
+    (share,) = MQAR.baselines(keys, 64).shortcuts.values()
+    assert share == pytest.approx(counts.max(1).sum() / counts.sum(), abs=0.015)
+    assert share > 1 / 8 + 0.02
+
+
 @pytest.mark.parametrize(
     ("keys", "length"), [({}, 63), ({}, 30), ({"vocab": 64}, 64), ({"pairs": 16, "vocab": 32}, 64)]
 )

@@ -1,4 +1,4 @@
-"""Masked patches: cut as by the model, scaled and partly hidden; the mean image is the shortcut."""
+"""Masked patches: cut as by the model, scaled and partly hidden; and their prediction from training images."""
 
 from __future__ import annotations
 
@@ -40,14 +40,32 @@ def test_the_requested_number_of_patches_is_hidden(count: int) -> None:
     assert scaling == pytest.approx([1 / images.std(), -images.mean() / images.std()], rel=1e-3)
 
 
-def test_shortcut_is_the_score_of_the_mean_image() -> None:
+def test_shortcuts_match_predictions_image_by_image() -> None:
     pytest.importorskip("sklearn.datasets")
     baselines = PATCHES.baselines(KEYS, 16)
     batch = PATCHES.draw(KEYS, 16, 300, np.random.default_rng(0), "test")
-    images = load_images("train")[0]
-    mean = (cut_patches(images).mean(0) - images.mean()) / images.std()
+    images = load_images("train")[0].astype(float)
+    train, test = ((cut_patches(x) - images.mean()) / images.std() for x in (images, batch.inputs))
     assert batch.hidden is not None
-    pairs = [(mean[p], batch.targets[i, p]) for i, p in zip(*np.nonzero(batch.hidden), strict=True)]
-    error = sum(float(((m - t) ** 2).sum()) for m, t in pairs)
-    assert baselines.shortcut == pytest.approx(1 - error / sum(float((t**2).sum()) for _, t in pairs), rel=1e-4)
+    errors, total = dict.fromkeys(baselines.shortcuts, 0.0), 0.0
+    covariance = np.cov(train.reshape(-1, 64).T)
+    for image, hidden in zip(test, batch.hidden, strict=True):
+        order = np.argsort(np.square(train - image)[:, ~hidden].sum((1, 2)))
+        pixels = hidden.repeat(4)
+        # regression of the hidden pixels on the visible ones, which has the same solution without shrinkage
+        slopes = np.linalg.lstsq(covariance[~pixels][:, ~pixels], covariance[~pixels][:, pixels], rcond=1e-4)[0]
+        offsets = (image[~hidden] - train.mean(0)[~hidden]).ravel() @ slopes
+        predictions = {
+            "mean image": train.mean(0)[hidden],
+            "nearest image": train[order[0]][hidden],
+            "mean of the five nearest images": train[order[:5]].mean(0)[hidden],
+            "conditional mean of a Gaussian": train.mean(0)[hidden] + offsets.reshape(-1, 4),
+        }
+        total += np.square(image[hidden]).sum()
+        for name, prediction in predictions.items():
+            errors[name] += np.square(image[hidden] - prediction).sum()
+    assert baselines.shortcuts.keys() == errors.keys()
+    for name, error in errors.items():
+        assert baselines.shortcuts[name] == pytest.approx(1 - error / total, abs=0.005), name
+    assert baselines.shortcuts["conditional mean of a Gaussian"] == pytest.approx(0.742, abs=0.002)
     assert (baselines.chance, baselines.majority) == (0.0, 0.0)

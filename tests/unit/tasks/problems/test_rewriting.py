@@ -14,6 +14,7 @@ from efficient_attn.tasks.problems.rewriting import REVERSAL, SORTING, Rewriting
 from efficient_attn.tasks.training.problem import Problem
 
 KEYS = RewritingKeys(vocab=8)
+SORTED = "the position and the previous token"
 
 
 def test_targets_are_the_reversed_source_and_an_end_token() -> None:
@@ -38,7 +39,20 @@ def test_baselines_match_the_scores_of_constant_answers(length: int) -> None:
     targets = REVERSAL.draw(KEYS, length, 5000, np.random.default_rng(0), "test").targets
     baselines = REVERSAL.baselines(KEYS, length)
     assert np.bincount(targets.ravel()).max() / targets.size == pytest.approx(baselines.majority, abs=0.01)
-    assert (targets == [0] * length + [9]).mean() == pytest.approx(baselines.shortcut, abs=0.01)
+    share = (targets == [0] * length + [9]).mean()
+    assert share == pytest.approx(baselines.shortcuts["the position alone"], abs=0.01)
+
+
+@pytest.mark.parametrize("length", [1, 6])
+def test_shortcut_of_reversal_guesses_the_most_frequent_token_that_is_left(length: int) -> None:
+    """Of two tokens, counted over all sources."""
+    sources, hits = list(product(range(2), repeat=length)), 0
+    for source in sources:
+        for last in range(length, 0, -1):
+            hits += source[last - 1] == (sum(source[:last]) * 2 > last)
+    share = (hits / len(sources) + 1) / (length + 1)
+    shortcuts = REVERSAL.baselines(RewritingKeys(vocab=2), length).shortcuts
+    assert shortcuts["the most frequent token not yet written"] == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize(("vocab", "length"), [(2, 1), (2, 5), (5, 1), (4, 2), (3, 5), (6, 4), (9, 3)])
@@ -51,11 +65,11 @@ def test_shortcut_is_the_best_guess_by_position_and_last_token(vocab: int, lengt
     for (i, last, _), count in seen.items():
         best[i, last] = max(best[i, last], count)
     share = sum(best.values()) / ((length + 1) * vocab**length)
-    assert SORTING.baselines(RewritingKeys(vocab=vocab), length).shortcut == pytest.approx(share, abs=1e-9)
+    assert SORTING.baselines(RewritingKeys(vocab=vocab), length).shortcuts == {SORTED: pytest.approx(share, abs=1e-9)}
 
 
 def test_shortcut_stays_below_one_at_large_lengths() -> None:
-    shares = [SORTING.baselines(RewritingKeys(), length).shortcut or 0.0 for length in (32, 256, 1024)]
+    shares = [SORTING.baselines(RewritingKeys(), length).shortcuts[SORTED] for length in (32, 256, 1024)]
     assert 0 < shares[0] < shares[1] < shares[2] < 1
 
 

@@ -199,11 +199,10 @@ def test_other_seeds_use_the_best_rate_and_budget(whole: list[Record]) -> None:
             assert row.extra["train.budget"] == best.extra["train.budget"]
 
 
-def test_the_shortcut_of_a_window_is_its_computed_bound(whole: list[Record]) -> None:
+def test_rows_of_windows_have_the_score_within_their_reach(whole: list[Record]) -> None:
     full, window = (record.row.extra for record in whole[:2])
-    assert (full["train.shortcut"], full["train.way"]) == (None, None)
-    assert full["train.chance"] < window["train.shortcut"] < 1  # type: ignore[operator]
-    assert window["train.way"] == "all that lies within reach of its keys"
+    assert full["train.reach"] is None
+    assert full["train.chance"] < window["train.reach"] < 1  # type: ignore[operator]
 
 
 def test_the_bound_is_chance_beyond_the_reach() -> None:

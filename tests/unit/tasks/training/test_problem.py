@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efficient_attn.tasks.training.problem import IGNORED, Batch, LearnKeys, Problem
+from efficient_attn.tasks.problems import lm
+from efficient_attn.tasks.training.problem import IGNORED, Baselines, Batch, LearnKeys, Problem
 
 LENGTHS = {
     "mqar": 64,
@@ -29,7 +31,7 @@ MODULES = dict.fromkeys(("reversal", "sorting"), "rewriting")  # of problems tha
 
 
 def _get(name: str) -> tuple[Problem, LearnKeys, int]:
-    if name in ("digits", "patches"):
+    if name in ("dates", "digits", "patches"):
         pytest.importorskip("sklearn.datasets")
     problem: Problem = getattr(import_module(f"efficient_attn.tasks.problems.{MODULES.get(name, name)}"), name.upper())
     given: dict[str, Any] = {"text": "python"} if name == "lm" else {}
@@ -84,13 +86,18 @@ def test_draws_are_determined_by_the_generator(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_baselines_are_ordered_from_worst_to_best(name: str) -> None:
+def test_baselines_are_ordered_from_worst_to_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lm, "MAX_BASELINE_BYTES", 200_000)
     problem, keys, length = _get(name)
     baselines = problem.baselines(keys, length)
-    scores = [baselines.chance, baselines.majority, *([] if baselines.shortcut is None else [baselines.shortcut])]
-    worst_first = sorted(scores, reverse=problem.metric == "bits")
-    assert scores == worst_first
-    assert (baselines.shortcut is None) == problem.windowed == (not baselines.way)
+    choose = min if problem.metric == "bits" else max
+    scores = [baselines.chance, baselines.majority, choose(baselines.shortcuts.values())]
+    assert scores == sorted(scores, reverse=problem.metric == "bits")
+    assert scores[1] != scores[2]
+    assert baselines.caveat.endswith(".")
+    assert baselines.caveat != Baselines(chance=0, majority=0).caveat
+    # names of columns, and words of a page
+    assert all(re.fullmatch(r"[A-Za-z0-9]+( [A-Za-z0-9]+)*", description) for description in baselines.shortcuts)
 
 
 def test_problems_import_no_heavy_packages() -> None:
