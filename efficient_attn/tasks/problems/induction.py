@@ -37,7 +37,7 @@ def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Gene
     first, rows = generator.integers(length - 1 - get_nearest(keys, length), size=count), np.arange(count)
     inputs[rows, first] = inputs[:, -1] = keys.vocab
     targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
-    targets[:, -1], distance[:, -1] = inputs[rows, first + 1], length - 2 - first
+    targets[:, -1], distance[:, -1] = inputs[rows, first + 1], length - 1 - first  # back to the special token
     return Batch(inputs, targets, distance=distance)
 
 

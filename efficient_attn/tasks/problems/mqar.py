@@ -43,7 +43,7 @@ def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator
     inputs[:, 0 : 2 * pairs : 2], inputs[:, 1 : 2 * pairs : 2] = key_tokens, values
     inputs[rows, positions] = key_tokens
     targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
-    targets[rows, positions], distance[rows, positions] = values, positions - (2 * np.arange(pairs) + 1)
+    targets[rows, positions], distance[rows, positions] = values, positions - 2 * np.arange(pairs)  # back to the keys
     return Batch(inputs, targets, distance=distance)
 
 

@@ -30,9 +30,9 @@ class Batch:
     """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
     `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the targets shifted by one,
     ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, the number
-    of positions from a target back to the last token that its answer depends on, if known; -1 without a target. hidden:
-    for images, the masked patches, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there
-    is none."""
+    of positions from a target back to the first token that its answer depends on, if known; -1 without a target. Of a
+    pair that is the key, without which its value is one of many. hidden: for images, the masked patches,
+    ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there is none."""
 
     inputs: Array
     targets: Array

@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...patterns.facts import Geometry
 from .problem import LearnKeys, Problem
+from .shortcuts import make_drawing_setup
 
 if TYPE_CHECKING:
     from ...bench.case import Case
 
-EXAMPLES = 2_000  # over which the share is counted
-
 
 def count_reach(case: Case) -> int | None:
-    """How many last positions, its own included, a query may see; None if unbounded, or if it sees first ones."""
+    """How many last positions, its own included, a query sees: one more than its window. None if unbounded, with gaps,
+    or if it sees first ones."""
     if case.group.of_blocks:
         return None
-    pattern = getattr(case.create(), "pattern", None)
+    pattern, length = getattr(case.create(), "pattern", None), case.group.config.seq_len
     reach = pattern.reach if pattern is not None else None
-    return None if reach is None or reach.prefix else min(reach.back, case.group.config.seq_len - 1) + 1
+    if pattern is None or reach is None or reach.prefix:
+        return None
+    back = min(reach.back, length - 1)
+    sees = pattern.allows(back, np.arange(back + 1), Geometry(length, length, 0, causal=True))
+    return back + 1 if np.all(sees) else None
 
 
 def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
@@ -31,8 +36,10 @@ def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
 
 @cache
 def compute_share_within(problem: Problem, keys: LearnKeys, length: int, max_distance: int) -> float:
-    """The share of answers that are at most so many positions back."""
-    batch = problem.draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
+    """The share of the tests' answers for which all needed tokens are at most so many positions back."""
+    from .loop import draw
+
+    batch = draw(make_drawing_setup(problem, keys, length), "test", keys.examples, 0)
     assert batch.distance is not None
     distances = batch.distance[batch.distance >= 0]
     return float((distances <= max_distance).mean())

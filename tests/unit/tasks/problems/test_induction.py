@@ -24,7 +24,7 @@ def test_target_is_the_token_after_the_special_token(length: int) -> None:
     assert (batch.inputs[np.arange(300), answer] == batch.targets[:, -1]).all()
     assert batch.distance is not None
     assert (batch.distance[:, :-1] == -1).all()
-    assert (batch.distance[:, -1] == length - 1 - answer).all()
+    assert (batch.distance[:, -1] == length - 1 - positions[::2]).all()  # back to the special token
     assert set(positions[::2]) == set(range(length - 2))  # at any position
 
 
@@ -32,7 +32,7 @@ def test_answers_are_at_least_half_the_length_back_by_default() -> None:
     for keys, nearest in ((InductionKeys(), 32), (InductionKeys(nearest=50), 50)):
         distance = INDUCTION.draw(keys, 64, 2000, np.random.default_rng(0), "train").distance
         assert distance is not None
-        assert set(distance[:, -1]) == set(range(nearest, 63))
+        assert set(distance[:, -1] - 1) == set(range(nearest, 63))
 
 
 def test_distances_beyond_the_beginning_are_refused() -> None:

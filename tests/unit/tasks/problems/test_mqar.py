@@ -21,7 +21,8 @@ def test_each_answer_is_the_value_after_its_key() -> None:
         assert len(table) == len(set(table.values())) == len(queries) == KEYS.pairs
         assert (queries >= 16).all()
         assert [table[int(tokens[at])] for at in queries] == targets[queries].tolist()
-        assert (tokens[queries - distance[queries]] == targets[queries]).all()
+        assert (tokens[queries - distance[queries]] == tokens[queries]).all()  # back to the keys
+        assert (tokens[queries - distance[queries] + 1] == targets[queries]).all()
         assert (distance[targets == IGNORED] == -1).all()
 
 
@@ -32,7 +33,7 @@ def test_gaps_have_the_distribution_of_numpy_choice() -> None:
     generator = np.random.default_rng(1)
     drawn = np.array([generator.choice(24, KEYS.pairs, replace=False, p=slots / slots.sum()) for _ in range(4000)])
     at = np.stack([np.flatnonzero(row != IGNORED) for row in batch.targets])
-    pair = (at - np.take_along_axis(batch.distance, at, 1) - 1) // 2  # the pair that each position queries
+    pair = (at - np.take_along_axis(batch.distance, at, 1)) // 2  # the pair that each position queries
     gaps = np.empty_like(at)
     np.put_along_axis(gaps, pair, (at - 16) // 2, 1)
     for column in (0, KEYS.pairs - 1):
