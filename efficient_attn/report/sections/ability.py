@@ -12,8 +12,9 @@ from .. import select
 from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, make_score_plots
-from .mechanism_result import REACH_SHORTCUT, MechanismResult
+from .mechanism_result import MechanismResult
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
+from .shortcut_table import make_shortcut_table
 from .trained_scores import BITS_METRIC, LearningTest, filter_trained, list_tests, order_labels
 from .training_costs import list_attempts, make_cost_table
 
@@ -26,9 +27,11 @@ INTRO = (
     "on validation, with its 95% interval over seeds in brackets; where seeds differ by more than .05, each is shown. "
     "'still improving': training ended at the largest number of steps, the same for all. 'rate at the edge': the best "
     "learning rate was the largest or smallest tried. Neither is ranked. 'chance' is a random guess, 'majority' the "
-    "most frequent answer, 'shortcut' a simple strategy that the task allows; all three are computed. 'not learned': "
-    "no attempt was significantly better than chance and majority, with any learning rate."
+    "most frequent answer, 'shortcut' the best simple method without attention that was computed for the task. "
+    "A mechanism is marked as not better than the shortcut unless its whole 95% interval is. 'not learned': no attempt "
+    "was significantly better than chance and majority, with any learning rate."
 )
+AT_SHORTCUT_TEXT = "not better than the shortcut"
 LOWER_IS_BETTER_NOTE = " For bits, lower is better."
 
 
@@ -46,7 +49,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
     if not tests:
         return
     labels = order_labels(tests)
-    block.tables += [_make_table(tests, labels), _make_training_table(tests), make_cost_table(tests)]
+    block.tables += filter(None, [_make_table(tests, labels), make_shortcut_table(tests)])
+    block.tables += [_make_training_table(tests), make_cost_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
     block.tables.append(list_attempts(tests))
     for test in tests:
@@ -66,7 +70,7 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
         body.append([show_label(label, is_baseline=is_baseline), *map(_show_result, tests, results)])
     seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
     seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
-    note = [test.describe_ranking() for test in tests]
+    note = [text for test in tests for text in (test.describe_ranking(), test.describe_shortcut())]
     note += [_describe_reach(test, result) for test in tests for result in test.scored_results]
     caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
@@ -75,9 +79,9 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
 def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCell:
     if result is None:
         return ReportCell(units.EMPTY)
-    cell = result.show_score()
+    cell, subtext = result.show_score(), AT_SHORTCUT_TEXT if result.at_shortcut else ""
     is_ranked = test.is_ranked and not result.unranked_reason
-    return cell if is_ranked else ReportCell(cell.text)  # without ranking, the cell is not sorted
+    return ReportCell(cell.text, cell.sort if is_ranked else None, subtext=subtext)  # without ranking, it is not sorted
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
@@ -85,7 +89,7 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     if result.reach is None or result.reach >= 1:
         return ""
     learned_text = ", and it learned everything within its reach" if result.learned_within_reach else ""
-    reach = f"a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}"
+    reach = f"the answers within reach, and guesses of the others, score {units.percent(result.reach)}"
     return f"{test.name}: with {result.label} {reach}{learned_text}."
 
 
@@ -93,11 +97,9 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
     body = []
     for test in tests:
         _, shortcut = test.find_shortcut() or (0.0, "")
-        if not shortcut:
-            shortcut = REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
         attempts = [result.scored_attempts for result in test.scored_results]
         rates = sorted({rate for rows in attempts for rate in rows["train.learning_rate"].tolist()})
-        texts = (test.name, test.metric, shortcut, ", ".join(f"{rate:g}" for rate in rates))
+        texts = (test.name, test.metric, shortcut or units.EMPTY, ", ".join(f"{rate:g}" for rate in rates))
         counts = [test.list_values(name) for name in ("parameters", "train.budget", "train.batch", "train.examples")]
         counts.append([len(result.best_attempts) for result in test.scored_results])
         cells = [ReportCell(_format_span(values), float(max(values))) for values in counts if values]

@@ -13,7 +13,7 @@ from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
 
-REACH_SHORTCUT = "all that lies within reach of its keys"  # a shortcut of a mechanism, not of a task
+REACH_SHORTCUT = "all that lies within reach of its keys"  # earlier rows store the score of a reach as this shortcut
 COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
 STILL_IMPROVING = "still improving after the most steps"  # why training ended
 ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
@@ -158,23 +158,47 @@ class MechanismResult:
 
     @property
     def reach(self) -> float | None:
-        """Best possible score within the mechanism's reach, if the distances of answers are known."""
+        """The score of correct answers within the mechanism's reach, if the distances of answers are known."""
         rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
-        reaches = rows[rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
-        return float(reaches.iloc[-1]) if len(reaches) else None
+        reaches = rows[rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna().tolist()
+        reaches += rows["train.reach"].dropna().tolist() if "train.reach" in rows else []
+        return float(reaches[-1]) if reaches else None
+
+    @property
+    def shortcut(self) -> tuple[float, str] | None:
+        """Score and description of the task's best shortcut; None if it has none."""
+        score, description = self.best_attempts[["train.shortcut", "train.way"]].iloc[-1]
+        if not units.is_present(score) or description == REACH_SHORTCUT:
+            return None
+        return float(score), str(description) if units.is_present(description) else ""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the score over seeds, or over examples for a single seed, if these are counted."""
+        ends: Any = (None, None) if self.score is None else self.score[1:]
+        if self.score is not None and self.score.low is None:
+            ends = [self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high")]
+        return (float(ends[0]), float(ends[1])) if all(map(units.is_present, ends)) else None
+
+    def beats(self, bound: float) -> bool:
+        """Whether the score is significantly better than a computed one. Without an interval, whether it is better."""
+        if self.score is None:
+            return False
+        low, high = self.interval or (self.score.value, self.score.value)
+        return high < bound if self.in_bits else low > bound
+
+    @property
+    def at_shortcut(self) -> bool:
+        """Whether it is better than chance, but not significantly better than the task's best shortcut."""
+        return not self.at_chance and self.shortcut is not None and not self.beats(self.shortcut[0])
 
     @property
     def learned_within_reach(self) -> bool:
-        """Whether the interval contains the best possible score within reach. The interval is over seeds, or over
-        examples for a single seed."""
-        score, reach = self.score, self.reach
-        if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
+        """Whether the interval contains the score of correct answers within reach."""
+        reach, interval = self.reach, self.interval
+        if reach is None or interval is None or reach >= FULL_REACH or self.at_chance:
             return False
-        ends: Any = score[1:]
-        if score.low is None:
-            ends = (self.best_attempts.iloc[-1].get(f"train.{end}") for end in ("low", "high"))
-        low, high = ends
-        return units.is_present(low) and units.is_present(high) and bool(low <= reach <= high)
+        return interval[0] <= reach <= interval[1]
 
     def show_score(self) -> ReportCell:
         """The score, or the reason why there is none."""

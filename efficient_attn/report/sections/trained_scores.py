@@ -10,8 +10,9 @@ from typing import Any
 
 from ... import units
 from ...units import Unit
+from .. import formatting
 from ..gather import Frame
-from .mechanism_result import REACH_SHORTCUT, MechanismResult
+from .mechanism_result import MechanismResult
 
 BITS_METRIC = "bits a token"  # the only metric of which lower is better
 # not failures; the last is of older rows
@@ -96,11 +97,18 @@ class LearningTest:
 
     def find_shortcut(self) -> tuple[float, str] | None:
         """Score and name of the task's shortcut; None if the shortcuts are the reaches of mechanisms."""
-        for result in self.scored_results:
-            score, name = result.best_attempts[["train.shortcut", "train.way"]].iloc[-1]
-            if units.is_present(score) and name != REACH_SHORTCUT:
-                return float(score), str(name) if units.is_present(name) else ""
-        return None
+        return next((result.shortcut for result in self.scored_results if result.shortcut), None)
+
+    def describe_shortcut(self) -> str:
+        """The mechanisms that are not better than the best shortcut, and what the task then shows; empty if none."""
+        shortcut, labels = self.find_shortcut(), [result.label for result in self.scored_results if result.at_shortcut]
+        if shortcut is None or not labels:
+            return ""
+        score, description = shortcut
+        verb = "is" if len(labels) == 1 else "are"
+        text = f"{self.name}: {formatting.join_words(labels)} {verb} not significantly better than the shortcut,"
+        caveats = self.list_values("train.caveat") if "train.caveat" in self.results[0].rows else []
+        return " ".join([f"{text} {description} ({units.format_value(score, self.unit)}).", *map(str, caveats[:1])])
 
 
 def filter_trained(rows: Frame) -> Frame:

@@ -183,6 +183,14 @@ def test_trained_scores_are_shown_by_task(capsys: Capture) -> None:
     assert "text, length 64: full itself is at chance, so there is no ranking." in lines
 
 
+def test_mechanisms_that_a_shortcut_explains_are_named(capsys: Capture) -> None:
+    row = _trained("full", 0.9)
+    row.extra |= {"train.shortcut": 0.95, "train.way": "the nearest image", "train.caveat": "Pixels are enough."}
+    summary.show_results(_rows(row))
+    sentence = "recall, length 64: full is not significantly better than the shortcut, the nearest image (95.0%)."
+    assert f"{sentence} Pixels are enough." in _printed(capsys).splitlines()
+
+
 def test_trained_models_are_not_shown_as_timed(capsys: Capture) -> None:
     summary.show_results(_rows(_trained("full", 0.9), _timed("full", 64, 1.0)))
     text = _printed(capsys)

@@ -21,7 +21,7 @@ def test_fewer_bits_are_better(tmp_path: Path) -> None:
         "train_chance": 8.0,
         "train_majority": 4.5,
     }
-    columns |= {"train_shortcut": 3.25, "train_way": "two bytes before"}
+    columns |= {"train_shortcut": 3.25, "train_way": "2 bytes of context"}
     worse = {0.001: 0.5, 0.002: 0.0, 0.004: 0.5}
     full, linear = (
         [attempt(name, best + more, rate=rate, **columns) for rate, more in worse.items()]
@@ -35,7 +35,7 @@ def test_fewer_bits_are_better(tmp_path: Path) -> None:
     assert shown["mqa"] == "at chance, too early to say"  # worse than the majority's 4.5
     assert (shown["chance"], shown["majority"], shown["shortcut"]) == ("8.00", "4.50", "3.25")
     assert table.head == ("Variant", "recall, length 64, bits a token")
-    assert training.rows[0][2].text == "two bytes before"
+    assert training.rows[0][2].text == "2 bytes of context"
     assert ability.plots[0].panel.level is None
 
 
@@ -79,7 +79,8 @@ def test_no_section_without_trained_models(tmp_path: Path) -> None:
 
 def test_names_are_escaped(tmp_path: Path) -> None:
     columns = {"task": EVIL, "part": EVIL, "train_way": EVIL, "train_shortcut": 0.3, "train_at_128": 0.5}
-    columns |= {"stop_reason": EVIL, "train_attempt": EVIL}
+    columns |= {"stop_reason": EVIL, "train_attempt": EVIL, "train_caveat": EVIL, f"train_shortcut_{EVIL}": 0.2}
+    columns["train_shortcut"] = 0.95
     about = runs.about() | {"sections": [section.as_json() for section in COPYING.sections]}
     run = runs.write_run(tmp_path / "run", [attempt("full", 0.9, **columns)], about)
     written = write_report([run], tmp_path / "out")

@@ -109,16 +109,56 @@ def test_no_ranking_if_the_baseline_is_at_chance(tmp_path: Path) -> None:
     assert "recall, length 64: full itself is at chance, so there is no ranking." in table.note
 
 
-REACHING: dict[str, Any] = {"train_shortcut": 0.5, "train_way": mechanism_result.REACH_SHORTCUT}
+EARLIER: dict[str, Any] = {"train_shortcut": 0.5, "train_way": mechanism_result.REACH_SHORTCUT}  # a reach in older rows
 
 
+@pytest.mark.parametrize("columns", [{"train_reach": 0.5}, EARLIER])
 @pytest.mark.parametrize(("scores", "complete"), [((0.49, 0.50), True), ((0.51,), True), ((0.30, 0.31), False)])
-def test_learning_everything_within_reach_is_reported(tmp_path: Path, scores: Sequence[float], complete: bool) -> None:
-    (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **REACHING)).tables
-    note = f"recall, length 64: with {WINDOW} a model can score 50.0%, by {mechanism_result.REACH_SHORTCUT}"
+def test_learning_everything_within_reach_is_reported(
+    tmp_path: Path, scores: Sequence[float], complete: bool, columns: dict[str, Any]
+) -> None:
+    (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **columns)).tables
+    note = f"recall, length 64: with {WINDOW} the answers within reach, and guesses of the others, score 50.0%"
     assert table.note == note + (", and it learned everything within its reach." if complete else ".")
-    assert "shortcut" not in [row[0].text for row in table.rows]  # the shortcut is the variant's, not the task's
-    assert training.rows[0][2].text == mechanism_result.REACH_SHORTCUT
+    assert "shortcut" not in [row[0].text for row in table.rows]
+    assert training.rows[0][2].text == "\u2013"
+    assert [cell.subtext for row in table.rows for cell in row] == [""] * 2 * len(table.rows)
+
+
+KNOWN: dict[str, Any] = {"train_shortcut": 0.6, "train_way": "the nearest image", "train_caveat": "Pixels are enough."}
+
+
+@pytest.mark.parametrize(
+    ("scores", "marked"),
+    [
+        ((0.5,), True),
+        ((0.62,), True),  # its interval over examples, 0.03 either way, contains 0.6
+        ((0.64,), False),
+        ((0.64, 0.70), True),  # its interval over seeds is wide
+        ((0.64, 0.65, 0.645), False),
+    ],
+)
+def test_scores_that_are_not_better_than_the_shortcut_are_marked(
+    tmp_path: Path, scores: Sequence[float], marked: bool
+) -> None:
+    table = block(tmp_path, *seeds("full", (0.9,), **KNOWN), *seeds(WINDOW, scores, **KNOWN)).tables[0]
+    subtexts = {row[0].text: row[1].subtext for row in table.rows}
+    assert subtexts.pop(WINDOW) == ("not better than the shortcut" if marked else "")
+    assert set(subtexts.values()) == {""}
+    reason = "is not significantly better than the shortcut, the nearest image (60.0%). Pixels are enough."
+    assert table.note == (f"recall, length 64: {WINDOW} {reason}" if marked else "")
+
+
+def test_shortcuts_in_bits_are_beaten_by_fewer(tmp_path: Path) -> None:
+    columns = {"metric": "bits a token", "train_low": None, "train_high": None, "train_chance": 8.0}
+    columns |= {"train_majority": 4.5, "train_shortcut": 2.0, "train_way": "4 bytes of context"}
+    scores = {"full": 1.9, "linear": 2.0, "mqa": 3.0, WINDOW: 4.6}
+    table = block(tmp_path, *(attempt(name, score, **columns) for name, score in scores.items())).tables[0]
+    assert {row[0].text for row in table.rows if row[1].subtext} == {"linear", "mqa"}  # a window is at chance
+    note = (
+        "recall, length 64: linear and mqa are not significantly better than the shortcut, 4 bytes of context (2.00)."
+    )
+    assert table.note == note
 
 
 RATES = {0.001: 0.5, 0.002: 0.9, 0.004: 0.5}
@@ -127,9 +167,8 @@ NEEDLESS = trained_scores.NEEDLESS_REASONS[:2]
 
 def test_texts_match_the_trainer(tmp_path: Path) -> None:
     """Rows store them as text."""
-    from efficient_attn.tasks.training import attempts, learning, loop
+    from efficient_attn.tasks.training import attempts, loop
 
-    assert f'"{mechanism_result.REACH_SHORTCUT}"' in Path(learning.__file__).read_text()
     baselines = Baselines(chance=0.1, majority=0.1)
     problem: Any = COPYING.plan.args[0]  # type: ignore[attr-defined]
     first, keys = Attempt(kind="grid", rate=0.002), problem.keys()
@@ -151,7 +190,7 @@ def test_texts_match_the_trainer(tmp_path: Path) -> None:
 def test_answers_beyond_reach_are_reported_as_chance(tmp_path: Path) -> None:
     reason = "no model that sees so few keys does better than chance: computed, not trained"
     rows = [
-        attempt(WINDOW, 0.11, train_shortcut=0.1, train_way=mechanism_result.REACH_SHORTCUT),
+        attempt(WINDOW, 0.11, train_reach=0.1),
         skipped(WINDOW, "longer", reason),
     ]
     assert cells(tmp_path, *seeds("full", (0.9,)), *rows)[WINDOW] == ["at chance: no answer within its reach"]
