@@ -13,7 +13,7 @@ from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
 
-REACH_SHORTCUT = "all that lies within reach of its keys"  # earlier rows store the score of a reach as this shortcut
+REACH_SHORTCUT = "all that lies within reach of its keys"  # of earlier rows, in which the reach of pairs is too large
 COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
 STILL_IMPROVING = "still improving after the most steps"  # why training ended
 ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
@@ -159,10 +159,10 @@ class MechanismResult:
     @property
     def reach(self) -> float | None:
         """The score of correct answers within the mechanism's reach, if the distances of answers are known."""
-        rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
-        reaches = rows[rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna().tolist()
-        reaches += rows["train.reach"].dropna().tolist() if "train.reach" in rows else []
-        return float(reaches[-1]) if reaches else None
+        if self.scored_attempts.empty:
+            return None
+        reach = self.best_attempts.iloc[-1].get("train.reach")
+        return float(reach) if units.is_present(reach) else None
 
     @property
     def shortcut(self) -> tuple[float, str] | None:

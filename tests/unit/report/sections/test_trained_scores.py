@@ -109,20 +109,23 @@ def test_no_ranking_if_the_baseline_is_at_chance(tmp_path: Path) -> None:
     assert "recall, length 64: full itself is at chance, so there is no ranking." in table.note
 
 
-EARLIER: dict[str, Any] = {"train_shortcut": 0.5, "train_way": mechanism_result.REACH_SHORTCUT}  # a reach in older rows
-
-
-@pytest.mark.parametrize("columns", [{"train_reach": 0.5}, EARLIER])
 @pytest.mark.parametrize(("scores", "complete"), [((0.49, 0.50), True), ((0.51,), True), ((0.30, 0.31), False)])
-def test_learning_everything_within_reach_is_reported(
-    tmp_path: Path, scores: Sequence[float], complete: bool, columns: dict[str, Any]
-) -> None:
-    (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, **columns)).tables
+def test_learning_everything_within_reach_is_reported(tmp_path: Path, scores: Sequence[float], complete: bool) -> None:
+    (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, scores, train_reach=0.5)).tables
     note = f"recall, length 64: with {WINDOW} the answers within reach, and guesses of the others, score 50.0%"
     assert table.note == note + (", and it learned everything within its reach." if complete else ".")
     assert "shortcut" not in [row[0].text for row in table.rows]
     assert training.rows[0][2].text == "\u2013"
     assert [cell.subtext for row in table.rows for cell in row] == [""] * 2 * len(table.rows)
+
+
+def test_reaches_of_earlier_rows_are_not_shown(tmp_path: Path) -> None:
+    """They were stored as a shortcut, and those of pairs were too large."""
+    earlier: dict[str, Any] = {"train_shortcut": 0.5, "train_way": mechanism_result.REACH_SHORTCUT}
+    (table, training, *_) = block(tmp_path, *seeds("full", (0.9,)), *seeds(WINDOW, (0.4,), **earlier)).tables
+    assert "reach" not in table.note
+    assert "shortcut" not in [row[0].text for row in table.rows]
+    assert training.rows[0][2].text == "\u2013"
 
 
 KNOWN: dict[str, Any] = {"train_shortcut": 0.6, "train_way": "the nearest image", "train_caveat": "Pixels are enough."}
