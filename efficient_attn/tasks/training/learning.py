@@ -141,7 +141,7 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
     shortcut, way = baselines.shortcut, baselines.way
-    if shortcut is None and reach_score is not None:
+    if reach_score is not None and (shortcut is None or shortcut < reach_score):
         shortcut, way = reach_score, "all that lies within reach of its keys"
     row.extra |= {"train.chance": baselines.chance, "train.majority": baselines.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": config.seq_len}
