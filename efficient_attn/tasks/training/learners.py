@@ -39,7 +39,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Tokens ``[B, N]`` to logits ``[B, classes]``. lengths: ``[B]``."""
-        rows = self.encoder(tokens, Mask(key_lengths=lengths))
+        rows = self.encoder(tokens, Mask(key_lengths=lengths, query_lengths=lengths))
         if lengths is None:
             return self.head(rows.mean(1))
         valid = (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None])[..., None]

@@ -114,9 +114,10 @@ def test_vision_models_predict_classes_of_images() -> None:
     assert learner.predict(batch, "cpu")[0].shape == (3, 10)
 
 
-def test_padding_does_not_affect_predictions() -> None:
+@pytest.mark.parametrize("variant", ["full", "linear", "nystromformer:n_landmarks=4", "sliding_window:window=4"])
+def test_padding_does_not_affect_predictions(variant: str) -> None:
     problem, given, _ = KINDS["encoder"]
-    learner = _make("full", problem, given)
+    learner = _make(variant, problem, given)
     batch = problem.draw(given, tiny.LENGTH, 4, np.random.default_rng(0), "train")
     lengths = np.array([3, 7, 16, 16])
     changed = batch.inputs.copy()
