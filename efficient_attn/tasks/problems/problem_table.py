@@ -8,6 +8,7 @@ from . import (
     induction,
     listops,
     lm,
+    matching,
     mqar,
     patches,
     rewriting,
@@ -28,4 +29,5 @@ PATCHES = make_task(patches.PATCHES)
 PARITY = make_task(state_tracking.PARITY)
 S3 = make_task(state_tracking.S3)
 S5 = make_task(state_tracking.S5)
+MATCHING = make_task(matching.MATCHING)
 LM = make_task(lm.LM)

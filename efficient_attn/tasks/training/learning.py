@@ -230,7 +230,7 @@ def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
     if attempt.kind in ("beyond", "longer"):
         return Guess(0.0, 0, 0)
     tokens, width = (keys.batch or recipe.batch) * config.seq_len, recipe.d_model
-    layers = (keys.layers or recipe.layers) * (2 if recipe.model == "sequence" else 1)
+    layers = (keys.layers or recipe.layers) * (2 if recipe.model in ("sequence", "pair") else 1)
     parameters = layers * 12 * width**2 + width * problem.outputs(keys)
     work = 6 * tokens * parameters
     if not case.group.of_blocks:

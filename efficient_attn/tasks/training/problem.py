@@ -12,7 +12,7 @@ from ...bench.task import Keys
 
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
-RecipeModel = Literal["decoder", "encoder", "vision", "patches", "sequence"]
+RecipeModel = Literal["decoder", "encoder", "pair", "vision", "patches", "sequence"]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Array = NDArray[Any]
@@ -20,12 +20,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
-    `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the targets shifted by one,
-    ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, the number
-    of positions from a target back to the last token that its answer depends on, if known; -1 without a target. hidden:
-    for images, the masked patches, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there
-    is none."""
+    """Examples. inputs: tokens ``[B, N]``, pairs ``[B, 2, N]``, or images ``[B, C, height, width]``. targets: labels
+    ``[B, N]`` or ``[B]``, `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the
+    targets shifted by one, ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``, of pairs ``[B, 2]``.
+    distance: in the shape of targets, the number of positions from a target back to the last token that its answer
+    depends on, if known; -1 without a target. hidden: for images, the masked patches, ``[B, patches]`` bool; targets
+    are then values ``[B, patches, W]``, NaN where there is none."""
 
     inputs: Array
     targets: Array
@@ -38,9 +38,9 @@ class Batch:
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The default model and its training. model: ``decoder`` predicts a token after each position, ``encoder`` a label
-    of the whole, ``vision`` that of an image, ``patches`` its masked patches; ``sequence`` is an encoder and a decoder.
-    convolution: its width before attention. positions: as in `models.Config`. learning_rates: the grid. solved: the
-    score on validation at which training ends."""
+    of the whole, ``pair`` one of two sequences, ``vision`` that of an image, ``patches`` its masked patches;
+    ``sequence`` is an encoder and a decoder. convolution: its width before attention. positions: as in `models.Config`.
+    learning_rates: the grid. solved: the score on validation at which training ends."""
 
     model: RecipeModel
     layers: int = 1

@@ -15,6 +15,7 @@ from efficient_attn.errors import UnsupportedError
 from efficient_attn.registry import info, names
 from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
+from efficient_attn.tasks.problems.matching import MATCHING
 from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training.learners import (
     PARAMETER_TOLERANCE,
@@ -88,6 +89,7 @@ def test_seeds_determine_the_weights_of_every_layer() -> None:
 KINDS: dict[str, tuple[Problem, Any, str]] = {
     "decoder": (tiny.TINY, tiny.keys(), "linear"),
     "encoder": (replace(LISTOPS, recipe=replace(LISTOPS.recipe, **SMALL)), LISTOPS.keys(), "nystromformer"),
+    "pair": (replace(MATCHING, recipe=replace(MATCHING.recipe, **SMALL)), MATCHING.keys(), "nystromformer"),
     "sequence": (SMALL_REVERSAL, REVERSAL_KEYS, "linear"),
     "one vector": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "gru"),
     "recurrent": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "general"),
