@@ -1,5 +1,6 @@
 """ListOps: the value of a nested list of operators and digits (Nangia & Bowman 2018, arXiv:1804.06028). The form of
-Long Range Arena (Tay et al. 2020, arXiv:2011.04006) is ``depth=10, arguments=10, longer_than=500`` at length 2,000."""
+Long Range Arena (Tay et al. 2020, arXiv:2011.04006) is ``depth=10, arguments=10, longer_than=500`` at length 2,000;
+``depth=6, arguments=8, longer_than=128`` at 512 is a shorter one."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,23 +1,18 @@
 """Language modelling, a byte a token: the next byte of real text at every position, in bits a byte (as in Sparse
 Transformers, Child et al. 2019, arXiv:1904.10509, with larger texts)."""
 
-import sysconfig
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from ...errors import UsageError
-from ...integrations.texts import Text
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+from .documents import N_PARTS, read_documents, split_documents
 from .text_models import compute_compressed_bits, compute_ngram_bits
 
-PYTHON = "python"
-MAX_LIBRARY_BYTES = 4_000_000
 MAX_BASELINE_BYTES = 1 << 24  # of a text, or of the examples of a training, that n-grams and compression use
-N_PARTS = 10  # one is for tests and one for validation; a text of fewer documents is cut into so many
 
 
 class LmKeys(LearnKeys):
@@ -36,31 +31,14 @@ def check(keys: LmKeys, length: int) -> None:
 
 @lru_cache(4)
 def read_splits(text: str) -> dict[Split, Array]:
-    """The bytes of each split, as whole documents: a tenth for tests, a tenth for validation, drawn once. Raises
-    `UsageError` for a missing file, or one that is not text."""
-    documents = _read_library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
+    """The bytes of each split, as whole documents: a tenth for tests, a tenth for validation, drawn once; a text of
+    fewer than ten is cut into ten. Raises `UsageError` for a missing file, or one that is not text."""
+    documents = read_documents(text)
     if len(documents) < N_PARTS:
         text_bytes = b"\n".join(documents)
         ends = [i * len(text_bytes) // N_PARTS for i in range(N_PARTS + 1)]
         documents = [text_bytes[start:end] for start, end in pairwise(ends)]
-    order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // N_PARTS
-    validation, test, train = np.split(order, [tenth, 2 * tenth])
-    parts: dict[Split, Array] = {"train": train, "validation": validation, "test": test}
-    corpora: dict[Split, Array] = {}
-    for split, indices in parts.items():
-        corpora[split] = np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8)
-    return corpora
-
-
-def _read_library() -> list[bytes]:
-    """The first modules of Python's standard library by name, up to `MAX_LIBRARY_BYTES`."""
-    sources, size = [], 0
-    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        sources.append(path.read_bytes())
-        size += len(sources[-1])
-        if size > MAX_LIBRARY_BYTES:
-            return sources[:-1]
-    return sources
+    return {split: np.frombuffer(b"\n".join(part), np.uint8) for split, part in split_documents(documents).items()}
 
 
 def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:

@@ -1,7 +1,20 @@
 """The training tasks, each made from its problem."""
 
 from ..training.learning import make_task
-from . import copying, dates, digits, induction, listops, lm, mqar, patches, rewriting, selective_copying
+from . import (
+    copying,
+    dates,
+    digits,
+    induction,
+    listops,
+    lm,
+    matching,
+    mqar,
+    patches,
+    rewriting,
+    selective_copying,
+    state_tracking,
+)
 
 MQAR = make_task(mqar.MQAR)
 INDUCTION = make_task(induction.INDUCTION)
@@ -13,4 +26,8 @@ SORTING = make_task(rewriting.SORTING)
 DATES = make_task(dates.DATES)
 DIGITS = make_task(digits.DIGITS)
 PATCHES = make_task(patches.PATCHES)
+PARITY = make_task(state_tracking.PARITY)
+S3 = make_task(state_tracking.S3)
+S5 = make_task(state_tracking.S5)
+MATCHING = make_task(matching.MATCHING)
 LM = make_task(lm.LM)

@@ -10,40 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...contract import Mask
 from ...contract.decode_state import state_bytes
 from ...errors import UnsupportedError
 from ...layers.named import find_baseline
-from ...layers.weights import make_projection
 from ...models.config import Config
 from ...models.counting import count_parameters
 from ...models.objectives import IGNORED, predict_masked
 from ...models.seq2seq import Seq2Seq
-from ...models.stacks import Decoder, Encoder, EncoderDecoder
+from ...models.stacks import Decoder, EncoderDecoder
 from ...models.vision import MaskedPatches, VisionTransformer
 from ...spec import SpecLike, parse
+from .classifiers import PairClassifier, SequenceClassifier
 from .problem import Batch, LearnKeys, Problem
 
 PARAMETER_TOLERANCE = 0.10  # relative difference of the number of parameters
 SEED_STRIDE = 1000  # of models' seeds, because layer n has the model's seed plus n
 REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # to whose number of parameters models are fitted
-
-
-class SequenceClassifier(nn.Module):
-    """An encoder with a linear classifier of the mean over valid positions."""
-
-    def __init__(self, config: Config, *, vocab: int, classes: int) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, vocab=vocab)
-        self.head = make_projection(config.d_model, classes, bias=True, seed=config.seed, name="head")
-
-    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Tokens ``[B, N]`` to logits ``[B, classes]``. lengths: ``[B]``."""
-        rows = self.encoder(tokens, Mask(key_lengths=lengths))
-        if lengths is None:
-            return self.head(rows.mean(1))
-        valid = (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None])[..., None]
-        return self.head((rows * valid).sum(1) / lengths[:, None].clamp(min=1))
 
 
 @dataclass(frozen=True)
@@ -204,8 +186,9 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
     )
     if recipe.model == "decoder":
         return Decoder(config, vocab=inputs)
-    if recipe.model == "encoder":
-        return SequenceClassifier(config, vocab=inputs, classes=outputs)
+    if recipe.model in ("encoder", "pair"):
+        classifier = SequenceClassifier if recipe.model == "encoder" else PairClassifier
+        return classifier(config, vocab=inputs, classes=outputs)
     if recipe.model == "sequence":
         return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
     assert problem.image is not None

@@ -256,7 +256,7 @@ def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
 
 
 def _count_layers(problem: Problem, keys: LearnKeys) -> int:
-    return (keys.layers or problem.recipe.layers) * (2 if problem.recipe.model == "sequence" else 1)
+    return (keys.layers or problem.recipe.layers) * (2 if problem.recipe.model in ("sequence", "pair") else 1)
 
 
 def _estimate_parameters(problem: Problem, keys: LearnKeys) -> int:

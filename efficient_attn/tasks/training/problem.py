@@ -12,7 +12,7 @@ from ...bench.task import Keys
 
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
-RecipeModel = Literal["decoder", "encoder", "vision", "patches", "sequence"]
+RecipeModel = Literal["decoder", "encoder", "pair", "vision", "patches", "sequence"]
 
 
 def list_items(value: Any) -> Any:
@@ -27,12 +27,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
-    `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the targets shifted by one,
-    ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, the number
-    of positions from a target back to the first token that its answer depends on, if known; -1 without a target. Of a
-    pair that is the key, without which its value is one of many. hidden: for images, the masked patches,
-    ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there is none."""
+    """Examples. inputs: tokens ``[B, N]``, pairs ``[B, 2, N]``, or images ``[B, C, height, width]``. targets: labels
+    ``[B, N]`` or ``[B]``, `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the
+    targets shifted by one, ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``, of pairs ``[B, 2]``.
+    distance: in the shape of targets, the number of positions from a target back to the first token that its answer
+    depends on, if known; -1 without a target. Of a pair of key and value that is the key, without which its value is
+    one of many. hidden: for images, the masked patches, ``[B, patches]`` bool; targets are then values
+    ``[B, patches, W]``, NaN where there is none."""
 
     inputs: Array
     targets: Array
@@ -45,9 +46,9 @@ class Batch:
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The default model and its training. model: ``decoder`` predicts a token after each position, ``encoder`` a label
-    of the whole, ``vision`` that of an image, ``patches`` its masked patches; ``sequence`` is an encoder and a decoder.
-    convolution: its width before attention. positions: as in `models.Config`. learning_rates: the grid. solved: the
-    score on validation at which training ends."""
+    of the whole, ``pair`` one of two sequences, ``vision`` that of an image, ``patches`` its masked patches;
+    ``sequence`` is an encoder and a decoder. convolution: its width before attention. positions: as in `models.Config`.
+    learning_rates: the grid. solved: the score on validation at which training ends."""
 
     model: RecipeModel
     layers: int = 1
@@ -80,8 +81,8 @@ class LearnKeys(Keys):
     steps: of training at most, or seconds, converted by a measured step; by default the task's own. learning_rates: the
     grid, all tried with the first seed; the others use the best. rates: those of mechanisms that do not need a grid, as
     selected by an earlier run. seeds: how many; two more if their scores disagree. examples: over which a score is
-    averaged; half as many for validation.
-    heads: of the model, whose width is divided among them. test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to
+    averaged; half as many for validation. heads: of the model, whose width is divided among them. test_len: further
+    lengths to test at. shortest: if given, each batch of training has a length drawn from it to
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
     is ``gru``, else with attention. checkpoint_s: seconds between checkpoints. attempt: set by the plan, not by suites.
     """

@@ -15,6 +15,7 @@ from efficient_attn.tasks.problems.listops import LISTOPS, ListopsKeys
 KEYS = ListopsKeys()
 NAMES = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
 OFFICIAL = ListopsKeys(depth=10, arguments=10, longer_than=500)
+AT_512 = ListopsKeys(depth=6, arguments=8, longer_than=128)
 
 
 def test_labels_are_the_values_of_padded_rows() -> None:
@@ -28,6 +29,25 @@ def test_labels_are_the_values_of_padded_rows() -> None:
     again, other = (LISTOPS.draw(KEYS, 48, 100, np.random.default_rng(seed), "train") for seed in (0, 1))
     assert (again.inputs == batch.inputs).all()
     assert (other.inputs != batch.inputs).any()
+
+
+def test_long_expressions_fit_512_tokens_and_equal_their_values_in_python() -> None:
+    """Each is translated to an expression of Python, with calls for operators."""
+    LISTOPS.check(AT_512, 512)
+    batch = LISTOPS.draw(AT_512, 512, 200, np.random.default_rng(0), "train")
+    assert batch.lengths is not None
+    assert batch.lengths.min() > 128
+    assert 300 < batch.lengths.max() < 512
+    functions = {"MIN": min, "MAX": max, "MED": lambda *x: int(np.median(x)), "SM": lambda *x: sum(x) % 10}
+    texts = [*(f"{digit}," for digit in range(10)), *(f"{name}(" for name in functions), "),"]
+    for tokens, length, label in zip(batch.inputs, batch.lengths, batch.targets, strict=True):
+        assert eval("".join(texts[i] for i in tokens[:length]), functions) == (label,)
+
+
+def test_baselines_at_512_are_those_of_many_examples() -> None:
+    baselines = LISTOPS.baselines(AT_512, 512)
+    assert baselines.majority == pytest.approx(0.168, abs=0.01)  # of 50,000
+    assert baselines.shortcut == pytest.approx(0.355, abs=0.01)
 
 
 @pytest.mark.slow

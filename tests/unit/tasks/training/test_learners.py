@@ -17,6 +17,7 @@ from efficient_attn.errors import UnsupportedError
 from efficient_attn.registry import info, names
 from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
+from efficient_attn.tasks.problems.matching import MATCHING
 from efficient_attn.tasks.problems.rewriting import REVERSAL, RewritingKeys
 from efficient_attn.tasks.training.learners import (
     PARAMETER_TOLERANCE,
@@ -90,6 +91,7 @@ def test_seeds_determine_the_weights_of_every_layer() -> None:
 KINDS: dict[str, tuple[Problem, Any, str]] = {
     "decoder": (tiny.TINY, tiny.keys(), "linear"),
     "encoder": (replace(LISTOPS, recipe=replace(LISTOPS.recipe, **SMALL)), LISTOPS.keys(), "nystromformer"),
+    "pair": (replace(MATCHING, recipe=replace(MATCHING.recipe, **SMALL)), MATCHING.keys(), "nystromformer"),
     "sequence": (SMALL_REVERSAL, REVERSAL_KEYS, "linear"),
     "one vector": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "gru"),
     "recurrent": (SMALL_REVERSAL, RewritingKeys(vocab=8, architecture="recurrent"), "general"),
@@ -144,9 +146,10 @@ def test_vision_models_predict_classes_of_images() -> None:
     assert learner.predict(batch, "cpu")[0].shape == (3, 10)
 
 
-def test_padding_does_not_affect_predictions() -> None:
+@pytest.mark.parametrize("variant", ["full", "linear", "nystromformer:n_landmarks=4", "sliding_window:window=4"])
+def test_padding_does_not_affect_predictions(variant: str) -> None:
     problem, given, _ = KINDS["encoder"]
-    learner = _make("full", problem, given)
+    learner = _make(variant, problem, given)
     batch = problem.draw(given, tiny.LENGTH, 4, np.random.default_rng(0), "train")
     lengths = np.array([3, 7, 16, 16])
     changed = batch.inputs.copy()

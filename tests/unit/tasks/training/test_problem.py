@@ -20,21 +20,26 @@ LENGTHS = {
     "copying": 64,
     "selective_copying": 64,
     "listops": 48,
+    "parity": 64,
+    "s3": 64,
+    "s5": 64,
     "reversal": 32,
     "sorting": 32,
     "dates": 48,
     "digits": 16,
     "patches": 16,
+    "matching": 64,
     "lm": 64,
 }
 MODULES = dict.fromkeys(("reversal", "sorting"), "rewriting")  # of problems that share one
+MODULES |= dict.fromkeys(("parity", "s3", "s5"), "state_tracking")
 
 
 def _get(name: str) -> tuple[Problem, LearnKeys, int]:
-    if name in ("dates", "digits", "patches"):
+    if name in ("dates", "digits", "patches", "matching"):
         pytest.importorskip("sklearn.datasets")
     problem: Problem = getattr(import_module(f"efficient_attn.tasks.problems.{MODULES.get(name, name)}"), name.upper())
-    given: dict[str, Any] = {"text": "python"} if name == "lm" else {}
+    given: dict[str, Any] = {"text": "python"} if name in ("matching", "lm") else {}
     return problem, problem.keys(**given), LENGTHS[name]
 
 
@@ -61,10 +66,10 @@ def test_draws_have_the_declared_shapes_and_ranges(name: str) -> None:
     if model == "vision":
         assert inputs.shape[1:] == problem.image
     else:
-        assert inputs.shape == (40, length)
+        assert inputs.shape == ((40, 2, length) if model == "pair" else (40, length))
         assert inputs.min() >= 0
         assert inputs.max() < problem.inputs(keys)
-    assert targets.ndim == (1 if model in ("encoder", "vision") else 2)
+    assert targets.ndim == (1 if model in ("encoder", "pair", "vision") else 2)
     assert (batch.begun is not None) == (model == "sequence")
     if batch.begun is not None:
         assert batch.begun.shape == targets.shape
