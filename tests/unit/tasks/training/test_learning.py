@@ -216,15 +216,13 @@ def test_the_bound_replaces_a_lower_shortcut(tmp_path: Path) -> None:
 
 
 def test_the_bound_is_chance_beyond_the_reach() -> None:
-    copying = replace(COPYING, name="tiny copying")
-    register_task(make_task(copying))
+    register_task(make_task(copying := replace(COPYING, name="tiny copying")))
     text = TEXT.replace('"tiny"', '"tiny copying"').replace("pairs    = 2\n", "")
     (near, *_), (far, *_) = (
         tiny_suites.plan(text, variants=[f"sliding_window:window={window}"], keys={"vocab": 20}) for window in (6, 7)
     )
-    assert (
-        compute_reach_score(copying, near) == 1 / 20
-    )  # the answer is 8 tokens back, and the convolution sees one more than 6
+    # the answer is 8 tokens back, and the convolution sees one more than 6
+    assert compute_reach_score(copying, near) == 1 / 20
     assert compute_reach_score(copying, far) == 1
 
 
