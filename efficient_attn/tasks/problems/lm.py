@@ -12,7 +12,7 @@ from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Reci
 from .documents import N_PARTS, read_documents, split_documents
 from .text_models import compute_compressed_bits, compute_ngram_bits
 
-MAX_BASELINE_BYTES = 1 << 24  # of a text, or of the examples of a training, that n-grams and compression use
+MAX_BASELINE_BYTES = 1 << 25  # of a text, or of the examples of a training, that n-grams and compression use
 
 
 class LmKeys(LearnKeys):
