@@ -5,18 +5,19 @@
 
 Cutting into stretches saves memory, of which a short call needs little, and costs more torch calls than its products
 take time. Here batch and heads are cut, if there are many: models in training have many short sequences. Causal rows
-are multiplied with all keys, which is cheapest for few keys. Features are recomputed in the backward pass, as for long
+are multiplied with all keys, which is cheapest for few keys; if a map has a `PairKernel`, products of its few features
+are formed instead of X Y^T, also in bidirectional calls. Features are recomputed in the backward pass, as for long
 sequences.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ...feature_maps import LOG2_E
+from ...feature_maps import LOG2_E, PairKernel
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
@@ -26,29 +27,45 @@ MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT = 128  # where lanes go group by group
 
 
-def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> bool:
-    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` should use `attend_short`.
+def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
+    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` should use `attend_short`. weighted:
+    whether keys have weights in addition to their features.
 
     What exists at a time, the features of a side or the products of a causal call, must fit the cache as a stretch
     does; many short lanes are processed in groups that do. That pays as long as a call's products are no more than a
-    stretch's. C++ has its own implementation of causal calls.
+    stretch's, or are those of a kernel. C++ has its own implementation of causal calls.
     """
     n, m = q.shape[2], k.shape[1]
     if (config.native and causal) or torch.compiler.is_compiling():
         return False
     if config.decays and not (causal and 0 <= config.start <= m - n):
         return False  # weights are relative to a row's own position, which has to be that of a key
-    n_lanes = _count_lanes(_ShortCall(config, causal), q, k)
-    return n_lanes > 0 and max(n, m) <= (MAX_LENGTH if len(q) <= n_lanes else MAX_LENGTH_CUT)
+    call = _ShortCall.make(config, causal, weighted=weighted)
+    n_lanes = _count_lanes(call, q, k)
+    is_uncut = len(q) <= n_lanes or call.kernel is not None
+    return n_lanes > 0 and max(n, m) <= (MAX_LENGTH if is_uncut else MAX_LENGTH_CUT)
 
 
 @dataclass(frozen=True, eq=False)
 class _ShortCall:
-    """A call besides its tensors. rates: of the decay of each key-value head, if that is the only weight of keys."""
+    """A call besides its tensors. rates: of the decay of each key-value head, if that is the only weight of keys.
+    kernel: forms the products, from the features of ``config.phi``."""
 
     config: LinearConfig
     causal: bool
     rates: tuple[float, ...] = ()
+    kernel: PairKernel | None = None
+
+    @classmethod
+    def make(cls, config: LinearConfig, causal: bool, rates: tuple[float, ...] = (), *, weighted: bool) -> "_ShortCall":
+        """The call, with the map's kernel if keys have no weights."""
+        kernel = None if weighted else config.phi.kernel
+        return cls(config if kernel is None else replace(config, phi=kernel.base), causal, rates, kernel)
+
+    @property
+    def forms_pairs(self) -> bool:
+        """Whether the products of all pairs are formed."""
+        return self.causal or self.kernel is not None
 
     def compute_weights(self, a: Tensor | None, q: Tensor, keys: KeyInputs) -> Tensor | None:
         """Weights of pairs besides their products, from the logarithms ``a [Bh, M]``, as `weigh` multiplies them."""
@@ -56,7 +73,9 @@ class _ShortCall:
         dtype = config.widen(q[:0]).dtype
         if self.rates:
             return compute_decays(self.rates, config.start, n, m, dtype, q.device)
-        return None if a is None else _compute_pair_weights(a, config, n).to(dtype).exp2_()[:, None]
+        if a is not None:
+            return _compute_pair_weights(a, config, n).to(dtype).exp2_()[:, None]
+        return keys.valid[:, None, None] if self.kernel is not None and keys.valid is not None else None
 
     def weigh(self, products: Tensor, weights: Tensor | None, group: int) -> Tensor:
         """Products ``[Bh, G N, M]`` multiplied by their weights, in place; 0 for later keys of a causal call."""
@@ -72,7 +91,7 @@ def _count_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> int:
     """How many of the ``Bh`` lanes fit the cache together."""
     group, n, m = q.shape[1], q.shape[2], k.shape[1]
     features = group * max(n, m) * call.config.phi.width(k.shape[2])
-    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if call.causal else 0)
+    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if call.forms_pairs else 0)
 
 
 def _cut_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> list[slice]:
@@ -86,7 +105,7 @@ def attend_short(
 ) -> Tensor:
     """Linear attention ``[Bh, G, N, E]`` of a short call. causal: query i sees keys up to ``config.start + i``. rates:
     of the decay of each key-value head, with a single query head each, if that is the only weight of keys."""
-    call = _ShortCall(config, causal, rates)
+    call = _ShortCall.make(config, causal, rates, weighted=keys.logs is not None or config.phi.scaled)
     keys = keys._replace(logs=None) if rates else keys
     outputs = _ShortFunction.apply(call, q, *keys, *config.parameters)
     return cast(tuple[Tensor, Tensor | None], outputs)[0]
@@ -127,8 +146,10 @@ def _attend(call: _ShortCall, q: Tensor, keys: KeyInputs) -> tuple[Tensor, Any]:
     x, _ = config.queries(q, slice(0, q.shape[2]))
     y, values, a = config.stretch(keys, slice(0, keys.k.shape[1]))
     rows = x.flatten(1, 2)
-    if call.causal:
-        products = call.weigh(rows @ y.mT, call.compute_weights(a, q, keys), q.shape[1])
+    if call.forms_pairs:
+        products = rows @ y.mT
+        products = products if call.kernel is None else call.kernel.value(products)
+        call.weigh(products, call.compute_weights(a, q, keys), q.shape[1])
         top, total = products @ values, products.sum(-1, keepdim=True) if config.divisor else None
     else:
         y = y if a is None else y * _relative_weights(a).to(y.dtype)
@@ -168,11 +189,13 @@ def _lane_gradients(
     grad_tops, grad_totals = saved_rows.divide_backward(query_rows)
     rows, grad_tops = x.flatten(1, 2), grad_tops.flatten(1, 2)
     grad_totals = None if grad_totals is None else grad_totals.flatten(1, 2)
-    if call.causal:
-        weights = call.compute_weights(a, q, keys)
-        products = call.weigh(rows @ y.mT, weights, q.shape[1])
+    if call.forms_pairs:
+        weights, dots = call.compute_weights(a, q, keys), rows @ y.mT
+        products = call.weigh(dots if call.kernel is None else call.kernel.value(dots), weights, q.shape[1])
         grad_v = products.mT @ grad_tops
         grad_products = call.weigh(pair_gradients(grad_tops, grad_totals, values), weights, q.shape[1])
+        if call.kernel is not None:
+            grad_products.mul_(call.kernel.slope(dots))
         grad_x, grad_y = grad_products @ y, grad_products.mT @ rows
     else:
         scale = None if a is None else _relative_weights(a).to(y.dtype)

@@ -181,7 +181,7 @@ class LinearAttention(Attention):
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
-            if is_short(config, lane.rows, keys, causal):
+            if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
                 rates = lane.list_rates() if config.steady else ()
                 out.append(attend_short(config, lane.rows, lane_keys, causal, rates))
             elif causal:

@@ -88,7 +88,7 @@ def test_is_short_depends_on_length_width_and_weights() -> None:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
         config = attn._make_config(start, 0, None)  # pyright: ignore
         q, k = torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64)
-        return is_short(config, q, k, causal)
+        return is_short(config, q, k, causal, weighted=attn.weighs_keys)
 
     assert short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=True)
@@ -104,6 +104,9 @@ def test_is_short_depends_on_length_width_and_weights() -> None:
     assert short("retention", 256, 256, 4, causal=True)
     assert not short("retention", 256, 256, 8, causal=True)
     assert not short("retention", 8, 8, 1, causal=True, start=1)
+    assert short("taylor", MAX_LENGTH, MAX_LENGTH, 256, causal=True), "its kernel needs none of its features"
+    assert short("taylor", MAX_LENGTH, MAX_LENGTH, 256, causal=False)
+    assert not short("taylor", MAX_LENGTH + 1, MAX_LENGTH + 1, 1, causal=True)
 
 
 # -- tables of decays ------------------------------------------------------------------------------------------------
