@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import mul
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,9 @@ class FeatureMap:
     may be close to zero, and divisors are kept away from it. exact: all sums are in float64, for products of both signs
     that nearly cancel. back: the gradient with respect to x, ``back(x, features, by_features, by_logarithm)``, for maps
     without parameters or positions, where it is cheaper than autograd. It may overwrite features and by_features;
-    masked rows have zero features, and their gradients are ignored. by_logarithm is None for queries. A mechanism can
-    be pickled if phi and width are module-level functions or partials of them.
+    masked rows have zero features, and their gradients are ignored. by_logarithm is None for queries. kernel: the same
+    products from fewer features, where pairs are formed anyway. A mechanism can be pickled if phi and width are
+    module-level functions or partials of them.
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
@@ -32,11 +34,20 @@ class FeatureMap:
     signed: bool = False
     exact: bool = False
     back: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
+    kernel: "PairKernel | None" = None
 
     def __call__(self, x: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The features ``[.., F]``, and the logarithm ``[..]`` of their common factor if the map is scaled."""
         output = self.phi(x, at) if self.positional else self.phi(x)
         return output if isinstance(output, tuple) else (output, None)
+
+
+class PairKernel(NamedTuple):
+    """phi(x).phi(y) as a function of s = base(x).base(y): its value, and its slope by s, which may overwrite s."""
+
+    base: FeatureMap
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
 
 
 LOG2_E = math.log2(math.e)  # torch's exp2 takes a quarter of the time of its exp on CPUs
@@ -98,8 +109,20 @@ def _compute_second_order_width(width: int) -> int:
     return 1 + width + sum(min(BLOCK, width - i) * (width - i) for i in range(0, width, BLOCK))
 
 
+def _compute_series(s: Tensor) -> Tensor:
+    return (s + 1).addcmul_(s, s, value=0.5)
+
+
+def _compute_series_slope(s: Tensor) -> Tensor:
+    return s.add_(1)
+
+
 # 1 + s + s^2 / 2 with s = q.k / sqrt(D): the series of exp(s), positive for every s
-taylor = FeatureMap(_expand_second_order, _compute_second_order_width)
+taylor = FeatureMap(
+    _expand_second_order,
+    _compute_second_order_width,
+    kernel=PairKernel(scaled_identity, _compute_series, _compute_series_slope),
+)
 
 
 def cosine(horizon: int) -> FeatureMap:

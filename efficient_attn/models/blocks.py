@@ -50,7 +50,9 @@ class ShortConvolution(nn.Module):
     def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
         """past: the inputs before x, ``[B, reach, d_model]``; None at the start of the sequence."""
         window = F.pad(x, (0, 0, self.reach, 0)) if past is None else torch.cat([past, x], 1)
-        return x + F.conv1d(window.mT, self.weight, groups=x.shape[2]).mT
+        for i, tap in enumerate(self.weight[:, 0].unbind(1)):  # conv1d would copy x to channels first and back
+            x = torch.addcmul(x, window[:, i : i + x.shape[1]], tap)
+        return x
 
 
 @dataclass(frozen=True)

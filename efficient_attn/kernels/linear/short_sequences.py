@@ -5,23 +5,26 @@
 
 Cutting into stretches saves memory, of which a short call needs little, and costs more torch calls than its products
 take time. Here batch and heads are cut, if there are many: models in training have many short sequences. Causal rows
-are multiplied with all keys, which is cheapest for few keys. Features are recomputed in the backward pass, as for long
+are multiplied with all keys, which is cheapest for few keys; if a map has a `PairKernel`, products of its few features
+are formed instead of X Y^T, also in bidirectional calls. Features are recomputed in the backward pass, as for long
 sequences.
 """
 
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ...feature_maps import LOG2_E, PairKernel
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
-from .sums import KERNEL, dot_rows, pair_gradients, relative_weights
+from .sums import KERNEL, dot_rows, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side
-MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
+MAX_LENGTH_CUT = 128  # where lanes go group by group
 
 
 def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
@@ -30,53 +33,102 @@ def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weight
 
     What exists at a time, the features of a side or the products of a causal call, must fit the cache as a stretch
     does; many short lanes are processed in groups that do. That pays as long as a call's products are no more than a
-    stretch's, and less with weights, which need a power each. C++ has its own implementation of causal calls.
+    stretch's, or are those of a kernel. C++ has its own implementation of causal calls.
     """
     n, m = q.shape[2], k.shape[1]
     if (config.native and causal) or torch.compiler.is_compiling():
         return False
     if config.decays and not (causal and 0 <= config.start <= m - n):
         return False  # weights are relative to a row's own position, which has to be that of a key
-    if len(q) <= _count_lanes(config, q, k, causal):
-        return max(n, m) <= (MAX_LENGTH_WEIGHTED if config.decays else MAX_LENGTH)
-    return max(n, m) <= (MAX_LENGTH_WEIGHTED if weighted else MAX_LENGTH_CUT) and _count_lanes(config, q, k, causal) > 0
+    call = _ShortCall.make(config, causal, weighted=weighted)
+    n_lanes = _count_lanes(call, q, k)
+    is_uncut = len(q) <= n_lanes or call.kernel is not None
+    return n_lanes > 0 and max(n, m) <= (MAX_LENGTH if is_uncut else MAX_LENGTH_CUT)
 
 
-def _count_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> int:
+@dataclass(frozen=True, eq=False)
+class _ShortCall:
+    """A call besides its tensors. rates: of the decay of each key-value head, if that is the only weight of keys.
+    kernel: forms the products, from the features of ``config.phi``."""
+
+    config: LinearConfig
+    causal: bool
+    rates: tuple[float, ...] = ()
+    kernel: PairKernel | None = None
+
+    @classmethod
+    def make(cls, config: LinearConfig, causal: bool, rates: tuple[float, ...] = (), *, weighted: bool) -> "_ShortCall":
+        """The call, with the map's kernel if keys have no weights."""
+        kernel = None if weighted else config.phi.kernel
+        return cls(config if kernel is None else replace(config, phi=kernel.base), causal, rates, kernel)
+
+    @property
+    def forms_pairs(self) -> bool:
+        """Whether the products of all pairs are formed."""
+        return self.causal or self.kernel is not None
+
+    def compute_weights(self, a: Tensor | None, q: Tensor, keys: KeyInputs) -> Tensor | None:
+        """Weights of pairs besides their products, from the logarithms ``a [Bh, M]``, as `weigh` multiplies them."""
+        config, n, m = self.config, q.shape[2], keys.k.shape[1]
+        dtype = config.widen(q[:0]).dtype
+        if self.rates:
+            return compute_decays(self.rates, config.start, n, m, dtype, q.device)
+        if a is not None:
+            return _compute_pair_weights(a, config, n).to(dtype).exp2_()[:, None]
+        return keys.valid[:, None, None] if self.kernel is not None and keys.valid is not None else None
+
+    def weigh(self, products: Tensor, weights: Tensor | None, group: int) -> Tensor:
+        """Products ``[Bh, G N, M]`` multiplied by their weights, in place; 0 for later keys of a causal call."""
+        square = products.view(-1, len(self.rates) or group, products.shape[1] // group, products.shape[2])
+        if weights is not None:
+            square.mul_(weights)
+        if self.causal and not self.rates:
+            square.tril_(self.config.start)
+        return products
+
+
+def _count_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> int:
     """How many of the ``Bh`` lanes fit the cache together."""
     group, n, m = q.shape[1], q.shape[2], k.shape[1]
-    features = group * max(n, m) * config.phi.width(k.shape[2])
-    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if causal else 0)
+    features = group * max(n, m) * call.config.phi.width(k.shape[2])
+    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if call.forms_pairs else 0)
 
 
-def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list[slice]:
-    return list(cut_range(len(q), max(1, _count_lanes(config, q, k, causal))))
+def _cut_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> list[slice]:
+    """Groups of lanes, which start at a first head if heads have tables."""
+    multiple = len(call.rates) or 1
+    return list(cut_range(len(q), max(1, _count_lanes(call, q, k) // multiple) * multiple))
 
 
-def attend_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool) -> Tensor:
-    """Linear attention ``[Bh, G, N, E]`` of a short call. causal: query i sees keys up to ``config.start + i``."""
-    outputs = _ShortFunction.apply(config, causal, q, *keys, *config.parameters)
+def attend_short(
+    config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool, rates: tuple[float, ...] = ()
+) -> Tensor:
+    """Linear attention ``[Bh, G, N, E]`` of a short call. causal: query i sees keys up to ``config.start + i``. rates:
+    of the decay of each key-value head, with a single query head each, if that is the only weight of keys."""
+    call = _ShortCall.make(config, causal, rates, weighted=keys.logs is not None or config.phi.scaled)
+    keys = keys._replace(logs=None) if rates else keys
+    outputs = _ShortFunction.apply(call, q, *keys, *config.parameters)
     return cast(tuple[Tensor, Tensor | None], outputs)[0]
 
 
 class _ShortFunction(KernelFunction):
     @staticmethod
     def forward(
-        config: LinearConfig, causal: bool, q: Tensor, k: Tensor, v: Tensor, valid: Any, logs: Any, *parameters: Tensor
+        call: _ShortCall, q: Tensor, k: Tensor, v: Tensor, valid: Any, logs: Any, *parameters: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        keys, parts = KeyInputs(k, v, valid, logs), _cut_lanes(config, q, k, causal)
+        keys, parts = KeyInputs(k, v, valid, logs), _cut_lanes(call, q, k)
         if len(parts) == 1:  # without a copy
-            out, total = _attend(config, causal, q, keys)
+            out, total = _attend(call, q, keys)
             return out.to(q.dtype), total
         out, totals = q.new_empty(*q.shape[:3], v.shape[2]), []
         for lanes in parts:
-            out[lanes], total = _attend(config, causal, q[lanes], keys.lanes(lanes))
+            out[lanes], total = _attend(call, q[lanes], keys.lanes(lanes))
             totals.append(total)
-        return out, torch.cat(totals) if config.divisor else None
+        return out, torch.cat(totals) if call.config.divisor else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.config, ctx.causal, q, k, v, valid, logs, *_ = inputs
+        ctx.call, q, k, v, valid, logs, *_ = inputs
         out, totals = output
         ctx.save_for_backward(q, k, v, valid, logs, out, totals)
         if totals is not None:
@@ -84,17 +136,20 @@ class _ShortFunction(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (grad, _), gradients = grads, partial(_gradients, ctx.config, ctx.causal)
-        return None, None, *differentiate_once(KERNEL, gradients, grad, *ctx.saved_tensors)
+        (grad, _), gradients = grads, partial(_gradients, ctx.call)
+        return None, *differentiate_once(KERNEL, gradients, grad, *ctx.saved_tensors)
 
 
-def _attend(config: LinearConfig, causal: bool, q: Tensor, keys: KeyInputs) -> tuple[Tensor, Any]:
+def _attend(call: _ShortCall, q: Tensor, keys: KeyInputs) -> tuple[Tensor, Any]:
     """Rows, and their sums of weights where they are divided by these."""
+    config = call.config
     x, _ = config.queries(q, slice(0, q.shape[2]))
     y, values, a = config.stretch(keys, slice(0, keys.k.shape[1]))
     rows = x.flatten(1, 2)
-    if causal:
-        products = _mask_later(rows @ y.mT, q.shape[1], _compute_weights(a, q, config), config.start)
+    if call.forms_pairs:
+        products = rows @ y.mT
+        products = products if call.kernel is None else call.kernel.value(products)
+        call.weigh(products, call.compute_weights(a, q, keys), q.shape[1])
         top, total = products @ values, products.sum(-1, keepdim=True) if config.divisor else None
     else:
         y = y if a is None else y * _relative_weights(a).to(y.dtype)
@@ -103,13 +158,13 @@ def _attend(config: LinearConfig, causal: bool, q: Tensor, keys: KeyInputs) -> t
     return out.view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
 
 
-def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
+def _gradients(call: _ShortCall, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_ShortFunction` from q on."""
     q, *key_tensors, out, totals = saved
-    keys, tape = KeyInputs(*key_tensors), FeatureTape(config)
-    parts = _cut_lanes(config, q, keys.k, causal)
+    config, keys, tape = call.config, KeyInputs(*key_tensors), FeatureTape(call.config)
+    parts = _cut_lanes(call, q, keys.k)
     if len(parts) == 1:
-        grads, grad_a = _lane_gradients(tape, causal, q, keys, SavedRows(grad, out, *config.divisors(totals)))
+        grads, grad_a = _lane_gradients(tape, call, q, keys, SavedRows(grad, out, *config.divisors(totals)))
         grads = (g.to(x.dtype) for g, x in zip(grads, (q, keys.k, keys.v), strict=True))
         grad_logs = None if keys.logs is None or grad_a is None else grad_a.to(keys.logs.dtype)
         return *grads, None, grad_logs, *tape.grad_parameters
@@ -118,7 +173,7 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
     for lanes in parts:
         divisors = config.divisors(None if totals is None else totals[lanes])
         saved_rows = SavedRows(grad[lanes], out[lanes], *divisors)
-        grads, grad_a = _lane_gradients(tape, causal, q[lanes], keys.lanes(lanes), saved_rows)
+        grads, grad_a = _lane_gradients(tape, call, q[lanes], keys.lanes(lanes), saved_rows)
         grad_q[lanes], grad_k[lanes], grad_v[lanes] = grads
         if grad_logs is not None and grad_a is not None:
             grad_logs[lanes] = grad_a
@@ -126,20 +181,22 @@ def _gradients(config: LinearConfig, causal: bool, grad: Tensor, *saved: Any) ->
 
 
 def _lane_gradients(
-    tape: FeatureTape, causal: bool, q: Tensor, keys: KeyInputs, saved_rows: SavedRows
+    tape: FeatureTape, call: _ShortCall, q: Tensor, keys: KeyInputs, saved_rows: SavedRows
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    config, query_rows = tape.config, slice(0, q.shape[2])
+    query_rows = slice(0, q.shape[2])
     x, backward_q = tape.record_queries(q, query_rows)
     (y, values, a), backward_k = tape.record_keys(keys, slice(0, keys.k.shape[1]))
     grad_tops, grad_totals = saved_rows.divide_backward(query_rows)
     rows, grad_tops = x.flatten(1, 2), grad_tops.flatten(1, 2)
     grad_totals = None if grad_totals is None else grad_totals.flatten(1, 2)
-    if causal:
-        weights = _compute_weights(a, q, config)
-        products = _mask_later(rows @ y.mT, q.shape[1], weights, config.start)
-        grad_products = pair_gradients(grad_tops, grad_totals, values)
-        grad_products = _mask_later(grad_products, q.shape[1], weights, config.start)
-        grad_x, grad_y, grad_v = grad_products @ y, grad_products.mT @ rows, products.mT @ grad_tops
+    if call.forms_pairs:
+        weights, dots = call.compute_weights(a, q, keys), rows @ y.mT
+        products = call.weigh(dots if call.kernel is None else call.kernel.value(dots), weights, q.shape[1])
+        grad_v = products.mT @ grad_tops
+        grad_products = call.weigh(pair_gradients(grad_tops, grad_totals, values), weights, q.shape[1])
+        if call.kernel is not None:
+            grad_products.mul_(call.kernel.slope(dots))
+        grad_x, grad_y = grad_products @ y, grad_products.mT @ rows
     else:
         scale = None if a is None else _relative_weights(a).to(y.dtype)
         weighted = y if scale is None else y * scale
@@ -153,22 +210,24 @@ def _lane_gradients(
     return (backward_q(grad_x.view(x.shape)), grad_k, grad_v), grad_a
 
 
-def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:
-    """Products ``[Bh, G N, M]`` of rows and keys, multiplied by their weights; 0 for later keys."""
-    square = products.view(len(products), group, -1, products.shape[2])
-    return (square.tril_(start) if weights is None else square.mul_(weights)).flatten(1, 2)
+@lru_cache(maxsize=8)  # all layers of a model have the same; a training batch may have one of several lengths
+def compute_decays(
+    rates: tuple[float, ...], start: int, n: int, m: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Weights e^(-rate distance) ``[H, N, M]`` of keys up to each query, 0 for later ones, cached for the next call as
+    a tensor that any later mode may use."""
+    with torch.inference_mode(False), torch.no_grad():
+        distance = torch.arange(start, start + n, device=device)[:, None] - torch.arange(m, device=device)
+        logs = torch.tensor(rates, dtype=torch.float64, device=device)[:, None, None] * -distance
+        return logs.masked_fill_(distance < 0, float("-inf")).exp_().to(dtype)
 
 
-def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tensor | None:
-    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, 0 for later keys: relative to the largest visible to a
-    row, or to that of its own position if weights decay with distance."""
-    if a is None:
-        return None
-    visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)
-    logs = a[:, None].masked_fill(~visible, float("-inf"))
-    own_positions = slice(config.start, config.start + q.shape[2])
-    row_reference = a[:, own_positions, None] if config.decays else logs.amax(-1, keepdim=True)
-    return relative_weights(logs, row_reference)[:, None].to(config.widen(q[:0]).dtype)
+def _compute_pair_weights(a: Tensor, config: LinearConfig, n: int) -> Tensor:
+    """Logarithms to base 2 ``[Bh, N, M]`` of weights relative to the largest so far, or to that of a row's own position
+    if weights decay with distance. Those of later keys, which may be large, are not used."""
+    positions = torch.arange(config.start, config.start + n, device=a.device).clamp_(0, a.shape[1] - 1)
+    reference = (a if config.decays else a.cummax(1)[0])[:, positions]
+    return (a[:, None] - zero_if_infinite(reference)[..., None]).mul_(LOG2_E)
 
 
 def _relative_weights(a: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.linear import scan, sums
 from ...kernels.linear.linear_config import KeyInputs, LinearConfig
 from ...kernels.linear.sums import Sums
@@ -18,6 +19,13 @@ class Lane(NamedTuple):
     logs: Tensor | None = None  # [Bh, M]
     next: Tensor | None = None  # [Bh]
     rate: Tensor | None = None  # [Bh]
+    head_rates: Tensor | None = None  # [Hkv], where `LinearAttention.rates` created them
+
+    def list_rates(self) -> tuple[float, ...]:
+        """The decay of each key-value head; none without decays, and where torch hides the numbers of tensors."""
+        if self.head_rates is None or type(self.rows) is not Tensor or self.rows.is_meta or in_functorch_transform():
+            return ()
+        return tuple(self.head_rates.tolist())
 
     def compute_fade(self, distance: int) -> Tensor | None:
         """The logarithm of the decay of the sums for rows ``[Bh, N]``. distance: of the first row from the last key."""

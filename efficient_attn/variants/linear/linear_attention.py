@@ -182,7 +182,8 @@ class LinearAttention(Attention):
         for lane in self._split_lanes(q, k, valid, **inputs):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
             if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
-                out.append(attend_short(config, lane.rows, lane_keys, causal))
+                rates = lane.list_rates() if config.steady else ()
+                out.append(attend_short(config, lane.rows, lane_keys, causal, rates))
             elif causal:
                 out.append(attend_causal(config, lane, lane_keys))
             else:
@@ -248,10 +249,10 @@ class LinearAttention(Attention):
         if rates is None:
             weights = self.key_weights(k, valid, **inputs)
             return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
-        positions = torch.arange(m + 1, device=k.device, dtype=torch.float64)
-        lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
+        positions, by_head = torch.arange(m + 1, device=k.device, dtype=torch.float64), rates.view(kv_heads, -1)
+        lanes = by_head.to(device=k.device, dtype=torch.float64).repeat(batch, 1).unbind(1)
         logs = [rate[:, None] * positions for rate in lanes]
-        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
+        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g], by_head[:, g]) for g, x in enumerate(logs)]
 
 
 def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:

@@ -53,6 +53,20 @@ def test_recomputation_repeats_the_dropout_mask() -> None:
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("width", [2, 4])
+def test_short_convolution_equals_torchs(width: int) -> None:
+    convolution = blocks.ShortConvolution(width, 6, seed=1).double()
+    x = torch.randn(3, 7, 6, dtype=torch.float64, requires_grad=True)
+    inputs = torch.nn.functional.pad(x.mT, (width - 1, 0))
+    want = x + torch.nn.functional.conv1d(inputs, convolution.weight, groups=6).mT
+    sources = x, convolution.weight
+    for got in (convolution(x), convolution(x, x.new_zeros(3, width - 1, 6))):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+        gradients = [torch.autograd.grad(out.cos().sum(), sources, retain_graph=True) for out in (got, want)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    torch.testing.assert_close(convolution(x[:, 3:], x[:, 3 - width + 1 : 3]), want[:, 3:], rtol=0, atol=1e-12)
+
+
 def count_saved(model: Encoder, x: Tensor) -> int:
     """The number of elements saved for gradients, each storage once."""
     storages: dict[int, Tensor] = {}  # references, so that no address is reused

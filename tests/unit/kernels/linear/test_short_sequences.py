@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +12,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.contract.mask import Mask
 from efficient_attn.kernels.linear import short_sequences
-from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED, is_short
+from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, compute_decays, is_short
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.linear import linear_attention
 
@@ -95,11 +98,53 @@ def test_is_short_depends_on_length_width_and_weights() -> None:
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 16, causal=False)
     assert short("linear", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True), "lanes are computed in groups"
     assert not short("linear", MAX_LENGTH_CUT + 1, MAX_LENGTH_CUT + 1, 256, causal=True)
-    assert short("performer:n_features=64", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 256, causal=True)
-    assert not short("performer:n_features=64", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True)
-    assert not short("performer:n_features=8192", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True), (
-        "one lane exceeds the limit"
-    )
-    assert short("retention", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True)
-    assert not short("retention", MAX_LENGTH_WEIGHTED + 1, MAX_LENGTH_WEIGHTED + 1, 1, causal=True)
+    assert short("performer:n_features=64", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True)
+    assert not short("performer:n_features=64", MAX_LENGTH_CUT + 1, MAX_LENGTH_CUT + 1, 256, causal=True)
+    assert not short("performer:n_features=8192", 64, 64, 1, causal=True), "one lane exceeds the limit"
+    assert short("retention", 256, 256, 4, causal=True)
+    assert not short("retention", 256, 256, 8, causal=True)
     assert not short("retention", 8, 8, 1, causal=True, start=1)
+    assert short("taylor", MAX_LENGTH, MAX_LENGTH, 256, causal=True), "its kernel needs none of its features"
+    assert short("taylor", MAX_LENGTH, MAX_LENGTH, 256, causal=False)
+    assert not short("taylor", MAX_LENGTH + 1, MAX_LENGTH + 1, 1, causal=True)
+
+
+# -- tables of decays ------------------------------------------------------------------------------------------------
+
+
+def test_decays_are_cached_by_everything_that_they_depend_on() -> None:
+    compute_decays.cache_clear()
+    attn = ea.create("retention")
+
+    def call(heads: int, n: int, m: int, dtype: torch.dtype) -> int:
+        q, k = torch.ones(1, heads, n, 4, dtype=dtype), torch.ones(1, heads, m, 4, dtype=dtype)
+        for _ in range(2):
+            torch.testing.assert_close(
+                attn(q, k, k, Mask(causal=True)), ea.create("retention", backend="dense")(q, k, k, Mask(causal=True))
+            )
+        return compute_decays.cache_info().misses
+
+    calls = [(2, 5, 5, torch.float32), (3, 5, 5, torch.float32), (2, 4, 5, torch.float32), (2, 5, 5, torch.float64)]
+    assert [call(*sizes) for sizes in calls] == [1, 2, 3, 4]
+    assert call(2, 5, 5, torch.float16) == 4, "sums of half precision are float32"
+    for n in range(6, 30):
+        call(1, n, n, torch.float32)
+    assert compute_decays.cache_info().currsize == compute_decays.cache_info().maxsize
+
+
+def test_decays_cached_in_inference_mode_allow_training_and_copies() -> None:
+    compute_decays.cache_clear()
+    attn, x = ea.create("retention"), torch.randn(2, 2, 7, 4)
+    with torch.inference_mode():
+        want = attn(x, x, x, Mask(causal=True))
+    for other in (attn, copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+        leaf = x.clone().requires_grad_()
+        out = other(leaf, leaf, leaf, Mask(causal=True))
+        out.sum().backward()
+        assert torch.equal(out, want)
+    assert compute_decays.cache_info().misses == 1
+    meta = x.to("meta")
+    assert attn(meta, meta, meta, Mask(causal=True)).shape == x.shape
+    mapped = torch.func.vmap(lambda y: attn(y, y, y, Mask(causal=True)))(torch.stack([x, x]))
+    torch.testing.assert_close(mapped, torch.stack([want, want]))
+    assert compute_decays.cache_info().misses == 1, "not read where numbers are hidden"
