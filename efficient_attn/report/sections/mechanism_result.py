@@ -15,6 +15,7 @@ from ..tables import ReportCell
 
 REACH_SHORTCUT = "all that lies within reach of its keys"  # of earlier rows, in which the reach of pairs is too large
 COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
+SOLVED = "solved"
 STILL_IMPROVING = "still improving after the most steps"  # why training ended
 ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
 FURTHER_SEEDS = "best", "more", "given"  # attempts at the selected rate, or at that of the suite
@@ -85,6 +86,8 @@ class MechanismResult:
                 continue
             score, error = row["train.validation"], row.get("train.validation_error")
             flipped = None if not units.is_present(score) else -score if self.in_bits else score
+            if row["stop_reason"] == SOLVED:
+                flipped = 0.0 if self.in_bits else 1.0  # as the trainer selects
             tried[rate] = TriedRate(rate, flipped, error if units.is_present(error) else 0.0)
         return list(tried.values())
 

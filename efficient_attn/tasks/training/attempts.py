@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from ...errors import NotNeeded
 from ...results.learning_rates import BOTH_ENDS, End, RateChoice, TriedRate, choose_rate
 from ...results.rows import Row
-from .plateau import compute_error
+from .plateau import SOLVED, compute_error
 from .problem import Baselines, LearnKeys, Problem
 
 AttemptKind = Literal["grid", "above", "below", "given", "best", "more"]
@@ -124,6 +124,8 @@ def list_tried(earlier: Earlier, problem: Problem) -> list[TriedRate]:
         score = row.extra.get("train.validation") if row.status == "ok" else None
         error = row.extra.get("train.validation_error") if row.status == "ok" else None
         flipped = None if score is None else -compute_error(float(score), problem.metric)
+        if row.stop_reason == SOLVED:
+            flipped = 0.0  # rates at which training ended because the score was perfect are ties
         tried.append(TriedRate(attempt.rate, flipped, float(error or 0.0)))
     return tried
 

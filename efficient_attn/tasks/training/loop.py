@@ -29,7 +29,7 @@ BETAS = 0.9, 0.98
 MAX_GRADIENT_NORM = 1.0  # of all gradients together
 MAX_VALIDATIONS = 40  # evenly over the largest number of steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
-SOLVED, LEVELLED_OFF = "solved", "levelled off"
+LEVELLED_OFF = "levelled off"
 STILL_IMPROVING, NOT_LEARNED = "still improving after the most steps", "nothing learned in the most steps"
 SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 
@@ -97,7 +97,7 @@ class Trainer:
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         last_decay_from = math.ceil((1 - DECAY_SHARE) * progress.steps)
-        while progress.step < self._count_steps() and progress.stopped != SOLVED:
+        while progress.step < self._count_steps() and progress.stopped != plateau.SOLVED:
             on_step()
             start = perf_counter()
             progress.running.append(self._step(progress.step))
@@ -174,7 +174,7 @@ class Trainer:
         progress.seconds.append(progress.train_s)
         solved = problem.recipe.solved
         if score <= solved if metric == "bits" else score >= solved:
-            progress.stopped = SOLVED
+            progress.stopped = plateau.SOLVED
         elif progress.decay_from is None and plateau.has_levelled_off(
             progress.scores, metric, self.setup.trivial_score, progress.steps
         ):

@@ -68,6 +68,15 @@ def test_a_rate_whose_loss_is_nan_closes_the_grid(tmp_path: Path) -> None:
     assert cells(tmp_path, *seeds("full", (0.9,)), *grid, Record(failed))["linear"] == ["90.0% (1 seed)"]
 
 
+def test_rates_that_solved_the_task_are_ties(tmp_path: Path) -> None:
+    rates = {0.001: 0.9992, 0.002: 0.9993, 0.004: 0.9999}
+    grid = [attempt("linear", score, rate=rate, train_validation_error=0.0) for rate, score in rates.items()]
+    assert cells(tmp_path, *seeds("full", (0.9,)), *grid)["linear"][0].endswith("rate at the edge")
+    for record in grid:
+        record.row.stop_reason = mechanism_result.SOLVED
+    assert cells(tmp_path / "solved", *seeds("full", (0.9,)), *grid)["linear"] == ["99.9% (1 seed)"]
+
+
 def test_given_rates_are_not_at_an_edge(tmp_path: Path) -> None:
     given = [attempt("linear", 0.9, "given"), attempt("linear", 0.91, "best", 1)]
     assert cells(tmp_path, *seeds("full", (0.9,)), *given)["linear"][0].startswith("90.5% (")
@@ -170,7 +179,7 @@ NEEDLESS = trained_scores.NEEDLESS_REASONS[:2]
 
 def test_texts_match_the_trainer(tmp_path: Path) -> None:
     """Rows store them as text."""
-    from efficient_attn.tasks.training import attempts, loop
+    from efficient_attn.tasks.training import attempts, loop, plateau
 
     baselines = Baselines(chance=0.1, majority=0.1)
     problem: Any = COPYING.plan.args[0]  # type: ignore[attr-defined]
@@ -185,7 +194,7 @@ def test_texts_match_the_trainer(tmp_path: Path) -> None:
         with pytest.raises(NotNeeded) as raised:
             resolve_attempt(needless, grid, problem, keys, WINDOW, baselines=baselines, reach_score=None)
         assert str(raised.value) == text
-    assert mechanism_result.STILL_IMPROVING == loop.STILL_IMPROVING
+    assert (mechanism_result.STILL_IMPROVING, mechanism_result.SOLVED) == (loop.STILL_IMPROVING, plateau.SOLVED)
     assert trained_scores.NEEDLESS_REASONS[2] == attempts.GIVEN_REASON
     assert trained_scores.GRID_REASON == attempts.GRID_REASON
 

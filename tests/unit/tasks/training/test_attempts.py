@@ -20,6 +20,7 @@ from efficient_attn.tasks.training.attempts import (
     list_attempts,
     resolve_attempt,
 )
+from efficient_attn.tasks.training.plateau import SOLVED
 from efficient_attn.tasks.training.problem import Baselines
 
 BASELINES = Baselines(chance=1 / 16, majority=1 / 16)
@@ -145,6 +146,16 @@ def test_rates_within_a_standard_error_are_ties() -> None:
         _resolve(_above(8e-3), _grid(0.5, 0.69, 0.7, error=0.02))
     assert _resolve(BEST, _grid(0.5, 0.69, 0.7, error=0.02)) == AttemptSettings(2e-3, 100)
     assert _resolve(_above(8e-3), _grid(0.5, 0.69, 0.7, error=0.005))
+
+
+def test_rates_that_solved_the_task_are_ties() -> None:
+    rows = _grid(0.5, 0.999, 0.9995, error=0.0)
+    assert _resolve(_above(8e-3), rows)
+    for _, row in rows[1:]:
+        row.stop_reason = SOLVED
+    with pytest.raises(NotNeeded, match=WITHIN):
+        _resolve(_above(8e-3), rows)
+    assert _resolve(BEST, rows) == AttemptSettings(2e-3, 100)
 
 
 def test_without_a_finished_training_no_other_is_needed() -> None:

@@ -19,7 +19,7 @@ from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.errors import UsageError
 from efficient_attn.registry import info, names
 from efficient_attn.results import durable
-from efficient_attn.tasks.training import loop
+from efficient_attn.tasks.training import loop, plateau
 from efficient_attn.tasks.training.checkpoint import CheckpointNotSaved
 from efficient_attn.tasks.training.loop import (
     MAX_GRADIENT_NORM,
@@ -200,7 +200,7 @@ def test_validations_are_evenly_spaced_and_include_the_last_step() -> None:
 def test_training_stops_when_the_problem_is_solved() -> None:
     easy = replace(tiny.TINY, recipe=replace(tiny.TINY.recipe, solved=0.0))
     progress = tiny.train(problem=easy).run().progress
-    assert (progress.step, progress.stopped, progress.steps) == (1, loop.SOLVED, tiny.STEPS)
+    assert (progress.step, progress.stopped, progress.steps) == (1, plateau.SOLVED, tiny.STEPS)
     assert tiny.train().run().progress.stopped == loop.NOT_LEARNED
 
 
@@ -223,7 +223,7 @@ def _score(trainer: Any, curve: Callable[[int], float]) -> None:
         (lambda step: step / 200, 120, loop.STILL_IMPROVING),
         (lambda step: 0.01, 120, loop.NOT_LEARNED),
         (lambda step: 0.01 if step < 48 else 0.6, 83, loop.LEVELLED_OFF),  # at 66, as 0.75 * 63 < 48
-        (lambda step: 0.5 if step < 36 else 1.0, 36, loop.SOLVED),  # during the decay
+        (lambda step: 0.5 if step < 36 else 1.0, 36, plateau.SOLVED),  # during the decay
     ],
 )
 def test_training_ends_when_validation_has_levelled_off(
@@ -233,7 +233,7 @@ def test_training_ends_when_validation_has_levelled_off(
     _score(training, curve)
     progress = training.run().progress
     assert (progress.step, progress.stopped, progress.steps) == (steps, stopped, 120)
-    if stopped != loop.SOLVED:
+    if stopped != plateau.SOLVED:
         assert progress.decay_from is not None
         assert progress.step == min(120, math.ceil(progress.decay_from / 0.8))
 
