@@ -205,16 +205,6 @@ def test_rows_of_windows_have_the_score_within_their_reach(whole: list[Record]) 
     assert full["train.chance"] < window["train.reach"] < 1  # type: ignore[operator]
 
 
-def test_the_bound_replaces_a_lower_shortcut(tmp_path: Path) -> None:
-    text = TEXT.replace('"tiny"', '"s3"').replace("vocab    = 32\npairs    = 2\n", "")
-    assert run(tiny_suites.parse(text), tiny_suites.plan(text, quick=True), tmp_path, start_method="inline").failed == 0
-    full, window = (record.row.extra for record in read(tmp_path))
-    assert full["train.shortcut"] == (1 + 15 / 6) / 16
-    assert full["train.way"] == "the last element alone, which is the first product"
-    assert window["train.shortcut"] > full["train.shortcut"]  # type: ignore[operator]
-    assert window["train.way"] == "all that lies within reach of its keys"
-
-
 def test_the_bound_is_chance_beyond_the_reach() -> None:
     register_task(make_task(copying := replace(COPYING, name="tiny copying")))
     text = TEXT.replace('"tiny"', '"tiny copying"').replace("pairs    = 2\n", "")
