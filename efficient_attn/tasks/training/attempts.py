@@ -58,9 +58,9 @@ def list_attempts(
     problem: Problem, keys: LearnKeys, *, quick: bool, variants: Sequence[str] | None = None
 ) -> Iterator[Attempt]:
     """All attempts that may be needed for these variants (None for any), in order. A quick run has one of each."""
-    rates, given = keys.learning_rates or problem.recipe.learning_rates, dict(keys.rates)
-    needs_grid = not given or variants is None or not set(variants) <= set(given)
-    if given:
+    rates, known_rates = keys.learning_rates or problem.recipe.learning_rates, dict(keys.rates)
+    needs_grid = not known_rates or variants is None or not set(variants) <= set(known_rates)
+    if known_rates:
         yield Attempt(kind="given")
     if quick and needs_grid:
         yield Attempt(kind="grid", rate=rates[0])

@@ -151,7 +151,7 @@ def test_unknown_rounds_are_not_reported(capsys: Capture) -> None:
 
 def _trained(variant: str, score: float, task: str = "recall", seed: int = 0, **known: Any) -> Row:
     """A model that was trained; known: columns of the row."""
-    kind, place = "best" if seed else "grid", {"mode": "train", "seq_len": 64, "causal": True, "metric": "accuracy"}
+    kind, place = "best" if seed else "given", {"mode": "train", "seq_len": 64, "causal": True, "metric": "accuracy"}
     own = {"score": score, "low": score - 0.01, "high": score + 0.01, "chance": 0.1, "majority": 0.1, "attempt": kind}
     own |= {"learning_rate": 0.002, "budget": 100, "validation": score, "shortcut": None, "way": None}
     row = Row(variant=variant, task=task, seed=seed, inputs=f"seed {seed}, {kind}", baseline="full", **place)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def test_accuracies_of_trained_and_pretrained_models_by_task(tmp_path: Path) -> 
         Record(runs.row("linear", task="retrieval", inputs="model", seq_len=512, accuracy=share, layer=layer))
         for layer, share in enumerate((0.25, 0.75))
     ]
-    records = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar"), *answers]
+    records = [attempt("full", 0.9, "given", task="mqar"), attempt("full", 0.8, "best", 1, task="mqar"), *answers]
     accuracies = _read_quality(tmp_path, records).accuracies
     assert set(accuracies) == {"mqar", "retrieval"}
     (trained,), (retrieved,) = accuracies["mqar"].sets, accuracies["retrieval"].sets
@@ -105,8 +105,8 @@ def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
         Record(runs.row("linear", task="retrieval", inputs="model", seq_len=512, accuracy=share, layer=layer))
         for layer, share in enumerate((0.25, 0.75))
     ]
-    learned = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar")]
-    records = [*learned, attempt("linear", 0.9, task="mqar"), asked, *several]
+    learned = [attempt("full", 0.9, "given", task="mqar"), attempt("full", 0.8, "best", 1, task="mqar")]
+    records = [*learned, attempt("linear", 0.9, "given", task="mqar"), asked, *several]
     accuracies = _read_quality(tmp_path, records).accuracies
     ends = {
         (task, spec): (figure.low, figure.high)

@@ -33,7 +33,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
     records = [*runs.speed(lengths=(512, 1024, 4096)), *runs.decode(), *runs.fidelity()]
     records += [*runs.speed(lengths=(512,), machine="Other-1c-2GiB")]
     known = {"task": "mqar", "seq_len": 2048, "causal": False}
-    records += [attempt("full", 0.99, **known), attempt("linear", 0.5, **known)]
+    records += [attempt("full", 0.99, "given", **known), attempt("linear", 0.5, "given", **known)]
     return RecommendationData.of(gather([runs.write_run(folder, records)]).rows)
 
 

@@ -116,7 +116,7 @@ def test_decisions_within_an_interval_are_marked_uncertain(tmp_path: Path) -> No
     learned = [
         attempt(name, score, kind, seed, task="mqar", seq_len=4096, causal=False)
         for name, pair in scores.items()
-        for seed, (kind, score) in enumerate(zip(("grid", "best"), pair, strict=True))
+        for seed, (kind, score) in enumerate(zip(("given", "best"), pair, strict=True))
     ]
     rows = gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), *learned])]).rows
     found = recommend(
