@@ -17,6 +17,10 @@ REACH_SHORTCUT = "all that lies within reach of its keys"  # of earlier rows, in
 COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
 SOLVED = "solved"
 STILL_IMPROVING = "still improving after the most steps"  # why training ended
+NOT_LEVELLED_OFF = {  # by why training ended; the last is of older rows
+    STILL_IMPROVING: "still improving",
+    "the budget of steps": "stopped after a fixed number of steps",
+}
 ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
 FURTHER_SEEDS = "best", "more", "given"  # attempts at the selected rate, or at that of the suite
 EXTRA_ATTEMPTS = {"above", "below"}, {"beyond", "longer"}  # required before a task counts as not learned; older rows
@@ -101,8 +105,9 @@ class MechanismResult:
         """Why its score is not compared with those of others; empty if it is."""
         if self.score is None or self.at_chance:
             return ""
-        if (self.best_attempts["stop_reason"] == STILL_IMPROVING).any():
-            return "still improving"
+        for stop_reason, text in NOT_LEVELLED_OFF.items():
+            if (self.best_attempts["stop_reason"] == stop_reason).any():
+                return text
         return "rate at the edge" if self.rate_choice is not None and self.rate_choice.open_ends else ""
 
     @cached_property

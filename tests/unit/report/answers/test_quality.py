@@ -15,6 +15,7 @@ from efficient_attn.report.answers.cost_curves import CostCurve
 from efficient_attn.report.answers.quality import Quality, is_exact
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.comparable_quality import QualityFigure
+from efficient_attn.report.sections import mechanism_result
 from efficient_attn.results.rows import Record
 
 
@@ -96,6 +97,12 @@ def test_a_perplexitys_interval_is_over_pairs_of_segments(tmp_path: Path) -> Non
     assert found.value == pytest.approx(math.exp(0.1))
     half = 4.3027 * 0.01 / math.sqrt(3)  # Student's t with two degrees of freedom
     assert (found.low, found.high) == pytest.approx((math.exp(0.1 - half), math.exp(0.1 + half)), rel=1e-4)
+
+
+def test_accuracies_of_models_that_still_improve_are_left_out(tmp_path: Path) -> None:
+    rising = attempt("linear", 0.9, "given", task="mqar", stop_reason=mechanism_result.STILL_IMPROVING)
+    quality = _read_quality(tmp_path, [attempt("full", 0.9, "given", task="mqar"), rising])
+    assert [set(measured.figures) for measured in quality.accuracies["mqar"].sets] == [{"full"}]
 
 
 def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:

@@ -44,11 +44,12 @@ def test_validation_chooses_the_attempt_of_a_single_seed(tmp_path: Path) -> None
     assert cells(tmp_path, better, *others)["full"] == ["80.0% (1 seed)"]
 
 
-def test_models_that_still_improve_are_shown_but_not_ranked(tmp_path: Path) -> None:
-    rising = seeds("linear", (0.95, 0.96), stop_reason=mechanism_result.STILL_IMPROVING)
+@pytest.mark.parametrize(("stop_reason", "text"), mechanism_result.NOT_LEVELLED_OFF.items())
+def test_models_that_still_improve_are_shown_but_not_ranked(tmp_path: Path, stop_reason: str, text: str) -> None:
+    rising = seeds("linear", (0.95, 0.96), stop_reason=stop_reason)
     (table, *_) = block(tmp_path, *seeds("full", (0.9, 0.91)), *rising, *seeds("mqa", (0.8, 0.81))).tables
     assert [row[0].text for row in table.rows] == ["chance", "full", "mqa", "linear"]
-    assert table.rows[-1][1].text.endswith("), still improving")
+    assert table.rows[-1][1].text.endswith(f"), {text}")
     assert [row[1].sort is None for row in table.rows[1:]] == [False, False, True]
 
 
