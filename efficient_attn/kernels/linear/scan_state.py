@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...feature_maps import LOG2_E
-from .sums import Sums, zero_if_infinite
+from .sums import Sums, exponentiate, zero_if_infinite
 
 NEG_INF = float("-inf")
 
@@ -157,18 +156,17 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
     last = rows[..., -1]
     starts = torch.cat([reference[:, None], last], 1)  # before each chunk, and after the last
     base = zero_if_infinite(starts)
-    # as powers of two, and in the dtype only after all differences
-    near, level = ((x - base[:, :-1, None]).mul_(LOG2_E).to(dtype).flatten(0, 1) for x in (a, rows))
-    begin = (starts - base)[:, :-1].mul_(LOG2_E).to(dtype).flatten()[:, None]
+    near, level = ((x - base[:, :-1, None]).to(dtype).flatten(0, 1) for x in (a, rows))
+    begin = (starts - base)[:, :-1].to(dtype).flatten()[:, None]
     level, top = zero_if_infinite(level), zero_if_infinite(level[:, -1:])
     size = a.shape[2]
     later = torch.ones(size, size, dtype=torch.bool, device=a.device).triu_(1)
-    pairs = (near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF).exp2_()
+    pairs = exponentiate((near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF))
     before = torch.ones(count + 1, count, dtype=torch.bool, device=a.device).tril_(-1)
     return ChunkWeights(
         pairs[:, None, None],
-        (begin - level).exp2_()[:, None, None, :, None],
-        (near - top).exp2_()[:, None, :, None],
+        exponentiate(begin - level)[:, None, None, :, None],
+        exponentiate(near - top)[:, None, :, None],
         (last[:, None] - base[..., None]).masked_fill_(~before, NEG_INF).exp_().to(dtype),
         (reference[:, None] - base).exp_().to(dtype)[..., None],
         starts[:, -1].clone(),
@@ -178,12 +176,12 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
 def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
     """As `compute_chunk_weights`, if logarithms rise by as much at each position, so that chunks have equal weights."""
     size = a.shape[1] // count
-    rate = (a[:, -1:] - a[:, :1]).double() * (LOG2_E / (a.shape[1] - 1))
+    rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
     position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
 
     def fade(distance: Tensor) -> Tensor:
         logs = rate.view(-1, *(1 for _ in distance.shape)) * -distance
-        return logs.masked_fill_(distance < 0, NEG_INF).to(dtype).exp2_()
+        return exponentiate(logs.masked_fill_(distance < 0, NEG_INF).to(dtype))
 
     return ChunkWeights(
         fade(position[:, None] - position)[:, None, None],

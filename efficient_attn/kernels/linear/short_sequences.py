@@ -17,11 +17,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...feature_maps import LOG2_E, PairKernel
+from ...feature_maps import PairKernel
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
-from .sums import KERNEL, dot_rows, pair_gradients, relative_weights, zero_if_infinite
+from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT = 128  # where lanes go group by group
@@ -74,7 +74,7 @@ class _ShortCall:
         if self.rates:
             return compute_decays(self.rates, config.start, n, m, dtype, q.device)
         if a is not None:
-            return _compute_pair_weights(a, config, n).to(dtype).exp2_()[:, None]
+            return exponentiate(_compute_log_weights(a, config, n).to(dtype))[:, None]
         return keys.valid[:, None, None] if self.kernel is not None and keys.valid is not None else None
 
     def weigh(self, products: Tensor, weights: Tensor | None, group: int) -> Tensor:
@@ -222,12 +222,12 @@ def compute_decays(
         return logs.masked_fill_(distance < 0, float("-inf")).exp_().to(dtype)
 
 
-def _compute_pair_weights(a: Tensor, config: LinearConfig, n: int) -> Tensor:
-    """Logarithms to base 2 ``[Bh, N, M]`` of weights relative to the largest so far, or to that of a row's own position
-    if weights decay with distance. Those of later keys, which may be large, are not used."""
+def _compute_log_weights(a: Tensor, config: LinearConfig, n: int) -> Tensor:
+    """Logarithms ``[Bh, N, M]`` of weights relative to the largest so far, or to that of a row's own position if they
+    decay with distance. Those of later keys, which may be large, are not used."""
     positions = torch.arange(config.start, config.start + n, device=a.device).clamp_(0, a.shape[1] - 1)
     reference = (a if config.decays else a.cummax(1)[0])[:, positions]
-    return (a[:, None] - zero_if_infinite(reference)[..., None]).mul_(LOG2_E)
+    return a[:, None] - zero_if_infinite(reference)[..., None]
 
 
 def _relative_weights(a: Tensor) -> Tensor:

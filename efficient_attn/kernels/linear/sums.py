@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ...feature_maps import LOG2_E
 from ..derivatives import KernelFunction, differentiate_once
 from ..products import add_products, multiply_rows
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
@@ -128,6 +129,12 @@ def zero_if_infinite(x: Tensor) -> Tensor:
 def relative_weights(a: Tensor, reference: Tensor) -> Tensor:
     """exp(a - reference), 0 where a is -inf, whatever the reference is."""
     return (a - zero_if_infinite(reference)).exp()
+
+
+def exponentiate(logs: Tensor) -> Tensor:
+    """e^logs, in place. In float32 as a power of two, which torch computes several times as fast; its rounding of large
+    exponents would show in float64, where signed weights may cancel."""
+    return logs.exp_() if logs.dtype == torch.float64 else logs.mul_(LOG2_E).exp2_()
 
 
 class Rescale(NamedTuple):
