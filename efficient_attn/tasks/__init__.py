@@ -14,7 +14,8 @@ from ..results.rows import Record, Row
 from ..results.section import Column, Section
 
 PROBLEMS = ("mqar", "induction", "copying", "selective_copying", "listops")
-PROBLEMS += ("parity", "s3", "s5", "reversal", "sorting", "dates", "digits", "patches", "matching", "lm")
+PROBLEMS += ("parity", "s3", "s5", "reversal", "sorting", "dates", "pronunciation")
+PROBLEMS += ("digits", "patches", "matching", "lm")
 TABLE = {
     "speed": "efficient_attn.tasks.speed:SPEED",
     "fidelity": "efficient_attn.tasks.fidelity.fidelity_task:FIDELITY",

@@ -11,6 +11,7 @@ from . import (
     matching,
     mqar,
     patches,
+    pronunciation,
     rewriting,
     selective_copying,
     state_tracking,
@@ -24,6 +25,7 @@ LISTOPS = make_task(listops.LISTOPS)
 REVERSAL = make_task(rewriting.REVERSAL)
 SORTING = make_task(rewriting.SORTING)
 DATES = make_task(dates.DATES)
+PRONUNCIATION = make_task(pronunciation.PRONUNCIATION)
 DIGITS = make_task(digits.DIGITS)
 PATCHES = make_task(patches.PATCHES)
 PARITY = make_task(state_tracking.PARITY)

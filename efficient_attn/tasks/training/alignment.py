@@ -25,8 +25,9 @@ def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[
         return None
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     learner.model.eval()
+    lengths = None if batch.lengths is None else batch.lengths[:1]
     with attn.register_forward_pre_hook(lambda _, args, keywords: calls.append((args, keywords)), with_kwargs=True):
-        learner.predict(Batch(batch.inputs[:1], batch.targets[:1], begun[:1]), device)
+        learner.predict(Batch(batch.inputs[:1], batch.targets[:1], begun[:1], lengths), device)
     weights = torch.cat([_compute_weights(attn, *args, **keywords)[0].mean(0) for args, keywords in calls])
     return [[round(float(x), DECIMALS) for x in row] for row in weights]
 

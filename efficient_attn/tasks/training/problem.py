@@ -138,9 +138,22 @@ def guess_uniformly(keys: Any, length: int) -> Baselines:
     return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
 
 
-def make_answer_batch(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:
+def make_answer_batch(
+    inputs: Array,
+    answers: Array,
+    *,
+    begin: int,
+    end: int,
+    lengths: Array | None = None,
+    answer_lengths: Array | None = None,
+) -> Batch:
     """A batch for sequence to sequence: sources ``[B, N]`` and their answers ``[B, T]``. The decoder reads BEGIN and
-    the answer, and writes the answer and END, ``[B, T + 1]``."""
+    the answer, and writes the answer and END, ``[B, T + 1]``. answer_lengths: ``[B]``, of answers that are padded at
+    their ends; END follows the last token, and there are no targets after it."""
     edge = np.ones((len(answers), 1), dtype=answers.dtype)
     begun, targets = np.hstack([begin * edge, answers]), np.hstack([answers, end * edge])
+    if answer_lengths is not None:
+        positions = np.arange(targets.shape[1])
+        targets[positions == answer_lengths[:, None]] = end
+        targets[positions > answer_lengths[:, None]] = IGNORED
     return Batch(inputs, targets, begun=begun, lengths=lengths)

@@ -35,6 +35,14 @@ def test_weights_of_each_output_token_sum_to_one(variant: str, architecture: str
     assert np.ptp(weights, axis=1).max() > 0.001  # weights differ between tokens
 
 
+@pytest.mark.parametrize(("variant", "architecture"), [("full", "transformer"), ("additive", "recurrent")])
+def test_weights_of_padding_are_zero(variant: str, architecture: str) -> None:
+    learner, batch = _make(variant, architecture)
+    weights = np.array(compute_alignment(learner, replace(batch, lengths=np.array([7, 10, 10])), "cpu"))
+    assert (weights[:, 7:] == 0).all()
+    assert weights.sum(1) == pytest.approx(1, abs=0.006)
+
+
 def test_weights_match_the_softmax_of_the_scores() -> None:
     learner, batch = _make("general", "recurrent")
     model = learner.model
