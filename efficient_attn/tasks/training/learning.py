@@ -41,6 +41,7 @@ COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
     "train.train_s": "seconds of training steps, validation not counted",
     "train.step_ms": "the mean of a step",
+    "train.jobs": "trainings at the same time, at most, which lengthens steps",
     "train.chance": "the score of a guess",
     "train.majority": "score of the most frequent answer",
     "train.shortcut": "computed score of a shortcut that the task allows",
@@ -75,6 +76,7 @@ def make_task(problem: Problem) -> Task:
         keys=problem.keys,
         plan=partial(plan, problem),
         judge=partial(judge, problem),
+        chain=identify_chain,
         guess=partial(guess, problem),
         blocks=problem.recipe.model == "sequence",
         home=problem.draw,
@@ -139,7 +141,7 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(config.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
-    row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
+    row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate, "train.jobs": scratch.get_jobs()}
     shortcut, way = baselines.shortcut, baselines.way
     if shortcut is None and reach_score is not None:
         shortcut, way = reach_score, "all that lies within reach of its keys"
@@ -213,6 +215,11 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     other_keys = {replace(case, group=make_group(case.group, attempt)).key for attempt in attempts} - {case.key}
     rows = [record.row for record in read(folder, on_damage=lambda damage: None)]
     return [row for row in rows if row.case_key in other_keys]
+
+
+def identify_chain(case: Case) -> str:
+    """The mechanism, task and length of a case, whose attempts depend on earlier ones."""
+    return replace(case, group=make_group(case.group, Attempt(kind="grid"))).key
 
 
 def make_group(group: Group, attempt: Attempt) -> Group:
