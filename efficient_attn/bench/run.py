@@ -9,6 +9,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, count
@@ -27,13 +28,13 @@ from ..results import checkpoints
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
 from ..results.shards import strip_digest
-from ..results.store import RunWriter, read_sessions
+from ..results.store import ORDER_KEY, RunWriter, read_sessions
 from .case import PROTOCOL, Case, group_cases
 from .case_config import Group
 from .declared_growth import check_growth
 from .measuring import kernel_choices
 from .measuring.conditions import Conditions, make_engine
-from .measuring.group import measure_group
+from .measuring.parallel import check_jobs, measure_groups
 from .measuring.plausibility import list_rooflines, measure_roofline
 from .planning.experimental_design import list_sections
 from .planning.suite import LoadedSuite
@@ -84,6 +85,7 @@ def run(
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
     start_method: Method | None = None,
+    jobs: int = 1,
     turns: Turns | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
@@ -91,10 +93,12 @@ def run(
 
     retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
     the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
-    what the machine has left. A group whose cases are timed interleaved is measured as a whole even
-    if some of its rows exist, because speedups are paired; existing rows stay unchanged. turns: with another run.
-    Raises `UsageError` for a plug-in's growth that its own work contradicts.
+    what the machine has left. jobs: how many trainings run at the same time, at most. A group whose cases are timed
+    interleaved is measured as a whole even if some of its rows exist, because speedups are paired; existing rows stay
+    unchanged. turns: with another run. Raises `UsageError` for a plug-in's growth that its own work contradicts, and
+    for more jobs than cores.
     """
+    check_jobs([group for group, _ in group_cases(cases)], jobs, turns)
     integrity.restore()  # functions that a plug-in has replaced here
     check_growth(cases, make_engine(start_method))
     with RunWriter(folder, resume=resume) as writer:
@@ -105,12 +109,13 @@ def run(
         if planned:
             _warn_of_stale(writer, missing)
             session = _Session(loaded, writer, start_method, turns or Turns())
-            session.entry[OVERRIDES_KEY] = list(overridden)
+            session.entry |= {OVERRIDES_KEY: list(overridden), "jobs": jobs}
+            if jobs > 1:
+                session.entry[ORDER_KEY] = [case.digest for case in cases]
             conditions = session.begin([group for group, _ in planned], timeout_s, memory_bytes)
             done = len(cases) - len(missing)
-            for group, members in planned:
-                conditions.turns.start_group()
-                for record in measure_group(group, members, conditions):
+            with closing(measure_groups(planned, conditions, jobs)) as records:
+                for record in records:
                     if record.row.case_key in missing:
                         session.add(record)
                         done += 1

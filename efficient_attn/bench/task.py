@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,11 +46,12 @@ class Task:
     heads.
 
     judge: evaluates a case in a worker and returns its record, or calibrates it if it is timed interleaved with others;
-    it reports its stages. work: what is timed then. guess: the cost, from the machine's rates. mechanisms: whether it
-    uses variants. blocks: whether it also evaluates layers, including baselines; it then plans groups of them if
-    `TaskRequest.blocks` is set. home: a function of its file, if ``plan`` is not. columns: what it adds to rows
-    (`Row.extra`, ``task.column`` in frames), each with a sentence; a name with a dot is complete, and one that ends in
-    ``*`` is a prefix.
+    it reports its stages. work: what is timed then. chain: for tasks that time nothing, whose cases may be evaluated at
+    the same time on the CPU (``run --jobs``): cases with an equal value are not, because later ones read the rows of
+    earlier ones. guess: the cost, from the machine's rates. mechanisms: whether it uses variants. blocks: whether it
+    also evaluates layers, including baselines; it then plans groups of them if `TaskRequest.blocks` is set. home: a
+    function of its file, if ``plan`` is not. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames),
+    each with a sentence; a name with a dot is complete, and one that ends in ``*`` is a prefix.
     """
 
     name: str
@@ -60,11 +61,16 @@ class Task:
     guess: Callable[[Case, Roofline], Guess]
     keys: type[Keys] = Keys
     work: Callable[[Case], Workload] | None = None
+    chain: Callable[[Case], Hashable] | None = None
     mechanisms: bool = True
     blocks: bool = False
     home: Callable[..., object] | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.work is not None and self.chain is not None:
+            raise ValueError(f"the task {self.name} times its cases, so they cannot be evaluated at the same time")
 
     @property
     def source(self) -> Callable[..., object]:

@@ -23,6 +23,7 @@ SYNONYMS: dict[str, str] = {
     "--only": "variant variants mechanism mechanisms method name",
     "--dtype": "precision type data-type",
     "--threads": "cores num-threads n-threads jobs cpus",
+    "--jobs": "j n-jobs num-jobs workers num-workers parallel",
     "--batch": "batch-size batchsize b",
     "--heads": "num-heads n-heads query-heads h",
     "--kv-heads": "kv num-kv-heads n-kv-heads key-value-heads groups",

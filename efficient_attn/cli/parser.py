@@ -220,6 +220,8 @@ def _add_suite_options(add: Add) -> None:
     add("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     add("--memory-budget", type=values.size, metavar="SIZE", help="report the longest context whose state fits: 16GB")
     add("--quick", action="store_true", help="two lengths and three rounds: a quick try, not a result")
+    jobs_help = "train so many models at the same time, each with its threads; timed cases still run alone (default: 1)"
+    add("--jobs", type=values.count, metavar="N", default=1, help=jobs_help)
 
 
 def _add_run_options(add: Add) -> None:

@@ -86,6 +86,7 @@ def run(
     quick: bool = False,
     shape: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    jobs: int = 1,
     progress: Callable[[Any, int, int], Any] = lambda record, done, total: None,
     **axes: Any,
 ) -> Run:
@@ -93,8 +94,9 @@ def run(
 
     suite: name of a built-in suite, or a TOML file. out: folder for the rows, by default ``results/local/SUITE-TIME``;
     resume: continue an existing one. variant, task, part: select some of the suite. seed, quick, shape: as on the
-    command line. settings: keys of tasks. progress: called with each record, the number of finished and of planned
-    cases. Other keywords are axes, with one value or several: ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
+    command line. settings: keys of tasks. jobs: trainings at the same time, at most. progress: called with each record,
+    the number of finished and of planned cases. Other keywords are axes, with one value or several:
+    ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
 
     Workers are processes that import the program's main module: call this below ``if __name__ == "__main__":`` in
     scripts. Raises `UsageError` for unknown names, and for a folder that contains something else.
@@ -119,7 +121,8 @@ def run(
     )
     cases = make_plan(loaded, overrides)
     folder = Path(out) if out else running.default_folder(loaded.name)
-    outcome = running.run(loaded, cases, folder, resume=resume, overridden=overrides.described, progress=progress)
+    changes = overrides.described
+    outcome = running.run(loaded, cases, folder, resume=resume, overridden=changes, jobs=jobs, progress=progress)
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
     return Run(outcome.folder)

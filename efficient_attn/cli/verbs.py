@@ -47,10 +47,9 @@ def interruptible_by_sigterm() -> Iterator[None]:
 
 def report_stop(stop: KeyboardInterrupt, remedy: str = "") -> int:
     """Print that the command was stopped, and how to continue; returns the exit code."""
-    terminated = isinstance(stop, Terminated)
-    cause = "terminated" if terminated else "interrupted"
+    cause, code = ("terminated", TERMINATED) if isinstance(stop, Terminated) else ("interrupted", INTERRUPTED)
     print(f"efficient-attn: {cause}{'; ' if remedy else ''}{remedy}", file=sys.stderr)
-    return TERMINATED if terminated else INTERRUPTED
+    return code
 
 
 def doctor(args: Namespace) -> int:
@@ -70,7 +69,7 @@ def plan(args: Namespace) -> int:
     cases = plan_cases(args)
     from ..bench.planning.cost_estimate import estimate_cost, warn_of_memory
 
-    estimate = estimate_cost(cases)
+    estimate = estimate_cost(cases, jobs=args.jobs)
     warn_of_memory(cases, estimate)
     if args.json:
         from ..bench.case import as_json
@@ -140,6 +139,7 @@ def run(args: Namespace) -> int:
                 timeout_s=args.timeout,
                 memory_bytes=args.memory_limit,
                 start_method=args.start_method,
+                jobs=args.jobs,
                 turns=turns,
                 progress=on_progress,
             )

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -33,7 +33,7 @@ def choose_method() -> Method:
 
 @dataclass
 class LocalEngine:
-    """Workers on this machine, one at a time.
+    """Workers on this machine, a process for each job.
 
     method: how they start; ``inline`` runs jobs in this process for debugging, without limits or crash safety. preload:
     modules that the fork server imports once, in addition to torch. The server never runs a tensor operation. starts,
@@ -57,6 +57,14 @@ class LocalEngine:
 
     def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
+        return self._run(job, wait=True)
+
+    def poll(self, job: Job) -> Iterator[Any]:
+        """As `run`, but yield None instead of waiting whenever no result has come, so that a caller can have several
+        workers. Closing the iterator ends its worker."""
+        return self._run(job, wait=False)
+
+    def _run(self, job: Job, *, wait: bool) -> Iterator[Any]:
         if self.method == "inline":
             messages: list[Any] = []
             start = time.perf_counter()
@@ -66,9 +74,9 @@ class LocalEngine:
             return
         self.start()
         with tempfile.TemporaryDirectory(prefix="efficient-attn-") as folder:
-            yield from self._run_in_process(job, mp.get_context(self.method), Path(folder) / "trace")
+            yield from self._run_in_process(job, mp.get_context(self.method), Path(folder) / "trace", wait=wait)
 
-    def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
+    def _run_in_process(self, job: Job, context: Any, trace: Path, *, wait: bool) -> Iterator[Any]:
         from ..instruments import integrity  # imports torch, as the fork server does at the same time
 
         receiver, sender = context.Pipe(duplex=False)
@@ -83,7 +91,7 @@ class LocalEngine:
         try:
             while True:
                 try:
-                    message = _receive(receiver, board, process.pid)
+                    message = yield from _receive(receiver, board, process.pid, wait=wait)
                 except EOFError:
                     process.join(10)
                     status, reason = _explain_exit(process.exitcode, killed_before)
@@ -127,15 +135,17 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _receive(connection: Connection, board: StageBoard, pid: int | None) -> Any:
-    """The next message; None if the worker exceeds its deadline. Time in which it waits for a processor that other
-    programs use is added to its limit."""
+def _receive(connection: Connection, board: StageBoard, pid: int | None, *, wait: bool) -> Generator[None, None, Any]:
+    """Return the next message; None if the worker exceeds its deadline. Time in which it waits for a processor that
+    other programs use is added to its limit. Without ``wait``, yield until a message has come."""
     position, waited_s = board.position, _read_waiting_s(pid)
-    while not connection.poll(0.5 if board.left > 0.5 else max(board.left, 0.01)):
+    while not connection.poll((0.5 if board.left > 0.5 else max(board.left, 0.01)) if wait else 0):
         if board.position != position:
             position, waited_s = board.position, _read_waiting_s(pid)
         if board.left <= 0 and board.left + _read_waiting_s(pid) - waited_s <= 0:
             return None
+        if not wait:
+            yield
     return connection.recv()
 
 

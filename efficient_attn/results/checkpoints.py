@@ -38,11 +38,13 @@ def list_files(folder: Path) -> list[Path]:
 def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | None = None) -> None:
     """Remove the checkpoints in a run's folder, except those of ``kept_digests``, or only that of ``digest``.
 
-    An empty folder is removed too. Other files, and files that cannot be removed, are kept.
+    An empty folder is removed too, except after a single one, when other workers may be about to write there. Other
+    files, and files that cannot be removed, are kept.
     """
     with suppress(OSError):
         for path in list_files(folder):
             file_digest = path.name.removeprefix(".").partition(".")[0]
             if file_digest not in kept_digests and digest in (None, file_digest):
                 path.unlink(missing_ok=True)
-        (folder / CHECKPOINT_FOLDER).rmdir()  # raises where files are left, and for a link
+        if digest is None:
+            (folder / CHECKPOINT_FOLDER).rmdir()  # raises where files are left, and for a link

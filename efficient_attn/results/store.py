@@ -17,12 +17,14 @@ from typing import Any
 
 from ..errors import UsageError
 from . import durable, shards
+from .checkpoints import digest_of
 from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from .machines import find_machine_names, rename_machine
 from .repair import QUARANTINE_FILE, repair
 from .rows import Record, Status
 
 RUN_FILE = "run.json"
+ORDER_KEY = "order"  # of a session in run.json: the digests of its planned cases, if it had several jobs
 OLDEST_COMPARABLE_PROTOCOL = 4  # earlier ones verified and timed with other code (`bench.case.PROTOCOL`)
 
 
@@ -99,7 +101,8 @@ class RunWriter:
 
 
 def read(run: Path, *, on_damage: Callable[[shards.Damage], object] = shards.warn_of_damage) -> list[Record]:
-    """The records of a run (a folder, or one shard): the latest of each case, in the position of its first.
+    """The records of a run (a folder, or one shard): the latest of each case, in the position of its first. Those of a
+    session with several jobs are in the order of its plan instead, as they are stored in that of their ends.
 
     on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
     """
@@ -113,7 +116,8 @@ def read(run: Path, *, on_damage: Callable[[shards.Damage], object] = shards.war
             else:
                 line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
                 latest[shards.strip_digest(line.row.case_key)] = line
-    return list(latest.values())
+    order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}
+    return sorted(latest.values(), key=lambda record: order.get(digest_of(record.row.case_key), -1))
 
 
 def read_sessions(folder: Path) -> list[dict[str, Any]]:

@@ -34,12 +34,14 @@ def make_engine(method: Method | None = None) -> LocalEngine:
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
-    cases of a group together. choices: timings by which kernels are selected. inspections: each measurement of the
-    machine, with when it was made. folder: the run's. turns: with another run."""
+    cases of a group together. jobs: how many cases are evaluated at the same time, at most. choices: timings by which
+    kernels are selected. inspections: each measurement of the machine, with when it was made. folder: the run's. turns:
+    with another run."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
+    jobs: int = 1
     engine: LocalEngine = field(default_factory=make_engine)
     choices: Choices = field(default_factory=dict)
     folder: Path | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from ...engines.job import WorkerDied
 from ...instruments.environment import describe_absence
@@ -31,7 +31,7 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
     for key, outcome in _prepare_all(group, cases, conditions):
         if isinstance(outcome, Record):
             records[key] = outcome
-        else:
+        elif outcome is not None:
             prepared[key] = outcome
         while n_yielded < len(cases) and (record := records.get(cases[n_yielded].key)):
             n_yielded += 1
@@ -51,10 +51,18 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
     yield from (records[case.key] for case in cases[n_yielded:])
 
 
+def evaluate_case(case: Case, conditions: Conditions) -> Generator[Record | None, None, None]:
+    """The record of a case that is not timed; before it, and until its worker has ended, None instead of waiting."""
+    for _, outcome in _prepare_all(case.group, [case], conditions, wait=False):
+        if isinstance(outcome, PreparedCase):
+            raise TypeError(f"the task {case.group.task} times no cases, but has prepared {case.key} for it")
+        yield outcome
+
+
 def _prepare_all(
-    group: Group, cases: Sequence[Case], conditions: Conditions
-) -> Iterator[tuple[str, PreparedCase | Record]]:
-    """Every case by its key, prepared or failed.
+    group: Group, cases: Sequence[Case], conditions: Conditions, *, wait: bool = True
+) -> Iterator[tuple[str, PreparedCase | Record | None]]:
+    """Every case by its key, prepared or failed. Without ``wait``, also None whenever nothing has come.
 
     If a worker dies, its current case fails if it was the worker's first one, or if it timed out. Otherwise an earlier
     case may have caused the crash, and the current one is repeated in a worker of its own.
@@ -70,10 +78,15 @@ def _prepare_all(
             memory_bytes=conditions.memory_bytes,
             choices=conditions.choices,
             folder=conditions.folder,
+            jobs=conditions.jobs,
         )
         done: set[str] = set()
         try:
-            for index, outcome in conditions.engine.run(job):
+            for message in conditions.engine.run(job) if wait else conditions.engine.poll(job):
+                if message is None:
+                    yield "", None
+                    continue
+                index, outcome = message
                 done.add(batch[index].key)
                 yield batch[index].key, outcome
         except WorkerDied as death:

@@ -38,7 +38,8 @@ INSPECTION_LIMIT_S = 300.0  # for measuring the machine
 class PrepareCases:
     """Prepare each case for timing, or make its record if it fails or is not timed. Sends it with the case's index.
 
-    It ends after a case that leaves a thread at work, which would disturb the others.
+    It ends after a case that leaves a thread at work, which would disturb the others. jobs: how many workers there are
+    at the same time, at most.
     """
 
     group: Group
@@ -47,12 +48,13 @@ class PrepareCases:
     memory_bytes: int | None
     choices: kernel_choices.Choices = field(default_factory=dict)
     folder: Path | None = None
+    jobs: int = 1
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         """Prepare the cases one after another."""
         set_threads(self.group)
         kernel_choices.apply_choices(self.choices)
-        scratch.set_folder(self.folder)
+        scratch.set_folder(self.folder, jobs=self.jobs)
         task, threads = find_task(self.group.target), ThreadWatch(single_thread=torch.get_num_threads() == 1)
         for index, case in enumerate(self.cases):
             start = time.perf_counter()

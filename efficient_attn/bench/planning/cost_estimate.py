@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import torch
 
@@ -22,6 +23,7 @@ from ...layers.named import find_baseline
 from ..case import Case, group_cases
 from ..case_config import Group
 from ..measuring.inputs import draw_inputs
+from ..measuring.parallel import check_jobs, find_chain, is_parallel
 from ..measuring.samples import FLUSH_BYTES, MIN_STEPS
 from ..measuring.turn_guard import is_built_in
 from ..measuring.workload import BACKWARD, list_key_inputs
@@ -79,8 +81,10 @@ class CostEstimate:
         )
 
 
-def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
-    """The cost of running cases on this machine. best: its rates, measured in less than a second if not given."""
+def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None, jobs: int = 1) -> CostEstimate:
+    """The cost of running cases on this machine. best: its rates, measured in less than a second if not given. jobs:
+    trainings at the same time. Raises `UsageError` for more than the cores allow."""
+    check_jobs([group for group, _ in group_cases(cases)], jobs)
     rates: dict[tuple[str, str, int | None], Roofline] = {}
     costs: dict[str, tuple[float, int]] = {}
     devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
@@ -104,8 +108,20 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
         inputs = INPUT_COPIES * sum(g.input_bytes for g in guesses.values())
         calls = [g.call_bytes for g in guesses.values()]
         peaks[group] = inputs + (sum(calls) if group.config.mode == "decode" else max(calls))
-    wall = sum(seconds for seconds, _ in costs.values())
+    wall = _estimate_wall(cases, {key: seconds for key, (seconds, _) in costs.items()}, jobs)
     return CostEstimate(wall + SESSION_S if wall else 0.0, peaks, costs, absent, tuple(dict.fromkeys(over_budget)))
+
+
+def _estimate_wall(cases: Sequence[Case], seconds: Mapping[str, float], jobs: int) -> float:
+    """Seconds of all cases; where they run in parallel, those of the workers, or of the longest chain if it takes
+    longer."""
+    wall = 0.0
+    for parallel, batch in groupby(cases, lambda case: jobs > 1 and is_parallel(case.group)):
+        chains: defaultdict[Hashable, float] = defaultdict(float)
+        for case in batch:
+            chains[find_chain(case) if parallel else None] += seconds.get(case.key, 0.0)
+        wall += max(sum(chains.values()) / (jobs if parallel else 1), *chains.values())
+    return wall
 
 
 # -- one case ------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
     "train.train_s": "seconds of training steps, validation not counted",
     "train.step_ms": "the mean of a step",
+    "train.jobs": "trainings at the same time, at most, which lengthens steps",
     "train.chance": "the score of a guess",
     "train.majority": "score of the most frequent answer",
     "train.shortcut": "computed score of the best simple method without attention",
@@ -85,6 +86,7 @@ def make_task(problem: Problem) -> Task:
         keys=problem.keys,
         plan=partial(plan, problem),
         judge=partial(judge, problem),
+        chain=identify_chain,
         guess=partial(guess, problem),
         blocks=problem.recipe.model == "sequence",
         home=problem.draw,
@@ -161,7 +163,7 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(config.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
-    row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
+    row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate, "train.jobs": scratch.get_jobs()}
     fitted = fit_shortcuts(problem, keys, config.seq_len, setup.index, result.progress.step)
     row.extra |= make_columns(baselines, fitted, problem.metric)
     row.extra |= {"train.reach": reach_score, "train.test_len": config.seq_len}
@@ -234,6 +236,11 @@ def list_earlier(problem: Problem, case: Case) -> list[tuple[Attempt, Row]]:
     by_key.pop(case.key, None)
     rows = [record.row for record in read(folder, on_damage=lambda damage: None)]
     return [(by_key[row.case_key], row) for row in rows if row.case_key in by_key]
+
+
+def identify_chain(case: Case) -> str:
+    """The mechanism, task and length of a case, whose attempts depend on earlier ones."""
+    return replace(case, group=make_group(case.group, Attempt(kind="grid"))).key
 
 
 def make_group(group: Group, attempt: Attempt) -> Group:

@@ -17,6 +17,7 @@ from command_server import SHORT_ROOFLINE
 from torch import Tensor
 
 from efficient_attn.bench import run as run_module
+from efficient_attn.bench.measuring import parallel
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import NoisyMachine, RunOutcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
@@ -42,13 +43,13 @@ def _isolated_registry() -> Iterator[None]:
 def measured_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the measured groups, appended as they are measured."""
     lengths: list[int] = []
-    original: Callable[..., list[Record]] = run_module.measure_group
+    original: Callable[..., list[Record]] = parallel.measure_group
 
     def measure(group: Any, cases: Any, conditions: Any) -> list[Record]:
         lengths.append(group.config.seq_len)
         return original(group, cases, conditions)
 
-    monkeypatch.setattr(run_module, "measure_group", measure)
+    monkeypatch.setattr(parallel, "measure_group", measure)
     return lengths
 
 
@@ -139,13 +140,13 @@ def test_untimed_tasks_are_resumed_case_by_case(tmp_path: Path, monkeypatch: pyt
     lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "rows.jsonl").write_text("".join(lines[:1] + lines[2:]))
     variants: list[list[str]] = []
-    original = run_module.measure_group
+    original = parallel.measure_group
 
     def measure(group: Any, cases: Any, conditions: Any) -> Any:
         variants.append([case.variant for case in cases])
         return original(group, cases, conditions)
 
-    monkeypatch.setattr(run_module, "measure_group", measure)
+    monkeypatch.setattr(parallel, "measure_group", measure)
     _run(tmp_path, text, resume=True)
     assert variants == [["linear"]]
     assert Counter(_keys(tmp_path)).total() == len(lines)

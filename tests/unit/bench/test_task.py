@@ -35,6 +35,12 @@ TASK = Task(
 )
 
 
+def test_timed_tasks_have_no_chains() -> None:
+    with pytest.raises(ValueError, match=r"^the task t times its cases, so they cannot"):
+        replace(TASK, work=lambda case: None, chain=lambda case: 1)  # type: ignore[arg-type, return-value]
+    assert TASK.chain is None
+
+
 @pytest.mark.parametrize(
     ("name", "declared"),
     [

@@ -14,7 +14,7 @@ import pytest
 import torch
 import toy_jobs
 from processes import list_descendants, wait_until_gone
-from toy_jobs import Allocates, Ends, Forks, Tells
+from toy_jobs import Allocates, Ends, Forks, HangsAndTells, Tells
 
 from efficient_attn.engines import local
 from efficient_attn.engines.job import WorkerDied
@@ -127,6 +127,34 @@ def test_closing_the_messages_of_a_hanging_worker_ends_it() -> None:
     assert workers
     messages.close()
     assert not wait_until_gone(workers)
+
+
+@LINUX
+def test_polled_workers_run_at_the_same_time() -> None:
+    workers = [LocalEngine().poll(HangsAndTells("hang_in_python")) for _ in range(2)]
+    pids: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(pids) < 2:  # neither has ended when the other one starts
+        assert time.monotonic() < deadline
+        pids |= {message for worker in workers if (message := next(worker)) is not None}
+    assert [next(worker) for worker in workers] == [None, None]
+    assert pids <= list_descendants(os.getpid())
+    for worker in workers:
+        worker.close()  # type: ignore[attr-defined]
+    assert not wait_until_gone(pids)
+
+
+@LINUX
+@pytest.mark.parametrize("failure", ["SIGKILL", "fail", "hang_in_python"])
+def test_failures_of_polled_workers_are_reported(failure: str) -> None:
+    status, reason = FAILURES[failure]
+    messages = []
+    with pytest.raises(WorkerDied) as caught:
+        messages.extend(LocalEngine().poll(Ends(failure, 1.0)))
+    assert [message for message in messages if message is not None] == ["begun"]
+    assert len(messages) > 1
+    assert caught.value.status == status
+    assert reason in caught.value.reason
 
 
 @pytest.mark.sampled(6)

@@ -31,7 +31,7 @@ def test_only_the_checkpoint_of_a_digest_is_removed(tmp_path: Path) -> None:
     clear(tmp_path, digest=ONE)  # what a killed writer left, too
     assert [path.name for path in folder.iterdir()] == [f"{TWO}.pt"]
     clear(tmp_path, digest=TWO)
-    assert not folder.exists()
+    assert list(folder.iterdir()) == [], "other workers may be about to write there"
 
 
 def test_all_checkpoints_but_the_kept_ones_are_removed(tmp_path: Path) -> None:

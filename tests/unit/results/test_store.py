@@ -16,7 +16,7 @@ from efficient_attn.results import durable
 from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.shards import ROWS_FILE, list_shards, strip_digest
-from efficient_attn.results.store import RUN_FILE, RunWriter, StoreError, read, read_sessions
+from efficient_attn.results.store import ORDER_KEY, RUN_FILE, RunWriter, StoreError, read, read_sessions
 
 
 def record(key: str, **cells: object) -> Record:
@@ -38,6 +38,14 @@ def test_written_records_are_read_in_order(tmp_path: Path) -> None:
     write(tmp_path / "a" / "run", "x", "y")
     assert read(tmp_path / "a" / "run") == [record("x"), record("y")]
     assert read(tmp_path / "a" / "run" / ROWS_FILE) == [record("x"), record("y")]
+
+
+def test_records_of_several_jobs_are_read_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    with RunWriter(tmp_path) as writer:
+        writer.write_session({"run_id": "first", ORDER_KEY: ["a", "b", "c"]})
+        for key in ("w#c", "y#other", "x#a", "z#b", "w#c"):
+            writer.write(record(key))
+    assert keys(tmp_path) == ["y#other", "x#a", "z#b", "w#c"]
 
 
 def test_every_record_is_on_disk_when_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

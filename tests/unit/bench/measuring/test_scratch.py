@@ -28,11 +28,11 @@ def _isolated_registry() -> Iterator[None]:
     scratch.set_folder(None)
 
 
-def test_workers_have_the_folder_of_the_current_run(tmp_path: Path) -> None:
-    seen: list[Path | None] = []
+def test_workers_have_the_folder_and_the_jobs_of_the_current_run(tmp_path: Path) -> None:
+    seen: list[tuple[Path | None, int]] = []
 
     def judge(case: Any, row: Row, at: Any) -> Record:
-        seen.append(scratch.get_folder())
+        seen.append((scratch.get_folder(), scratch.get_jobs()))
         return Record(row)
 
     def plan(request: TaskRequest) -> Any:
@@ -40,6 +40,6 @@ def test_workers_have_the_folder_of_the_current_run(tmp_path: Path) -> None:
 
     register_task(Task(name="look", words=("look",), plan=plan, judge=judge, guess=lambda case, best: Guess(0, 0, 0)))
     ((group, cases),) = group_cases(tiny_suites.plan(tiny_suites.TINY.replace('"forward"', '"look"')))
-    for folder in (tmp_path, None):
-        list(measure_group(group, cases, Conditions(engine=LocalEngine("inline"), folder=folder)))
-    assert seen == [tmp_path, None]
+    for folder, jobs in ((tmp_path, 3), (None, 1)):
+        list(measure_group(group, cases, Conditions(engine=LocalEngine("inline"), folder=folder, jobs=jobs)))
+    assert seen == [(tmp_path, 3), (None, 1)]

@@ -15,6 +15,7 @@ from tiny_suites import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
+from efficient_attn.bench.measuring import parallel
 from efficient_attn.bench.planning import cost_estimate
 from efficient_attn.bench.planning.cost_estimate import INPUT_COPIES, SESSION_S, estimate_case, estimate_cost
 from efficient_attn.bench.planning.plan import make_plan
@@ -51,6 +52,25 @@ def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
     near = sum(0.5 <= ratio <= 2 for ratio in ratios)
     assert near >= 0.95 * len(ratios), sorted(ratios)
     assert 0.7 < statistics.geometric_mean(ratios) < 1.4
+
+
+def test_only_trainings_take_less_time_with_several_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "count_usable_cores", lambda: 64)
+    head = 'title = "t"\naxes = { seq_len = [32], threads = [1] }\nlearning_rates = [1e-3, 2e-3]\npairs = 2\n'
+    head += '[[variant]]\nname = "full"\n[[variant]]\nname = "linear"\n[[variant]]\nname = "mqa"\n'
+    training = '[[part]]\nname = "training"\nmeasure = ["mqar"]\n'
+    timed = '[[part]]\nname = "times"\nmeasure = ["forward"]\n'
+
+    def estimate(text: str, jobs: int) -> float:
+        return estimate_cost(tiny_suites.plan(head + text), best=BEST, jobs=jobs).wall_s - SESSION_S
+
+    one = estimate(training, 1)
+    assert estimate(training, 2) == pytest.approx(one / 2)
+    chains: Counter[Any] = Counter()
+    for case in (cases := tiny_suites.plan(head + training)):
+        chains[str(case.variant)] += estimate_cost(cases, best=BEST).cases[case.key][0]  # type: ignore[assignment]
+    assert estimate(training, 64) == pytest.approx(max(chains.values())), "attempts of a mechanism follow each other"
+    assert estimate(training + timed, 2) == pytest.approx(one / 2 + estimate(timed, 1))
 
 
 @pytest.mark.parametrize("suite", SUITES)
