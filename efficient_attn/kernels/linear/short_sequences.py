@@ -79,7 +79,9 @@ class _ShortCall:
 
     def weigh(self, products: Tensor, weights: Tensor | None, group: int) -> Tensor:
         """Products ``[Bh, G N, M]`` multiplied by their weights, in place; 0 for later keys of a causal call."""
-        square = products.view(-1, len(self.rates) or group, products.shape[1] // group, products.shape[2])
+        lanes, rows, m = products.shape
+        heads = len(self.rates) or group
+        square = products.view(lanes * group // heads, heads, rows // group, m)
         if weights is not None:
             square.mul_(weights)
         if self.causal and not self.rates:

@@ -22,8 +22,9 @@ class Lane(NamedTuple):
     head_rates: Tensor | None = None  # [Hkv], where `LinearAttention.rates` created them
 
     def list_rates(self) -> tuple[float, ...]:
-        """The decay of each key-value head; none without decays, and where torch hides the numbers of tensors."""
-        if self.head_rates is None or type(self.rows) is not Tensor or self.rows.is_meta or in_functorch_transform():
+        """The decay of each key-value head; none without decays, with learned ones, and where torch hides numbers."""
+        is_hidden = type(self.rows) is not Tensor or self.rows.is_meta or in_functorch_transform()
+        if self.head_rates is None or self.head_rates.requires_grad or is_hidden:
             return ()
         return tuple(self.head_rates.tolist())
 

@@ -15,6 +15,7 @@ from efficient_attn.kernels.linear import short_sequences
 from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, compute_decays, is_short
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.linear import linear_attention
+from efficient_attn.variants.linear.lanes import Lane
 
 SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor", "retention"]
 SPECS += ["retention:normalised=true"]
@@ -130,6 +131,13 @@ def test_decays_are_cached_by_everything_that_they_depend_on() -> None:
     for n in range(6, 30):
         call(1, n, n, torch.float32)
     assert compute_decays.cache_info().currsize == compute_decays.cache_info().maxsize
+
+
+def test_learned_decays_are_not_cached() -> None:
+    rates = torch.tensor([0.5, 0.25])
+    assert Lane(torch.ones(2, 1, 3, 4), head_rates=rates).list_rates() == (0.5, 0.25)
+    assert Lane(torch.ones(2, 1, 3, 4), head_rates=rates.requires_grad_()).list_rates() == ()
+    assert Lane(torch.ones(2, 1, 3, 4)).list_rates() == ()
 
 
 def test_decays_cached_in_inference_mode_allow_training_and_copies() -> None:
