@@ -48,9 +48,9 @@ def test_a_plan_lists_the_attempts_of_the_selected_tasks(command: Command) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--task", "nonsense"), "--task: accuracy: unknown task 'nonsense' (choices: copying, "),
+        (("--task", "nonsense"), "--task: accuracy: unknown task 'nonsense' (choices: induction, "),
         (("--task", "mqarr"), "unknown task 'mqarr'; did you mean 'mqar'? (choices: "),
-        (("--task", "speed"), "--task: accuracy: unknown task 'speed' (choices: copying, "),
+        (("--task", "speed"), "--task: accuracy: unknown task 'speed' (choices: induction, "),
         (("--task", "mqar", "--set", "pair=4"), "did you mean 'pairs'?"),
         (("--task", "mqar", "--set", "pairs=40"), "mqar: 40 pairs need an even length of at least 160, not 64"),
     ],

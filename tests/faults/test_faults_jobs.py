@@ -88,7 +88,7 @@ name    = "after"
 measure = ["other"]
 """
 ARGUMENTS = ("run", "sweep.toml", "--out", "out", "--resume", "--retry-failed")
-TIMES = ("train.train_s", "train.step_ms", "train.jobs")
+TIMES = ("train.train_s", "train.step_ms", "train.s_to_90", "train.jobs")
 
 
 def _write_files(folder: Path) -> Path:

@@ -89,7 +89,8 @@ def _finish(folder: Path, calls: int) -> dict[str, Any]:
     assert (folder / "calls").stat().st_size == calls
     assert not (folder / "out" / CHECKPOINT_FOLDER).exists()
     row = record.row
-    extra = {name: x for name, x in row.extra.items() if name not in ("train.train_s", "train.step_ms")}
+    times = "train.train_s", "train.step_ms", "train.s_to_90"
+    extra = {name: x for name, x in row.extra.items() if name not in times}
     return {"key": row.case_key, "accuracy": row.accuracy, "loss": row.loss, **extra, **record.samples}
 
 
