@@ -102,7 +102,8 @@ def test_filters_hide_rows_and_the_csv_has_the_visible_ones(page: sync_api.Page)
 
 def test_filters_by_mode_and_task_hide_tables_plots_and_sections(page: sync_api.Page) -> None:
     open_all(page)
-    lists = {label.inner_text().split()[0]: label.locator("select") for label in page.locator(".filters label").all()}
+    labels = page.locator(".filters label").all()  # text that does not depend on whether they are drawn yet
+    lists = {(label.text_content() or "").split()[0]: label.locator("select") for label in labels}
 
     def list_visible(part: str) -> set[str | None]:
         return {it.get_attribute(f"data-{part}") for it in page.locator(f"[data-{part}]:visible").all()}
