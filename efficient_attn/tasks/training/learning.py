@@ -41,9 +41,9 @@ SHARE_METRICS = "accuracy", "exact"  # metrics that count correct answers
 
 COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
-    "train.train_s": "seconds of training steps, validation not counted",
+    "train.train_s": "seconds of training steps, validation not counted: processor time of all threads on a CPU, else passed time",
     "train.step_ms": "the mean of a step",
-    "train.jobs": "trainings at the same time, at most, which lengthens steps",
+    "train.jobs": "trainings at the same time, at most",
     "train.chance": "the score of a guess",
     "train.majority": "score of the most frequent answer",
     "train.shortcut": "computed score of the best simple method without attention",

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import torch
@@ -95,13 +95,15 @@ class Trainer:
         """Train and test. on_step: called before each step and batch of tests. Raises `InvalidResult` for a loss that
         is not finite."""
         progress, setup = self.progress, self.setup
+        # processor time does not grow beside other programs; that of an accelerator is not counted by the system
+        read_clock = process_time if setup.device == "cpu" else perf_counter
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         last_decay_from = math.ceil((1 - DECAY_SHARE) * progress.steps)
         while progress.step < self._count_steps() and progress.stopped != plateau.SOLVED:
             on_step()
-            start = perf_counter()
+            start = read_clock()
             progress.running.append(self._step(progress.step))
-            progress.train_s += perf_counter() - start
+            progress.train_s += read_clock() - start
             progress.step += 1
             if progress.step % interval == 0 or progress.step in (self._count_steps(), last_decay_from):
                 self._validate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import time
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,12 +67,25 @@ def test_an_older_checkpoint_gives_the_same_result(
 ) -> None:
     clock = itertools.count()  # each reading is a second later
     monkeypatch.setattr(loop, "perf_counter", lambda: float(next(clock)))
-    seldom = tiny.keys(checkpoint_s=8.0)
+    seldom = tiny.keys(checkpoint_s=2.5)
     with pytest.raises(tiny.Stopped):
         tiny.train(tmp_path / "one", given=seldom).run(tiny.stop_after(5))
     training = tiny.train(tmp_path / "one", given=seldom)
     assert 0 < training.progress.step < 5
     assert tiny.found(training, training.run()) == uninterrupted
+
+
+def test_waiting_is_not_counted_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = tiny.train(None)
+    step = training._step
+
+    def wait_and_step(index: int) -> float:
+        time.sleep(0.2)
+        return step(index)
+
+    monkeypatch.setattr(training, "_step", wait_and_step)
+    training.run()
+    assert 0 < training.progress.train_s < 0.2 * training.progress.step
 
 
 CAUSAL = [name for name in names() if info(name).traits.causal]
