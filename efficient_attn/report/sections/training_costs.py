@@ -15,7 +15,8 @@ from .trained_scores import LearningTest
 COST_NOTE = (
     "Steps and seconds to 90%: until the score on validation had 90% of its final improvement over the trivial score; "
     "mean over seeds. Core minutes: training steps of all attempts of the mechanism, with other learning rates and "
-    "seeds. On a CPU, times are processor time of all threads (in runs of older versions, passed time). FLOPs: of one model's training, estimated from its parameters and the pairs of queries and keys."
+    "seeds. On a CPU, times are processor time of all threads (in runs of older versions, passed time). FLOPs: of one "
+    "model's training, estimated from its parameters and the pairs of queries and keys."
 )
 ATTEMPTS_NOTE = (
     "'grid': learning rates of all mechanisms; 'above' and 'below': rates beyond the grid, tried while the best lay at "

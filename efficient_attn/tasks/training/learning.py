@@ -41,7 +41,7 @@ SHARE_METRICS = "accuracy", "exact"  # metrics that count correct answers
 
 COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
-    "train.train_s": "seconds of training steps, validation not counted: processor time of all threads on a CPU, else passed time",
+    "train.train_s": "seconds of training steps, validation not counted; on a CPU processor time of all threads",
     "train.step_ms": "the mean of a step",
     "train.jobs": "trainings at the same time, at most",
     "train.chance": "the score of a guess",

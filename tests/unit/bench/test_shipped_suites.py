@@ -176,7 +176,8 @@ WITH_FIDELITY = sorted(
     - {"fidelity_long"}  # it times nothing
     - {"ci"}  # it compares times of two revisions
     - {"pretrained"}  # swap_long measures the quality of its specs
-    - {"abilities", "accuracy", "accuracy_full", "language", "seq2seq", "vision", "windows"}  # these train models instead
+    # these train models instead
+    - {"abilities", "accuracy", "accuracy_full", "language", "seq2seq", "vision", "windows"}
     - {name for name in list_suite_names() if name.startswith("swap")}
 )
 

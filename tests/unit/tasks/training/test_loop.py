@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
-import time
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
