@@ -109,6 +109,11 @@ def resolve_attempt(
             raise NotNeeded("the best learning rate lies within the grid")
         return AttemptSettings(attempt.rate)
     selected = [row for other, row in earlier if row.status == "ok" and _has_rate(row, choice.rate)]
+    if keys.seeds_between is not None:
+        low, high = keys.seeds_between
+        score = selected[0].extra["train.validation"]
+        if score is None or not low < float(score) < high:
+            raise NotNeeded(f"the first seed's score is not between {low:g} and {high:g}")
     scores = [float(row.extra["train.score"]) for row in selected if row.extra["train.score"] is not None]
     if attempt.kind == "more" and (len(scores) < 2 or max(scores) - min(scores) <= MAX_SPREAD):
         raise NotNeeded(f"the scores of all seeds are within {MAX_SPREAD:g}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...bench.case_config import CaseConfig, Group
 from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
-from ...bench.task import Guess, Task
+from ...bench.task import Task
 from ...errors import UsageError
 from ...results import checkpoints
 from ...results.rows import Record, Row, finite_or_none
@@ -22,15 +22,12 @@ from .plateau import find_reference_step
 from .problem import LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
 from .shortcuts import compute_baselines, fit_shortcuts, make_columns
+from .step_cost import estimate_flops, guess
 
 if TYPE_CHECKING:
     from ...bench.case import Case
-    from ...instruments.roofline import Roofline
     from .loop import TrainingResult, TrainingSetup
 
-STEP_OVERHEAD_S = 4e-3  # least seconds of a step for each layer: forward, backward and AdamW
-GEMM_EFFICIENCY = 0.6  # share of a matrix product's rate that small models reach
-EVALUATION_FACTOR = 1.25  # time with validation and tests, relative to that of the steps
 METRIC_LABELS = {
     "accuracy": "accuracy",
     "exact": "share of whole sequences",
@@ -102,6 +99,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
     recipe = problem.recipe
     if keys.architecture == "recurrent" and recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
+    if keys.seeds_between is not None and not keys.seeds_between[0] < keys.seeds_between[1]:
+        raise UsageError(f"{problem.name}: seeds_between must be two increasing scores, got {list(keys.seeds_between)}")
     heads = keys.heads or recipe.heads
     if recipe.d_model % heads:
         raise UsageError(f"{problem.name}: heads={heads} does not divide the model's width, {recipe.d_model}")
@@ -247,39 +246,3 @@ def make_group(group: Group, attempt: Attempt) -> Group:
     """The group of another attempt."""
     keys = dict(group.keys) | {"attempt": tuple(vars(attempt).items())}
     return replace(group, config=replace(group.config, inputs=attempt.label), keys=tuple(sorted(keys.items())))
-
-
-def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
-    """The estimated cost of training; zero for attempts that are only needed after failures."""
-    from ...bench.planning.cost_estimate import CALLS
-
-    keys, recipe, config = case.keys, problem.recipe, case.group.config
-    attempt = Attempt(**dict(keys.attempt))
-    if attempt.kind in ("above", "below", "more"):
-        return Guess(0.0, 0, 0)
-    layers, parameters = _count_layers(problem, keys), _estimate_parameters(problem, keys)
-    step = STEP_OVERHEAD_S * layers + estimate_flops(problem, case) / best.gemm_flops_per_s / GEMM_EFFICIENCY
-    seconds = EVALUATION_FACTOR * (keys.seconds or (keys.steps or recipe.steps) * step)
-    activations = 40 * (keys.batch or recipe.batch) * config.seq_len * recipe.d_model * layers
-    return Guess(seconds / CALLS, 0, 16 * parameters + activations)
-
-
-def _count_layers(problem: Problem, keys: LearnKeys) -> int:
-    return (keys.layers or problem.recipe.layers) * (2 if problem.recipe.model in ("sequence", "pair") else 1)
-
-
-def _estimate_parameters(problem: Problem, keys: LearnKeys) -> int:
-    """Those that every token passes through."""
-    width = problem.recipe.d_model
-    return _count_layers(problem, keys) * 12 * width**2 + width * problem.outputs(keys)
-
-
-def estimate_flops(problem: Problem, case: Case) -> float:
-    """Floating-point operations of a training step, from the parameters and the pairs of queries and keys."""
-    keys, config, recipe = case.keys, case.group.config, problem.recipe
-    batch = keys.batch or recipe.batch
-    work = 6.0 * batch * config.seq_len * _estimate_parameters(problem, keys)
-    if not case.group.of_blocks:
-        pairs = case.create().growth.cost(config.seq_len, config.seq_len, config.causal)
-        work += 12 * batch * _count_layers(problem, keys) * recipe.d_model * pairs
-    return work

@@ -80,7 +80,8 @@ class LearnKeys(Keys):
 
     steps: of training at most, or seconds, converted by a measured step; by default the task's own. learning_rates: the
     grid, all tried with the first seed; the others use the best. rates: those of mechanisms that do not need a grid, as
-    selected by an earlier run. seeds: how many; two more if their scores disagree. examples: over which a score is
+    selected by an earlier run. seeds: how many; two more if their scores disagree. seeds_between: if given, other seeds
+    are trained only if the first one's score on validation lies between these. examples: over which a score is
     averaged; half as many for validation. heads: of the model, whose width is divided among them. test_len: further
     lengths to test at. shortest: if given, each batch of training has a length drawn from it to
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
@@ -92,6 +93,7 @@ class LearnKeys(Keys):
     learning_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] | None = None
     rates: Annotated[tuple[tuple[str, Rate], ...], BeforeValidator(list_items)] = ()
     seeds: Count = 3
+    seeds_between: tuple[float, float] | None = None
     examples: Count = 512
     batch: Count | None = None
     layers: Count | None = None

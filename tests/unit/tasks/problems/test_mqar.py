@@ -26,19 +26,45 @@ def test_each_answer_is_the_value_after_its_key() -> None:
         assert (distance[targets == IGNORED] == -1).all()
 
 
-def test_gaps_have_the_distribution_of_numpy_choice() -> None:
-    batch = MQAR.draw(KEYS, 64, 4000, np.random.default_rng(0), "train")
-    assert batch.distance is not None
-    slots = np.arange(1, 25, dtype=float) ** (POWER - 1)
-    generator = np.random.default_rng(1)
-    drawn = np.array([generator.choice(24, KEYS.pairs, replace=False, p=slots / slots.sum()) for _ in range(4000)])
-    at = np.stack([np.flatnonzero(row != IGNORED) for row in batch.targets])
-    pair = (at - np.take_along_axis(batch.distance, at, 1)) // 2  # the pair that each position queries
-    gaps = np.empty_like(at)
-    np.put_along_axis(gaps, pair, (at - 16) // 2, 1)
-    for column in (0, KEYS.pairs - 1):
-        shares = [np.bincount(x[:, column], minlength=24) / 4000 for x in (gaps, drawn)]
-        assert abs(shares[0] - shares[1]).max() < 0.03
+def _draw_as_published(
+    vocab: int, length: int, pairs: int, count: int, power: float = POWER
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and labels of each position, example by example, in the words of the paper (Zoology, section 4)."""
+    generator, space = np.random.default_rng(1), (length - 2 * pairs) // 2
+    weights = np.arange(1, space + 1) ** (power - 1)
+    inputs, labels = np.zeros((count, length), dtype=int), np.full((count, length), IGNORED)
+    for tokens, answers in zip(inputs, labels, strict=True):
+        keys = generator.choice(np.arange(1, vocab // 2), pairs, replace=False)
+        values = generator.choice(np.arange(vocab // 2, vocab), pairs, replace=False)
+        gaps = generator.choice(space, pairs, replace=False, p=weights / weights.sum())
+        tokens[: 2 * pairs] = np.stack([keys, values], axis=1).ravel()
+        tokens[2 * pairs + 2 * gaps] = keys
+        answers[2 * pairs + 2 * gaps] = values
+    return inputs, labels
+
+
+def _count(inputs: np.ndarray, targets: np.ndarray, pairs: int) -> tuple[np.ndarray, ...]:
+    """Shares: of distances from queries back to their keys; of positions of the first and last pair and of targets, by
+    sixteens."""
+    length = inputs.shape[1]
+    rows, queries = np.nonzero(targets != IGNORED)
+    pair = (inputs[rows, : 2 * pairs : 2] == inputs[rows, queries][:, None]).argmax(1)
+    ends = (queries[pair == 0], queries[pair == pairs - 1])
+    values = queries - 2 * pair, *(positions // 16 for positions in ends), targets[rows, queries] // 16
+    return tuple(np.bincount(x, minlength=length + targets.max() // 16) / len(x) for x in values)
+
+
+@pytest.mark.parametrize(("vocab", "length", "pairs"), [(256, 64, 8), (2048, 128, 16), (512, 256, 32)])
+def test_examples_have_the_distributions_of_zoologys_generator(vocab: int, length: int, pairs: int) -> None:
+    count = 6000
+    batch = MQAR.draw(MqarKeys(vocab=vocab, pairs=pairs), length, count, np.random.default_rng(0), "train")
+    drawn = _count(batch.inputs, batch.targets, pairs)
+    expected = _count(*_draw_as_published(vocab, length, pairs, count), pairs)
+    uniform = _count(*_draw_as_published(vocab, length, pairs, 1000, power=1.0), pairs)
+    distances = [abs(a - b).sum() / 2 for a, b in zip(drawn, expected, strict=True)]
+    assert distances[0] < 0.02  # of all distances; those of single pairs and of targets have fewer draws
+    assert max(distances[1:]) < 0.04
+    assert abs(uniform[0] - expected[0]).sum() / 2 > 0.05
 
 
 @pytest.mark.parametrize("noise", [False, True])

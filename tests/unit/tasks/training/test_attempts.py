@@ -206,6 +206,18 @@ def test_other_rates_do_not_make_seeds_disagree() -> None:
         _resolve(MORE, rows)
 
 
+@pytest.mark.parametrize(("score", "needed"), [(0.1, False), (0.11, True), (0.89, True), (0.9, False), (1.0, False)])
+def test_further_seeds_may_depend_on_the_first_score(score: float, needed: bool) -> None:
+    keys = tiny.keys(seeds_between=(0.1, 0.9))
+    rows = [*_grid(score - 0.05, score, score - 0.05, score=1 - score)]  # tests do not matter
+    if needed:
+        assert _resolve(BEST, rows, keys=keys) == AttemptSettings(2e-3, 100)
+        return
+    for attempt in (BEST, MORE):
+        with pytest.raises(NotNeeded, match=r"^the first seed's score is not between 0\.1 and 0\.9$"):
+            _resolve(attempt, rows, keys=keys)
+
+
 # -- given rates -----------------------------------------------------------------------------------------------------
 
 
