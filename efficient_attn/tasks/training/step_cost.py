@@ -44,11 +44,8 @@ def estimate_flops(problem: Problem, case: Case) -> float:
     """Floating-point operations of a training step, from the parameters and the pairs of queries and keys. The last
     feed-forward part and the head are computed only where there are targets."""
     keys, config, recipe = case.keys, case.group.config, problem.recipe
-    batch, layers, per_layer = (
-        keys.batch or recipe.batch,
-        _count_layers(problem, keys),
-        _count_layer_parameters(problem),
-    )
+    batch, layers = keys.batch or recipe.batch, _count_layers(problem, keys)
+    per_layer = _count_layer_parameters(problem)
     last, head = FEED_FORWARD_SHARE * per_layer, recipe.d_model * problem.outputs(keys)
     n_targets = _count_targets(problem, keys, config.seq_len)
     work = 6.0 * batch * (config.seq_len * (layers * per_layer - last) + n_targets * (last + head))

@@ -132,10 +132,7 @@ def test_keys_can_be_set_to_their_defaults() -> None:
     [
         ({"axes": {"seq_len": [15]}}, "need an even length"),
         ({"keys": {"test_len": [6]}}, "need an even length of at least 8, not 6"),
-        (
-            {"keys": {"seeds_between": (0.9, 0.1)}},
-            r"tiny: seeds_between must be two increasing scores, got \[0.9, 0.1\]",
-        ),
+        ({"keys": {"seeds_between": (0.9, 0.1)}}, "tiny: seeds_between must be two increasing scores"),
         ({"keys": {"shortest": 18}}, "tiny: shortest=18 is above the length, 16"),
         ({"keys": {"heads": 3}}, "tiny: heads=3 does not divide the model's width, 16"),
         ({"keys": {"architecture": "recurrent"}}, "architecture recurrent is for sequence to sequence only"),
