@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -68,10 +69,11 @@ def _count_targets(problem: Problem, keys: LearnKeys, length: int) -> float:
     """The positions of an example at which the last feed-forward part and the head are computed."""
     if problem.recipe.model not in ("decoder", "sequence"):
         return length
-    return _count_drawn_targets(problem, keys.model_copy(update={"attempt": ()}), length)
+    same_keys = cast(Hashable, keys.model_copy(update={"attempt": ()}))  # pydantic makes frozen models hashable
+    return _count_drawn_targets(problem, same_keys, length)
 
 
 @cache
-def _count_drawn_targets(problem: Problem, keys: LearnKeys, length: int) -> float:
+def _count_drawn_targets(problem: Problem, keys: Any, length: int) -> float:
     batch = problem.draw(keys, length, COUNTED_EXAMPLES, np.random.default_rng(0), "validation")
     return float((batch.targets != IGNORED).sum(1).mean())
