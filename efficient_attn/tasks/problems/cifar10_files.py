@@ -61,10 +61,9 @@ def _read_file(path: Path) -> tuple[Array, Array]:
         raise UsageError(f"cifar10: {path}: {error.strerror}; --data is the folder cifar-10-batches-py") from None
     except PICKLE_ERRORS as error:
         raise UsageError(f"cifar10: {path}: no images of CIFAR-10: {type(error).__name__}: {error}") from None
-    is_valid = (
-        isinstance(colours, np.ndarray) and colours.dtype == np.uint8 and colours.shape == (len(labels), 3 * PIXELS)
-    )
-    if not is_valid or labels.dtype.kind != "i" or not len(labels) or labels.min() < 0 or labels.max() >= CLASSES:
+    is_image = isinstance(colours, np.ndarray) and colours.dtype == np.uint8
+    is_label = labels.dtype.kind == "i" and labels.ndim == 1 and ((labels >= 0) & (labels < CLASSES)).all()
+    if not is_image or not is_label or not len(labels) or colours.shape != (len(labels), 3 * PIXELS):
         raise UsageError(f"cifar10: {path}: no images of 3 x {PIXELS} values with labels from 0 to {CLASSES - 1}")
     planes = colours.reshape(-1, 3, PIXELS)
     grey = sum(weight * planes[:, i] for i, weight in enumerate(GREY_WEIGHTS))

@@ -73,7 +73,10 @@ def read_images(folder: str, side: int, split: Split) -> tuple[Array, Array]:
     images = np.empty((end - first, side, side), dtype=np.uint8)
     for image, file in zip(images, files[first:end], strict=True):
         try:
-            with Image.open(BytesIO(Path(file).read_bytes())) as picture:
+            content = BytesIO(Path(file).read_bytes())
+            with Image.open(content) as picture:
+                picture.verify()  # checksums, which decoding ignores
+            with Image.open(content) as picture:
                 pixels = np.asarray(picture.convert("L"))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises all of them
             raise UsageError(f"pathfinder: {file}: damaged: {error}") from None
