@@ -17,6 +17,7 @@ from .pathfinder_files import SHARES, list_images, read_images
 from .scikit_learn import import_part
 
 BASELINE_EXAMPLES = 4000  # to which baselines are fitted, and as many on which they are tested
+N_TREES, MIN_LEAF = 60, 10  # of the forest: trees, and examples in a leaf
 MIN_PAIRS = 4  # of the drawings that are made to check sizes
 MAX_POOLS = 10_000  # of drawings for a batch
 CAVEAT = "Such a score needs no path to be followed, so the task does not show that models do."
@@ -94,29 +95,28 @@ def draw(keys: PathfinderKeys, length: int, count: int, generator: np.random.Gen
 
 
 def baselines(keys: PathfinderKeys, length: int) -> Baselines:
-    """Logistic regression on simple properties of images. Raises `NotInstalled` without scikit-learn."""
-    import_part("linear_model", "the shortcuts of pathfinder")
+    """Scikit-learn's classifiers of simple properties of images. Raises `NotInstalled` without it."""
     train, test = (
         draw(keys, length, BASELINE_EXAMPLES, np.random.default_rng(seed), split)
         for seed, split in enumerate(("train", "test"))
     )
-    grids = [batch.inputs.reshape(-1, keys.side, keys.side) for batch in (train, test)]
-    if keys.data is not None:
-        columns = {"ink": [measure_ink(images) for images in grids]}
-    else:
-        both = [measure_images(images) for images in grids]
-        columns = {name: [features[name] for features in both] for name in both[0]}
-        columns["distance and ink"] = [np.hstack([x["distance"], x["ink"]]) for x in both]
-        columns["all of these"] = [np.hstack(list(x.values())) for x in both]
-    return Baselines(
-        chance=0.5,
-        majority=float(np.bincount(test.targets).max() / len(test.targets)),
-        shortcuts={
-            f"logistic regression on {name}": score_logistic_regression(x, train.targets, y, test.targets)
-            for name, (x, y) in columns.items()
-        },
-        caveat=CAVEAT,
-    )
+    import_part("linear_model", "the shortcuts of pathfinder")
+    images = [batch.inputs.reshape(-1, keys.side, keys.side) for batch in (train, test)]
+    features, shortcuts = [{"ink": measure_ink(x)} for x in images], dict[str, float]()
+    if keys.data is None:
+        features = [measure_images(x) for x in images]
+        joined, test_joined = (np.hstack(list(part.values())) for part in features)
+        forest = import_part("ensemble", "the shortcuts of pathfinder").RandomForestClassifier(
+            N_TREES, min_samples_leaf=MIN_LEAF, random_state=0
+        )
+        score = forest.fit(joined, train.targets).score(test_joined, test.targets)
+        shortcuts["random forest on all of these"] = float(score)
+        features = [{**part, "distance and ink": np.hstack([part["distance"], part["ink"]])} for part in features]
+    for name, values in features[0].items():
+        score = score_logistic_regression(values, train.targets, features[1][name], test.targets)
+        shortcuts[f"logistic regression on {name}"] = score
+    majority = float(np.bincount(test.targets).max() / len(test.targets))
+    return Baselines(chance=0.5, majority=majority, shortcuts=shortcuts, caveat=CAVEAT)
 
 
 PATHFINDER = Problem(

@@ -16,8 +16,10 @@ DIRECTIONS = np.zeros((3, 3), dtype=np.int64)  # by step, plus one
 DIRECTIONS[tuple(STEPS.T + 1)] = np.arange(8)
 TURN_PROBABILITY = 0.5  # of a step; the others go straight on where there is room
 TRIES = 4  # to draw each path
-POOL = 512  # drawings at a time, half of them connected
-NEAR_CELLS = 3  # from a dot to the cell that gives the direction of its path
+POOL = (
+    384  # drawings at a time, half of them connected; the same for batches of all sizes, as it affects what is left out
+)
+SPREAD_CLASSES = 64  # of the mean distance from the centre, from 0 to the side
 BLANK, INK, DOT = range(3)
 
 
@@ -57,12 +59,12 @@ def draw_pairs(sizes: PathSizes, generator: np.random.Generator) -> Array:
     """Pairs ``[S, 2, side, side]`` of an image whose dots are not connected and one whose dots are; BLANK, INK and DOT.
 
     S varies, and is 0 for most sizes that have no room. For dots that are not connected, a path is drawn and broken:
-    its ends stay in place, and each is continued to the full length, away from the other. Both images of a pair have as
-    much ink. The distances of their dots are equal when rounded to cells, and so are the directions in which their
-    paths leave the dots, in classes of 60 degrees relative to the other dot; drawings without a partner are left out.
+    its ends stay in place, and each is continued to the full length, away from the other, so that dots look the same
+    from nearby. Both images of a pair have as much ink, the same distance of dots when rounded to cells, and the same
+    mean distance of paths from the centre within 1/64 of the side. Drawings without a partner are left out.
     """
     drawings = [_draw_paths(sizes, generator, connected=connected) for connected in (False, True)]
-    classes = [_classify(sizes, *_get_ends(paths, connected)) for connected, paths in enumerate(drawings)]
+    classes = [_classify(sizes, paths, connected=bool(connected)) for connected, paths in enumerate(drawings)]
     partners = _match(classes, generator)
     images = [
         _render(sizes, [path[indices] for path in paths], connected=bool(connected))
@@ -166,26 +168,19 @@ def _block(sizes: PathSizes, blocked: Array, path: Array) -> Array:
     return blocked
 
 
-def _get_ends(paths: Sequence[Array], connected: bool | int) -> tuple[Array, Array]:
+def _get_ends(paths: Sequence[Array], *, connected: bool) -> tuple[Array, Array]:
     """The paths from each dot, ``[S, cells, 2]``."""
     return (paths[0], paths[0][:, ::-1]) if connected else (paths[0], paths[1])
 
 
-def _classify(sizes: PathSizes, first: Array, second: Array) -> Array:
-    """The class of each drawing, ``[S]``: by the distance of the dots and the directions in which paths leave them."""
-    line = second[:, 0] - first[:, 0]
-    near = min(NEAR_CELLS, first.shape[1] - 1)
-    angles = np.sort(
-        [_classify_angles(path[:, near] - path[:, 0], way) for path, way in ((first, line), (second, -line))], axis=0
-    )
-    distance = np.rint(np.hypot(*line.T)).astype(np.int64)
-    return (3 * distance + angles[0]) * 3 + angles[1]
-
-
-def _classify_angles(directions: Array, lines: Array) -> Array:
-    """0 for directions ``[S, 2]`` away from the end of a line ``[S, 2]``, 1 for those to a side, 2 towards it."""
-    cosines = (directions * lines).sum(1) / np.maximum(np.hypot(*directions.T) * np.hypot(*lines.T), 1e-9)
-    return np.digitize(cosines, [-0.5, 0.5])
+def _classify(sizes: PathSizes, paths: Sequence[Array], *, connected: bool) -> Array:
+    """The class of each drawing, ``[S]``: the distance of the dots, and the mean distance of all cells of paths from
+    the centre."""
+    first, second = _get_ends(paths, connected=connected)
+    distances = np.rint(np.hypot(*(second[:, 0] - first[:, 0]).T)).astype(np.int64)
+    offsets = np.concatenate(paths, 1) - (sizes.side - 1) / 2
+    spreads = np.hypot(offsets[..., 0], offsets[..., 1]).mean(1) / sizes.side
+    return distances * SPREAD_CLASSES + (spreads * SPREAD_CLASSES).astype(np.int64)
 
 
 def _match(classes: Sequence[Array], generator: np.random.Generator) -> list[Array]:
@@ -207,6 +202,6 @@ def _render(sizes: PathSizes, paths: Sequence[Array], *, connected: bool) -> Arr
     for path in paths:
         dashes = path[:, np.arange(path.shape[1]) % (sizes.dash + sizes.gap) < sizes.dash]
         images[rows, dashes[..., 0], dashes[..., 1]] = INK
-    for path in _get_ends(paths, connected):
+    for path in _get_ends(paths, connected=connected):
         images[rows[:, 0], path[:, 0, 0], path[:, 0, 1]] = DOT
     return images

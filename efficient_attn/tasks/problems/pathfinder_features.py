@@ -16,9 +16,9 @@ def measure_ink(images: Array) -> Array:
 
 
 def measure_images(images: Array) -> dict[str, Array]:
-    """Properties of generated images ``[S, side, side]``, each ``[S, F]``: the distance of the dots and its square; the
-    cells with ink; the ink in the rectangle and near the line between the dots; and the directions in which paths leave
-    the dots."""
+    """Properties of generated images ``[S, side, side]``, each ``[S, F]``: distance of the dots, cells with ink, their
+    distance from the centre, ink in the rectangle and near the line between the dots, and directions in which paths
+    leave the dots."""
     parts = [_measure_chunk(images[i : i + CHUNK]) for i in range(0, len(images), CHUNK)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -30,9 +30,12 @@ def _measure_chunk(images: Array) -> dict[str, Array]:
     first, second = (_find_directions(is_ink, dots[:, i]) for i in range(2))
     towards = (first * line).sum(1) / distance, -(second * line).sum(1) / distance
     in_rectangle, near_line = _locate_between(dots, images.shape[1])
+    from_centre = np.hypot(*(np.mgrid[: images.shape[1], : images.shape[1]] - (images.shape[1] - 1) / 2))
+    count = is_ink.sum((1, 2))
     columns = {
         "distance": [distance, distance**2],
-        "ink": [is_ink.sum((1, 2))],
+        "ink": [count],
+        "position of ink": [(is_ink * from_centre**power).sum((1, 2)) / count for power in (1, 2)],
         "ink between": [
             (is_ink & in_rectangle).sum((1, 2)),
             *((is_ink & region).sum((1, 2)) / region.sum((1, 2)) for region in (in_rectangle, near_line)),

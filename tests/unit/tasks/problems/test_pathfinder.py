@@ -30,10 +30,12 @@ def test_the_default_is_that_of_long_range_arena() -> None:
 
 def test_shortcuts_are_near_chance() -> None:
     pytest.importorskip("sklearn")
-    shortcuts = PATHFINDER.baselines(KEYS, 256).shortcuts
-    expected = {"distance": 0.5, "ink": 0.5, "distance and ink": 0.5, "ink between": 0.57, "directions": 0.52}
-    expected["all of these"] = 0.59
-    assert shortcuts == pytest.approx({f"logistic regression on {k}": v for k, v in expected.items()}, abs=0.035)
+    shortcuts = dict(PATHFINDER.baselines(KEYS, 256).shortcuts)  # of 4,000 examples; expected of 20,000
+    assert shortcuts.pop("random forest on all of these") == pytest.approx(0.656, abs=0.04)
+    assert shortcuts.pop("logistic regression on ink") == 0.5  # all images have as much
+    expected = {"distance": 0.5, "position of ink": 0.554, "ink between": 0.575, "directions": 0.518}
+    expected["distance and ink"] = 0.5
+    assert shortcuts == pytest.approx({f"logistic regression on {k}": v for k, v in expected.items()}, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ def test_properties_of_a_drawing() -> None:
     distance = np.hypot(4, 5)
     assert features["distance"] == pytest.approx([distance, 41])
     assert features["ink"] == [8]
+    offsets = np.argwhere(image) - 3.5
+    assert features["position of ink"] == pytest.approx([np.hypot(*offsets.T).mean(), (offsets**2).sum(1).mean()])
     count, in_rectangle, near_line = features["ink between"]
     assert (count, in_rectangle) == (6, 6 / 30)
     cells = np.argwhere(np.ones((8, 8))) - (1, 1)
