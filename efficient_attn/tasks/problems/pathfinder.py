@@ -122,7 +122,7 @@ def baselines(keys: PathfinderKeys, length: int) -> Baselines:
 PATHFINDER = Problem(
     name="pathfinder",
     keys=PathfinderKeys,
-    recipe=Recipe(model="encoder", layers=4, positions="learned", steps=4000),
+    recipe=Recipe(model="encoder", layers=2, positions="learned", steps=2000),
     draw=draw,
     check=check,
     inputs=lambda keys: 3 if keys.data is None else 256,
