@@ -25,7 +25,7 @@ CAVEAT = "Such a score needs no path to be followed, so the task does not show t
 
 class PathfinderKeys(LearnKeys):
     """side: of the square image, in cells; the length is its square. path_length: dashes of the two long paths, by
-    default a third of the side. distractors: the number of short paths, by default an eighth of the side.
+    default as many as a side has room for. distractors: the number of short paths, by default an eighth of the side.
     distractor_length: their dashes, by default a third of ``path_length`` and at least two. dash, gap: in cells. data:
     a folder with LRA's ``imgs`` and ``metadata``, such as ``pathfinder32/curv_contour_length_14``, whose images of
     ``side`` pixels replace generated ones."""
@@ -41,7 +41,7 @@ class PathfinderKeys(LearnKeys):
 
 def choose_sizes(keys: PathfinderKeys) -> PathSizes:
     """The sizes of generated images, with their defaults."""
-    path_length = keys.path_length or max(1, keys.side // 3)
+    path_length = keys.path_length or max(1, keys.side // (keys.dash + keys.gap))
     return PathSizes(
         side=keys.side,
         path_length=path_length,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pathfinder_solver import solve
 
 from efficient_attn.errors import UsageError
 from efficient_attn.tasks.problems import pathfinder
@@ -19,6 +20,8 @@ def test_half_of_the_images_have_connected_dots(count: int, positive: int | None
     assert ((batch.inputs == 2).sum(1) == 2).all()
     assert positive is None or batch.targets.sum() == positive
     assert len(np.unique(batch.inputs, axis=0)) == count
+    solutions = [solve(image, choose_sizes(KEYS).margin)[0] for image in batch.inputs.reshape(-1, 16, 16)]
+    assert solutions == batch.targets.tolist()
 
 
 def test_the_default_is_that_of_long_range_arena() -> None:
@@ -26,6 +29,11 @@ def test_the_default_is_that_of_long_range_arena() -> None:
     PATHFINDER.check(keys, 1024)
     assert choose_sizes(keys).path_length == 10
     assert PATHFINDER.draw(keys, 1024, 8, np.random.default_rng(0), "test").inputs.shape == (8, 1024)
+
+
+def test_paths_are_as_long_as_a_side_by_default() -> None:
+    sizes = [choose_sizes(PathfinderKeys(side=24, dash=dash, gap=gap)) for dash, gap in ((1, 1), (2, 1), (4, 3))]
+    assert [(x.path_length, x.count_cells(x.path_length)) for x in sizes] == [(12, 23), (8, 23), (3, 18)]
 
 
 def test_shortcuts_are_near_chance() -> None:

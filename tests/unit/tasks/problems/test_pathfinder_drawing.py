@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pathfinder_solver import solve
 from scipy import ndimage
 
 from efficient_attn.tasks.problems.pathfinder_drawing import DOT, INK, PathSizes, draw_pairs
@@ -27,22 +28,6 @@ def _draw(sizes: PathSizes, pairs: int) -> Array:
     return np.concatenate(drawn)
 
 
-def _solve(image: Array, reach: int) -> tuple[bool, list[int]]:
-    """Whether the dots are connected by steps of at most ``reach`` cells between cells with ink, and the number of
-    cells with ink of each connected path, sorted."""
-    points = np.argwhere(image > 0)
-    near = np.abs(points[:, None] - points).max(-1) <= reach
-    labels = np.arange(len(points))
-    while True:
-        lowest = np.where(near, labels, len(points)).min(1)
-        if (lowest == labels).all():
-            break
-        labels = lowest
-    ends = labels[image[tuple(points.T)] == DOT]
-    assert len(ends) == 2
-    return bool(ends[0] == ends[1]), sorted(np.unique(labels, return_counts=True)[1].tolist())
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_following_dashes_gives_the_label(name: str) -> None:
     """Paths are the only groups of dashes, each with all its dashes: no two are near each other."""
@@ -50,7 +35,7 @@ def test_following_dashes_gives_the_label(name: str) -> None:
     long, short = sizes.path_length * sizes.dash, sizes.distractor_length * sizes.dash
     for pair in _draw(sizes, 60)[:60]:
         for connected, image in enumerate(pair):
-            solution, counts = _solve(image, sizes.margin)
+            solution, counts = solve(image, sizes.margin)
             assert solution == bool(connected)
             assert counts == sorted([long] * 2 + [short] * sizes.distractors)
 
