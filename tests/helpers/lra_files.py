@@ -61,7 +61,7 @@ class _Python2Pickler(pickle._Pickler):  # type: ignore[attr-defined, name-defin
 
     def save_string(self, value: Any) -> None:
         content = value.encode("latin1") if isinstance(value, str) else value
-        self.write(b"T" + struct.pack("<i", len(content)) + content)
+        self.write(b"T" + struct.pack("<i", len(content)) + content)  # pyright: ignore[reportAttributeAccessIssue]
 
     dispatch[str] = dispatch[bytes] = save_string
 

@@ -48,7 +48,7 @@ def _measure_chunk(images: Array) -> dict[str, Array]:
 def _locate_between(dots: Array, side: int) -> tuple[Array, Array]:
     """The cells in the rectangle that has the dots ``[S, 2, 2]`` as corners, and those near the line between them,
     ``[S, side, side]`` each."""
-    cells = np.stack(np.mgrid[:side, :side], -1)
+    cells = np.moveaxis(np.mgrid[:side, :side], 0, -1)
     low, high = dots.min(1)[:, None, None], dots.max(1)[:, None, None]
     in_rectangle = ((cells >= low) & (cells <= high)).all(-1)
     offsets, line = cells - dots[:, 0, None, None], (dots[:, 1] - dots[:, 0])[:, None, None]
@@ -61,7 +61,7 @@ def _locate_between(dots: Array, side: int) -> tuple[Array, Array]:
 def _find_directions(is_ink: Array, dots: Array) -> Array:
     """Unit vectors ``[S, 2]`` from dots ``[S, 2]`` to the mean of the ink around them; 0 without any."""
     padded = np.pad(is_ink, ((0, 0), (WINDOW, WINDOW), (WINDOW, WINDOW)))
-    offsets = np.stack(np.mgrid[-WINDOW : WINDOW + 1, -WINDOW : WINDOW + 1], -1).reshape(-1, 2)
+    offsets = np.moveaxis(np.mgrid[-WINDOW : WINDOW + 1, -WINDOW : WINDOW + 1], 0, -1).reshape(-1, 2)
     near = dots[:, None] + offsets + WINDOW
     weights = padded[np.arange(len(dots))[:, None], near[..., 0], near[..., 1]]
     sums = (weights[..., None] * offsets).sum(1)
