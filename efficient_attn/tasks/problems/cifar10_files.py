@@ -60,7 +60,8 @@ def _read_file(path: Path) -> tuple[Array, Array]:
     except OSError as error:
         raise UsageError(f"cifar10: {path}: {error.strerror}; --data is the folder cifar-10-batches-py") from None
     except PICKLE_ERRORS as error:
-        raise UsageError(f"cifar10: {path}: no images of CIFAR-10: {type(error).__name__}: {error}") from None
+        message = " ".join(f"{type(error).__name__}: {error}".split())  # of one line
+        raise UsageError(f"cifar10: {path}: no images of CIFAR-10: {message}") from None
     is_image = isinstance(colours, np.ndarray) and colours.dtype == np.uint8
     is_label = labels.dtype.kind == "i" and labels.ndim == 1 and ((labels >= 0) & (labels < CLASSES)).all()
     if not is_image or not is_label or not len(labels) or colours.shape != (len(labels), 3 * PIXELS):

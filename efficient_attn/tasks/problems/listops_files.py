@@ -50,6 +50,8 @@ def _parse(source: bytes) -> Array:
     tokens = CODES[np.frombuffer(source.translate(None, b" ()"), np.uint8)]
     if len(tokens) + source.count(b"(") + source.count(b")") != source.count(b" ") + 1 or (tokens == PAD).any():
         raise ValueError("an unknown token, or tokens that no space separates")
+    if not len(tokens):
+        raise ValueError("no token but round brackets")
     depth = np.cumsum((tokens >= MIN) & (tokens <= SM)) - np.cumsum(tokens == CLOSE)
     if depth[-1] or (len(tokens) > 1 and (depth[:-1] < 1).any()):
         raise ValueError("brackets that do not close: is the line cut off?")

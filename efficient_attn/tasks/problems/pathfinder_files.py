@@ -66,7 +66,7 @@ def _read_lines(path: Path) -> list[str]:
 def read_images(folder: str, side: int, split: Split) -> tuple[Array, Array]:
     """Grey images ``[S, side, side]``, uint8, and labels ``[S]``: of the images in order, the first 80% are for
     training, 10% for validation, and 10% for tests. Raises `UsageError` for damaged images, and for another size."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     files, labels, _ = list_images(folder)
     first, end = (round(share * len(files)) for share in SHARES[split])
@@ -78,6 +78,8 @@ def read_images(folder: str, side: int, split: Split) -> tuple[Array, Array]:
                 picture.verify()  # checksums, which decoding ignores
             with Image.open(content) as picture:
                 pixels = np.asarray(picture.convert("L"))
+        except UnidentifiedImageError:  # whose message has no file
+            raise UsageError(f"pathfinder: {file}: damaged: no image") from None
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises all of them
             raise UsageError(f"pathfinder: {file}: damaged: {error}") from None
         if pixels.shape != (side, side):
