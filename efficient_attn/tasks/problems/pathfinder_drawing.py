@@ -19,6 +19,7 @@ TRIES = 4  # to draw each path
 POOL = (
     384  # drawings at a time, half of them connected; the same for batches of all sizes, as it affects what is left out
 )
+DISTANCE_CLASSES = 32  # of the distance of dots, from 0 to the side, if each has at least one cell
 SPREAD_CLASSES = 64  # of the mean distance from the centre, from 0 to the side
 BLANK, INK, DOT = range(3)
 
@@ -60,8 +61,9 @@ def draw_pairs(sizes: PathSizes, generator: np.random.Generator) -> Array:
 
     S varies, and is 0 for most sizes that have no room. For dots that are not connected, a path is drawn and broken:
     its ends stay in place, and each is continued to the full length, away from the other, so that dots look the same
-    from nearby. Both images of a pair have as much ink, the same distance of dots when rounded to cells, and the same
-    mean distance of paths from the centre within 1/64 of the side. Drawings without a partner are left out.
+    from nearby. Both images of a pair have as much ink, the same distance of dots within a cell, or 1/32 of the side
+    if that is more, and the same mean distance of paths from the centre within 1/64 of the side. Drawings without a
+    partner are left out.
     """
     drawings = [_draw_paths(sizes, generator, connected=connected) for connected in (False, True)]
     classes = [_classify(sizes, paths, connected=bool(connected)) for connected, paths in enumerate(drawings)]
@@ -177,7 +179,8 @@ def _classify(sizes: PathSizes, paths: Sequence[Array], *, connected: bool) -> A
     """The class of each drawing, ``[S]``: the distance of the dots, and the mean distance of all cells of paths from
     the centre."""
     first, second = _get_ends(paths, connected=connected)
-    distances = np.rint(np.hypot(*(second[:, 0] - first[:, 0]).T)).astype(np.int64)
+    width = max(1.0, sizes.side / DISTANCE_CLASSES)
+    distances = np.rint(np.hypot(*(second[:, 0] - first[:, 0]).T) / width).astype(np.int64)
     offsets = np.concatenate(paths, 1) - (sizes.side - 1) / 2
     spreads = np.hypot(offsets[..., 0], offsets[..., 1]).mean(1) / sizes.side
     return distances * SPREAD_CLASSES + (spreads * SPREAD_CLASSES).astype(np.int64)
