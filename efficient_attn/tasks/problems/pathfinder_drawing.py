@@ -16,9 +16,7 @@ DIRECTIONS = np.zeros((3, 3), dtype=np.int64)  # by step, plus one
 DIRECTIONS[tuple(STEPS.T + 1)] = np.arange(8)
 TURN_PROBABILITY = 0.5  # of a step; the others go straight on where there is room
 TRIES = 4  # to draw each path
-POOL = (
-    384  # drawings at a time, half of them connected; the same for batches of all sizes, as it affects what is left out
-)
+POOL = 384  # drawings at a time, half of them connected; fixed, because what is left out depends on it
 DISTANCE_CLASSES = 32  # of the distance of dots, from 0 to the side, if each has at least one cell
 SPREAD_CLASSES = 64  # of the mean distance from the centre, from 0 to the side
 BLANK, INK, DOT = range(3)
