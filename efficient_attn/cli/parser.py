@@ -217,6 +217,7 @@ def _add_suite_options(add: Add) -> None:
     add("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     add("--model", **NAMES, help="trained models: smollm2, minilm, or a folder")
     add("--text", metavar="FILE", help="text that models read (default: State of the Union addresses)")
+    add("--data", metavar="DIR", help="folder with the files of a training task, such as those of Long Range Arena")
     add("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     add("--memory-budget", type=values.size, metavar="SIZE", help="report the longest context whose state fits: 16GB")
     add("--quick", action="store_true", help="two lengths and three rounds: a quick try, not a result")

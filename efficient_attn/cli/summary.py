@@ -106,7 +106,7 @@ def _show_trained_scores(rows: Any, mark: str) -> None:
         table.append([label, *(texts[0] if texts else units.EMPTY for texts in scores)])
     columns = ["variant", *(test.heading for test in tests)]
     print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, table, right=columns[1:])
-    for sentence in (text for test in tests for text in (test.describe_ranking(), test.describe_shortcut()) if text):
+    for sentence in (text for test in tests for text in test.list_remarks()):
         print(sentence)
 
 

@@ -185,7 +185,7 @@ def load_guarded_plugin(plugin: str) -> list[str]:
 def _read_overrides(args: Namespace) -> Overrides:
     from ..bench.planning.plan import Overrides
 
-    flag_keys = ("activations", "memory_budget", "model", "text")  # keys with dedicated flags
+    flag_keys = ("activations", "data", "memory_budget", "model", "text")  # keys with dedicated flags
     flags = {name: f"--{name.replace('_', '-')}" for name in flag_keys if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}

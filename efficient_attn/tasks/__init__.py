@@ -15,7 +15,7 @@ from ..results.section import Column, Section
 
 PROBLEMS = ("mqar", "induction", "copying", "selective_copying", "listops")
 PROBLEMS += ("parity", "s3", "s5", "reversal", "sorting", "dates", "pronunciation")
-PROBLEMS += ("digits", "patches", "matching", "lm")
+PROBLEMS += ("digits", "patches", "pathfinder", "cifar10", "matching", "imdb", "lm")
 TABLE = {
     "speed": "efficient_attn.tasks.speed:SPEED",
     "fidelity": "efficient_attn.tasks.fidelity.fidelity_task:FIDELITY",

@@ -94,6 +94,9 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "model without a task": ("run @fine.toml --model minilm --out out", ("--model", "has no task with this key")),
     "text": ("run swap --text gone.txt --out out", ("--text gone.txt", "no such file", "sotu")),
     "text that is none": ("run swap --text @binary.toml --out out", ("binary.toml", "no text in UTF-8")),
+    "data": ("run @papers.toml --data gone --out out", ("matching: gone/new_aan_pairs.train.tsv", "no such file")),
+    "data without a task": ("run @fine.toml --data . --out out", ("--data", "has no task with this key")),
+    "data of a task that reads files": ("plan @reviews.toml", ("imdb", "give the folder aclImdb: --data DIR")),
     "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),
     "encoder to be asked": (
         "run retrieval --model minilm --seq-len 512 --out out",
@@ -113,6 +116,8 @@ def _files(folder: Path) -> None:
         "negative.toml": SUITE.format("axes = { seq_len = [-64] }\n"),
         "zero.toml": SUITE.format("axes = { seq_len = [64, 0] }\n"),
         "budget.toml": SUITE.format('memory_budget = "lots"\n'),
+        "papers.toml": SUITE.replace("forward", "matching").format("axes = { seq_len = [16] }\n"),
+        "reviews.toml": SUITE.replace("forward", "imdb").format("axes = { seq_len = [16] }\n"),
         "fine.toml": SUITE.format("axes = { seq_len = [16] }\n"),
         "failing.py": "import no_such_module_zz\n",
         "wordy.py": "raise ValueError('one\\ntwo')\n",

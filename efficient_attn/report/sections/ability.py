@@ -70,7 +70,7 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
         body.append([show_label(label, is_baseline=is_baseline), *map(_show_result, tests, results)])
     seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
     seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
-    note = [text for test in tests for text in (test.describe_ranking(), test.describe_shortcut())]
+    note = [text for test in tests for text in test.list_remarks()]
     note += [_describe_reach(test, result) for test in tests for result in test.scored_results]
     caption = f"Scores: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
     return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))

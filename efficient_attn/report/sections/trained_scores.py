@@ -110,6 +110,15 @@ class LearningTest:
         caveats = self.list_values("train.caveat") if "train.caveat" in self.results[0].rows else []
         return " ".join([f"{text} {description} ({units.format_value(score, self.unit)}).", *map(str, caveats[:1])])
 
+    def describe_examples(self) -> str:
+        """The remark about the task's examples; empty without one."""
+        notes = self.list_values("train.note") if "train.note" in self.results[0].rows else []
+        return f"{self.name}: {notes[0]}" if notes else ""
+
+    def list_remarks(self) -> list[str]:
+        """What the page and the terminal say below the scores."""
+        return [x for x in (self.describe_ranking(), self.describe_shortcut(), self.describe_examples()) if x]
+
 
 def filter_trained(rows: Frame) -> Frame:
     """The rows of all tasks that train models, including those that failed before training."""

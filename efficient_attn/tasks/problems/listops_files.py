@@ -23,22 +23,22 @@ def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
     path = Path(folder) / FILES[split]
     if not path.is_file():
         raise UsageError(f"listops: {path}: no such file")
-    header, *lines = path.read_bytes().splitlines() or [b""]
-    if header != b"Source\tTarget":
-        raise UsageError(f"listops: {path}:1: the header is not Source and Target, separated by a tab")
-    if not lines:
+    rows, labels = list[Array](), list[int]()
+    with path.open("rb") as lines:  # line by line, because a file has hundreds of megabytes
+        if lines.readline().rstrip(b"\r\n") != b"Source\tTarget":
+            raise UsageError(f"listops: {path}:1: the header is not Source and Target, separated by a tab")
+        for number, line in enumerate(lines, 2):
+            source, tab, label = line.rstrip(b"\r\n").partition(b"\t")
+            try:
+                rows.append(_parse(source))
+                if not tab or len(label) != 1 or not label.isdigit():
+                    raise ValueError("no label from 0 to 9 after a tab")
+                labels.append(int(label))
+            except ValueError as error:
+                raise UsageError(f"listops: {path}:{number}: {error}") from None
+    if not rows:
         raise UsageError(f"listops: {path}:2: the file ends after its header")
-    rows, labels = [], np.zeros(len(lines), dtype=np.int64)
-    for index, line in enumerate(lines):
-        source, tab, label = line.partition(b"\t")
-        try:
-            rows.append(_parse(source))
-            if not tab or len(label) != 1 or not label.isdigit():
-                raise ValueError("no label from 0 to 9 after a tab")
-            labels[index] = int(label)
-        except ValueError as error:
-            raise UsageError(f"listops: {path}:{index + 2}: {error}") from None
-    return rows, labels
+    return rows, np.array(labels)
 
 
 def _parse(source: bytes) -> Array:
@@ -50,6 +50,8 @@ def _parse(source: bytes) -> Array:
     tokens = CODES[np.frombuffer(source.translate(None, b" ()"), np.uint8)]
     if len(tokens) + source.count(b"(") + source.count(b")") != source.count(b" ") + 1 or (tokens == PAD).any():
         raise ValueError("an unknown token, or tokens that no space separates")
+    if not len(tokens):
+        raise ValueError("no token but round brackets")
     depth = np.cumsum((tokens >= MIN) & (tokens <= SM)) - np.cumsum(tokens == CLOSE)
     if depth[-1] or (len(tokens) > 1 and (depth[:-1] < 1).any()):
         raise ValueError("brackets that do not close: is the line cut off?")

@@ -1,6 +1,6 @@
 """Matching: whether two excerpts of real text are from the same document, for example from one speech. The form is that
 of Long Range Arena's retrieval (Tay et al. 2020, arXiv:2011.04006): one encoder reads each text by itself, byte by
-byte, and a classifier reads both results."""
+byte, and a classifier reads both results. Its own pairs of papers are read from files with ``data``."""
 
 from functools import lru_cache
 from typing import Any
@@ -9,24 +9,31 @@ import numpy as np
 
 from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+from .byte_texts import PAD, pad_texts
 from .documents import read_documents, split_documents
 from .logistic_scores import score_logistic_regression
+from .matching_files import FILES, TextPairs, read_pairs
 from .scikit_learn import import_part
 
 BASELINE_PAIRS = 2000  # to which baselines are fitted, and as many on which they are tested
-PAD = 256
 CAVEAT = "Counting common words reaches such a score, so the task does not show that models read more than that."
 
 
 class MatchingKeys(LearnKeys):
     """text: ``sotu``, the bundled addresses; ``python``, the modules of Python's standard library; or your text file,
     ``.txt``, also ``.xz``, with a form feed before each document. Documents are split, so that tests have others than
-    training."""
+    training. data: a folder with LRA's ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and
+    ``new_aan_pairs.test.tsv``, whose pairs replace those of ``text``."""
 
     text: str = "sotu"
+    data: str | None = None
 
 
 def check(keys: MatchingKeys, length: int) -> None:
+    if keys.data is not None:
+        for split in FILES:
+            read_pairs(keys.data, length, split)
+        return
     for split, (_, starts) in read_corpora(keys.text, length).items():
         if len(starts) < 3:
             needed = f"pairs of {length} bytes need two of at least {2 * length}"
@@ -48,12 +55,15 @@ def read_corpora(text: str, length: int) -> dict[Split, tuple[Array, Array]]:
 
 
 def draw(keys: MatchingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Pairs of excerpts ``[B, 2, N]`` and labels ``[B]``: 1, for half of them, if they are from one document.
+    """Pairs of excerpts ``[B, 2, N]`` and labels ``[B]``: 1, for half of them, if they are from one document. From
+    files, the beginnings of papers, padded at their ends; at most all pairs, each once.
 
     Two excerpts that do not overlap are drawn in each of two documents. A pair has the earlier one of the first
     document, and the later one of the same or of the second, in random order: an excerpt, or where it was in its
     document, does not depend on the label.
     """
+    if keys.data is not None:
+        return _draw_pairs(read_pairs(keys.data, length, split), length, count, generator)
     corpus, starts = read_corpora(keys.text, length)[split]
     sizes, labels = np.diff(starts), generator.permutation(np.arange(count) % 2)
     first = generator.integers(len(sizes), size=count)
@@ -65,6 +75,12 @@ def draw(keys: MatchingKeys, length: int, count: int, generator: np.random.Gener
     chosen = starts[documents] + np.stack([offsets[:, 0, 0], offsets[:, 1, 1] + length], 1)
     chosen = generator.permuted(chosen, axis=1)
     return Batch(corpus[chosen[..., None] + np.arange(length)].astype(np.int64), labels)
+
+
+def _draw_pairs(data: TextPairs, length: int, count: int, generator: np.random.Generator) -> Batch:
+    rows = generator.permutation(len(data.labels))[:count]
+    inputs, lengths = pad_texts([data.texts[i] for i in data.pairs[rows].flat], length)
+    return Batch(inputs.reshape(-1, 2, length), data.labels[rows], lengths=lengths.reshape(-1, 2))
 
 
 def compute_scores(keys: MatchingKeys, length: int) -> dict[str, float]:
@@ -101,7 +117,11 @@ def _compute_overlaps(words: Any) -> Array:
 
 
 def baselines(keys: MatchingKeys, length: int) -> Baselines:
-    return Baselines(chance=0.5, majority=0.5, shortcuts=compute_scores(keys, length), caveat=CAVEAT)
+    majority = 0.5
+    if keys.data is not None:
+        majority = float(read_pairs(keys.data, length, "test").labels.mean())
+    majority = max(majority, 1 - majority)
+    return Baselines(chance=0.5, majority=majority, shortcuts=compute_scores(keys, length), caveat=CAVEAT)
 
 
 MATCHING = Problem(

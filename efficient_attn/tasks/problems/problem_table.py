@@ -2,15 +2,18 @@
 
 from ..training.learning import make_task
 from . import (
+    cifar10,
     copying,
     dates,
     digits,
+    imdb,
     induction,
     listops,
     lm,
     matching,
     mqar,
     patches,
+    pathfinder,
     pronunciation,
     rewriting,
     selective_copying,
@@ -31,5 +34,8 @@ PATCHES = make_task(patches.PATCHES)
 PARITY = make_task(state_tracking.PARITY)
 S3 = make_task(state_tracking.S3)
 S5 = make_task(state_tracking.S5)
+PATHFINDER = make_task(pathfinder.PATHFINDER)
+CIFAR10 = make_task(cifar10.CIFAR10)
 MATCHING = make_task(matching.MATCHING)
+IMDB = make_task(imdb.IMDB)
 LM = make_task(lm.LM)

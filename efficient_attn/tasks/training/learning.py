@@ -47,6 +47,7 @@ COLUMNS = {
     "train.way": "description of that method",
     "train.shortcut_*": "score of each such method, named by its description",
     "train.caveat": "what the task shows of models that are not better than the best such method",
+    "train.note": "a remark about the examples",
     "train.reach": "score of correct answers where a window contains all needed tokens, and of chance elsewhere",
     "train.examples": "examples over which the score is averaged",
     "train.test_len": "length of the tests",

@@ -67,12 +67,14 @@ class Recipe:
 class Baselines:
     """The scores that models are compared with. chance: of guessing among the classes. majority: of the most frequent
     answer. shortcuts: of simple methods without attention, by their descriptions, which become names of columns.
-    caveat: a sentence about what the task shows of models that are not better than the best shortcut."""
+    caveat: a sentence about what the task shows of models that are not better than the best shortcut. note: a sentence
+    about the examples that is always shown."""
 
     chance: float
     majority: float
     shortcuts: Mapping[str, float] = field(default_factory=dict)
     caveat: str = "No attention is needed for such a score."
+    note: str | None = None
 
 
 class LearnKeys(Keys):

@@ -39,14 +39,15 @@ def make_drawing_setup(problem: Problem, keys: LearnKeys, length: int, index: in
 
 
 def make_columns(baselines: Baselines, fitted: dict[str, float], metric: str) -> Columns:
-    """Chance, majority, each shortcut, and the best of them with its description. fitted: further shortcuts."""
+    """Chance, majority, each shortcut, the best of them with its description, and notes. fitted: further shortcuts."""
     shortcuts = {**baselines.shortcuts, **fitted}
     columns: Columns = {"train.chance": baselines.chance, "train.majority": baselines.majority}
     columns |= {name_column(description): score for description, score in shortcuts.items()}
     choose = min if metric == "bits" else max
     way = choose(shortcuts, key=lambda description: shortcuts[description], default=None)
     best = None if way is None else shortcuts[way]
-    return columns | {"train.shortcut": best, "train.way": way, "train.caveat": baselines.caveat if way else None}
+    columns |= {"train.shortcut": best, "train.way": way, "train.caveat": baselines.caveat if way else None}
+    return columns | {"train.note": baselines.note}
 
 
 def name_column(description: str) -> str:

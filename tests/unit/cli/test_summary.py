@@ -191,6 +191,13 @@ def test_mechanisms_that_a_shortcut_explains_are_named(capsys: Capture) -> None:
     assert f"{sentence} Pixels are enough." in _printed(capsys).splitlines()
 
 
+def test_notes_on_examples_are_printed(capsys: Capture) -> None:
+    row = _trained("full", 0.9)
+    row.extra["train.note"] = "Tests are short."
+    summary.show_results(_rows(row))
+    assert "recall, length 64: Tests are short." in _printed(capsys).splitlines()
+
+
 def test_trained_models_are_not_shown_as_timed(capsys: Capture) -> None:
     summary.show_results(_rows(_trained("full", 0.9), _timed("full", 64, 1.0)))
     text = _printed(capsys)

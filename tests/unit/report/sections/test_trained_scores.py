@@ -162,6 +162,12 @@ def test_scores_that_are_not_better_than_the_shortcut_are_marked(
     assert table.note == (f"recall, length 64: {WINDOW} {reason}" if marked else "")
 
 
+def test_the_note_on_examples_is_always_shown(tmp_path: Path) -> None:
+    known = KNOWN | {"train_note": "Tests are short."}
+    table = block(tmp_path, *seeds("full", (0.9,), **known), *seeds(WINDOW, (0.8,), **known)).tables[0]
+    assert table.note == "recall, length 64: Tests are short."
+
+
 def test_shortcuts_in_bits_are_beaten_by_fewer(tmp_path: Path) -> None:
     columns = {"metric": "bits a token", "train_low": None, "train_high": None, "train_chance": 8.0}
     columns |= {"train_majority": 4.5, "train_shortcut": 2.0, "train_way": "4 bytes of context"}

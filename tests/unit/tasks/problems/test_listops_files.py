@@ -42,6 +42,7 @@ def test_rows_are_tokens_without_parentheses(tmp_path: Path) -> None:
         (HEADER + "[FIRST 1 2 ]\t1\n", 2, "unknown token"),
         (HEADER + "[MIN a 2 ]\t1\n", 2, "unknown token"),
         (HEADER + "\t1\n", 2, "token"),
+        (HEADER + "( )\t1\n", 2, "no token"),
     ],
 )
 def test_invalid_files_are_refused_with_the_line(content: str, line: int, reason: str, tmp_path: Path) -> None:

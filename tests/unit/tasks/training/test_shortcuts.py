@@ -41,13 +41,19 @@ def test_rows_have_each_shortcut_and_the_best(metric: str, fitted: dict[str, flo
         "train.shortcut": best[1],
         "train.way": best[0],
         "train.caveat": "Nothing is shown.",
+        "train.note": None,
     }
 
 
 def test_rows_without_shortcuts_have_no_caveat() -> None:
     columns = shortcuts.make_columns(Baselines(chance=0.1, majority=0.2), {}, "accuracy")
     assert (columns["train.shortcut"], columns["train.way"], columns["train.caveat"]) == (None, None, None)
-    assert len(columns) == 5
+    assert len(columns) == 6
+
+
+def test_rows_have_the_note_on_examples() -> None:
+    baselines = Baselines(chance=0.1, majority=0.2, note="Tests are short.")
+    assert shortcuts.make_columns(baselines, {}, "accuracy")["train.note"] == "Tests are short."
 
 
 @pytest.mark.parametrize("shortest", [None, 8])
