@@ -14,7 +14,7 @@ from ..check import check
 from ..probing import other_instances
 from ..sequence_decoding import step_tolerance
 from ..subject import Subject
-from ..tensor_comparison import assert_all_close, assert_close, describe, find_largest_value
+from ..tensor_comparison import assert_all_close, assert_close, describe, find_fitting_scale, find_largest_value
 from .side_effects import evaluate_all
 
 N = 71
@@ -129,9 +129,12 @@ def autocast(subject: Subject) -> None:
         if half == torch.float16 and call.mask.pads_keys:
             continue
         attn, label = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(call.mask)}"
+        truth, exact = subject.truth(shape, torch.float32), call.change(Tensor.double)
+        want = subject.evaluate(exact, truth)
+        incoming = find_fitting_scale((x for name, x in want.items() if name != "output"), half)  # as a loss scaler
+        want = {name: x if name == "output" else x * incoming for name, x in want.items()}
         with torch.autocast(device, dtype=half):
-            got = subject.evaluate(call, attn)
-        want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, torch.float32))
+            got = subject.evaluate(call, attn, incoming=incoming)
         assert_all_close(got, want, label, dtype=half)
         if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
             state = attn.init_state(2, AUTOCAST_STEPS, torch.float32, subject.device)
