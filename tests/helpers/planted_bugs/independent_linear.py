@@ -88,7 +88,10 @@ def _(cls: Any) -> dict[str, Any]:
             return cls.feature_map.fget(self)
         return FeatureMap(partial(_exponentials, self.directions), lambda width: len(self.directions))
 
-    return {"feature_map": property(feature_map)}
+    def why_not(self: Any, backend: str) -> str | None:
+        return "the same backends as without the bug" if backend == "cpp" else cls.why_not(self, backend)
+
+    return {"feature_map": property(feature_map), "why_not": why_not}
 
 
 @retention("decay_once_a_step", "a longer step decays the state as if it had one position")

@@ -53,7 +53,7 @@ def _weigh(q: Tensor, keys: Tensor, state: Any) -> Tensor:
 # -- softmax -----------------------------------------------------------------------------------------------------------
 
 
-@full("finite_padding_bias", "padded keys get a bias of -1e4: shows where all other scores are below that")
+@gqa("finite_padding_bias", "padded keys get a bias of -1e4: shows where all other scores are below that")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         valid = mask.key_valid(k.shape[2])
@@ -68,7 +68,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@full("maximum_from_zero", "the running maximum of a step begins at 0: shows where all scores are below -88")
+@gqa("maximum_from_zero", "the running maximum of a step begins at 0: shows where all scores are below -88")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         state = state.append(k, v)
