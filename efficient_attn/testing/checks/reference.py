@@ -164,6 +164,24 @@ def extreme_values(subject: Subject) -> None:
                     )
 
 
+@check(needs="exact", skip_reason=no_fast_backend)
+@torch.no_grad()
+def scores_far_below_zero(subject: Subject) -> None:
+    """Where the scores of all visible keys are below -1,000, padding has no weight, and rows and decode steps equal the
+    reference."""
+    shape = subject.shape(40)
+    base, tolerance = subject.draw(shape), SATURATED[subject.dtype]
+    negative = base.with_(q=base["q"].abs() * 100, k=base["k"].abs() * -100)
+    for call, backend in product(subject.under_masks(negative), subject.backends_for(subject.dtype)):
+        attn, label = subject.make(shape, backend=backend), f"scores below -1,000, {backend}, {describe(call.mask)}"
+        want = call.run(subject.oracle(shape))
+        assert_close(call.run(attn), want, f"output, {label}", tolerance=tolerance)
+        if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
+            state = attn.init_state(shape.batch, shape.n, subject.dtype, subject.device)
+            for at, out, _ in call.steps(attn, state, (1,) * shape.n):
+                assert_close(out, want[:, :, at], f"step {at.start}, {label}", tolerance=tolerance)
+
+
 @check()
 def large_inputs(subject: Subject) -> None:
     """Queries and keys scaled by ten and by zero give finite results that equal the reference."""

@@ -16,30 +16,21 @@ from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.low_rank.landmarks import iterate_inverse, landmark_weights, segment_means
 from efficient_attn.kernels.low_rank.projection import project
 from efficient_attn.kernels.softmax.sdpa import attend_fused
-from efficient_attn.variants.linear.cosformer import CosFormer
-from efficient_attn.variants.linear.linear import Linear
-from efficient_attn.variants.linear.performer import Performer
-from efficient_attn.variants.linear.random_feature import RandomFeature
-from efficient_attn.variants.linear.relu_linear import ReluLinear
-from efficient_attn.variants.linear.retention import Retention
-from efficient_attn.variants.linear.taylor import Taylor
-from efficient_attn.variants.low_rank.linformer import Linformer
-from efficient_attn.variants.low_rank.nystromformer import Nystromformer
 
 from .independent import hosted
 from .planting import Mutant
 
 BUGS: list[Mutant] = []
-linear, relu_linear, performer = hosted(BUGS, Linear), hosted(BUGS, ReluLinear), hosted(BUGS, Performer)
-retention, random_feature = hosted(BUGS, Retention), hosted(BUGS, RandomFeature)
-cosformer, taylor = hosted(BUGS, CosFormer), hosted(BUGS, Taylor)
-linformer, nystromformer = hosted(BUGS, Linformer), hosted(BUGS, Nystromformer)
+linear, relu_linear, performer = hosted(BUGS, "linear"), hosted(BUGS, "relu_linear"), hosted(BUGS, "performer")
+retention, random_feature = hosted(BUGS, "retention"), hosted(BUGS, "random_feature")
+cosformer, taylor = hosted(BUGS, "cosformer"), hosted(BUGS, "taylor")
+linformer, nystromformer = hosted(BUGS, "linformer"), hosted(BUGS, "nystromformer")
 
 
 # -- linear ------------------------------------------------------------------------------------------------------------
 
 
-@linear("half_sums", "in half precision a state is rounded to it after each step: shows after many")
+@linear("half_sums", "in half precision a state is rounded to it after each step: shows after many", "wide_state")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         out, state = cls.advance(self, q, k, v, state)
@@ -51,7 +42,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"advance": advance, "why_no_starts": lambda self: cls.why_no_starts(self)}
 
 
-@linear("rows_in_blocks", "causal rows are computed in blocks of 256 heads of a batch, the rest of them not at all")
+@linear(
+    "rows_in_blocks",
+    "causal rows are computed in blocks of 256 heads of a batch, the rest of them not at all",
+    "sizes_and_pairs",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out, rows = cls.compute(self, q, k, v, mask), q.shape[0] * q.shape[1]
@@ -67,7 +62,7 @@ def _add_epsilon(total: Tensor) -> Tensor:
     return total + 1e-6
 
 
-@relu_linear("epsilon_in_the_divisor", "divisors have 1e-6 added: shows for small queries and keys")
+@relu_linear("epsilon_in_the_divisor", "divisors have 1e-6 added: shows for small queries and keys", "extreme_values")
 def _(cls: Any) -> dict[str, Any]:
     def divisor(self: Any) -> Any:
         return cls.divisor.fget(self) if self.backend == "dense" else _add_epsilon
@@ -81,7 +76,11 @@ def _exponentials(directions: Tensor, x: Tensor) -> Tensor:
     return exponents.exp() * len(directions) ** -0.5
 
 
-@performer("plain_exponentials", "positive features are exponentials without a common factor: zero for large inputs")
+@performer(
+    "plain_exponentials",
+    "positive features are exponentials without a common factor: zero for large inputs",
+    "large_inputs",
+)
 def _(cls: Any) -> dict[str, Any]:
     def feature_map(self: Any) -> FeatureMap:
         if self.backend == "dense" or self.kind != "positive":
@@ -94,7 +93,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"feature_map": property(feature_map), "why_not": why_not}
 
 
-@retention("decay_once_a_step", "a longer step decays the state as if it had one position")
+@retention("decay_once_a_step", "a longer step decays the state as if it had one position", "decode_sizes")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         positions, had_past = q.shape[2], state.length > 0
@@ -111,7 +110,9 @@ def _(cls: Any) -> dict[str, Any]:
     return {"advance": advance, "why_no_starts": lambda self: cls.why_no_starts(self)}
 
 
-@random_feature("gates_of_hidden_keys", "with gated= the gates of keys that a mask hides decay the sums")
+@random_feature(
+    "gates_of_hidden_keys", "with gated= the gates of keys that a mask hides decay the sums", "other_options"
+)
 def _(cls: Any) -> dict[str, Any]:
     def key_weights(self: Any, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> Any:
         return cls.key_weights(self, k, valid if self.backend == "dense" else None, **inputs)
@@ -119,7 +120,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"key_weights": key_weights}
 
 
-@cosformer("absorbed_from_zero", "absorbed keys have the positions of an empty state")
+@cosformer("absorbed_from_zero", "absorbed keys have the positions of an empty state", "absorb_into_filled")
 def _(cls: Any) -> dict[str, Any]:
     def absorb(self: Any, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
         if self.backend == "dense":
@@ -129,7 +130,9 @@ def _(cls: Any) -> dict[str, Any]:
     return {"absorb": absorb}
 
 
-@taylor("wide_in_float32", "float64 of more than 64 components is computed in float32, to save memory")
+@taylor(
+    "wide_in_float32", "float64 of more than 64 components is computed in float32, to save memory", "sizes_and_pairs"
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if q.dtype != torch.float64 or q.shape[3] <= 64:
@@ -142,7 +145,9 @@ def _(cls: Any) -> dict[str, Any]:
 # -- low rank ----------------------------------------------------------------------------------------------------------
 
 
-@linformer("whole_blocks_of_keys", "beyond 1,024 keys those after the last whole block of 1,024 are left out")
+@linformer(
+    "whole_blocks_of_keys", "beyond 1,024 keys those after the last whole block of 1,024 are left out", "long_sequence"
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         m = k.shape[2]
@@ -152,7 +157,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@linformer("values_mixed_as_keys", "with share=heads values are mixed by the matrix of keys")
+@linformer("values_mixed_as_keys", "with share=heads values are mixed by the matrix of keys", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if self.by_values is None or len(self.by_keys) > 1:
@@ -162,7 +167,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@linformer("projection_kept_in_eval", "in eval mode without gradients the matrix is that of the first such call")
+@linformer(
+    "projection_kept_in_eval",
+    "in eval mode without gradients the matrix is that of the first such call",
+    "updated_parameters",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if self.training or torch.is_grad_enabled() or self.by_values is not None:
@@ -173,7 +182,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@nystromformer("holes_at_the_end", "keys that key_mask hides are taken to be the last ones")
+@nystromformer("holes_at_the_end", "keys that key_mask hides are taken to be the last ones", "equals_oracle")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if mask.key_mask is not None:
@@ -183,7 +192,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@nystromformer("query_lengths_ignored", "without padded keys padded queries belong to the means of queries")
+@nystromformer("query_lengths_ignored", "without padded keys padded queries belong to the means", "sizes_and_pairs")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q, k, v, mask if mask.pads_keys else replace(mask, query_lengths=None))
@@ -197,7 +206,11 @@ def _invert_by_common_norm(a: Tensor, steps: int) -> Tensor:
     return iterate_inverse(a, a.mT / norm, steps)
 
 
-@nystromformer("norm_of_the_batch", "the pseudo-inverse begins with the largest norm of all rows and heads of a batch")
+@nystromformer(
+    "norm_of_the_batch",
+    "the pseudo-inverse begins with the largest norm of all rows and heads of a batch",
+    "head_independence",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         dtype, (q, k, v) = q.dtype, (self._widen_for_inverse(x) for x in (q, k, v))

@@ -13,22 +13,20 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.kernels.custom_ops import in_functorch_transform
 from efficient_attn.kernels.hashed.lsh import Rounds, sort_rounds
 from efficient_attn.patterns import Band, Pattern
-from efficient_attn.variants.hashed.reformer import Reformer
-from efficient_attn.variants.sparse.attention_sinks import AttentionSinks
-from efficient_attn.variants.sparse.dilated_window import DilatedWindow
-from efficient_attn.variants.sparse.global_tokens import GlobalTokens
-from efficient_attn.variants.sparse.sliding_window import SlidingWindow
-from efficient_attn.variants.sparse.strided import Strided
 
 from .independent import hosted
 from .planting import Mutant
 
 BUGS: list[Mutant] = []
-window, dilated, sinks = hosted(BUGS, SlidingWindow), hosted(BUGS, DilatedWindow), hosted(BUGS, AttentionSinks)
-global_tokens, strided, reformer = hosted(BUGS, GlobalTokens), hosted(BUGS, Strided), hosted(BUGS, Reformer)
+window, dilated, sinks = hosted(BUGS, "sliding_window"), hosted(BUGS, "dilated_window"), hosted(BUGS, "attention_sinks")
+global_tokens, strided, reformer = hosted(BUGS, "global_tokens"), hosted(BUGS, "strided"), hosted(BUGS, "reformer")
 
 
-@window("ring_before_longer_steps", "a step of several positions writes them first: its first ones lose keys")
+@window(
+    "ring_before_longer_steps",
+    "a step of several positions writes them first: its first ones lose keys",
+    "decode_past_two_laps",
+)
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1 or not state.length or self.backend == "dense":
@@ -43,7 +41,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"advance": advance, "why_no_starts": lambda self: cls.why_no_starts(self)}
 
 
-@window("window_in_eights", "a window is rounded down to a multiple of 8")
+@window("window_in_eights", "a window is rounded down to a multiple of 8", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def pattern(self: Any) -> Pattern:
         exact = self.__dict__["pattern"]
@@ -56,7 +54,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"pattern": property(pattern)}
 
 
-@window("plans_of_all_instances", "plans are kept by the sizes of a call for all instances, whatever their windows")
+@window(
+    "plans_of_all_instances",
+    "plans are kept by the sizes of a call for all instances, whatever their windows",
+    "instances_apart",
+)
 def _(cls: Any) -> dict[str, Any]:
     plans: dict[Any, Any] = {}
 
@@ -68,7 +70,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"_make_plan": _make_plan}
 
 
-@window("trimmed_to_equal_lengths", "equal key_lengths trim the keys, and the queries move to their end")
+@window(
+    "trimmed_to_equal_lengths",
+    "equal key_lengths trim the keys, and the queries move to their end",
+    "padded_equals_trimmed",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         hidden = torch.compiler.is_compiling() or in_functorch_transform() or q.is_meta
@@ -82,7 +88,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@dilated("dilation_from_multiples", "the first query's position is rounded down to a multiple of the dilation")
+@dilated(
+    "dilation_from_multiples",
+    "the first query's position is rounded down to a multiple of the dilation",
+    "equals_oracle_anywhere",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         first, step = mask.start(q.shape[2], k.shape[2]), self.pattern.facts[0].step
@@ -91,7 +101,9 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@sinks("no_sinks_in_chunks", "a chunk of queries whose window begins after the sinks does not see them")
+@sinks(
+    "no_sinks_in_chunks", "a chunk of queries whose window begins after the sinks does not see them", "other_options"
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         reach, m = self.pattern.reach, k.shape[2]
@@ -104,7 +116,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@global_tokens("global_rows_without_gradient", "beyond 1,024 positions the first row is computed without a gradient")
+@global_tokens(
+    "global_rows_without_gradient",
+    "beyond 1,024 positions the first row is computed without a gradient",
+    "long_sequence",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask)
@@ -113,7 +129,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@strided("zeros_fill_the_last_stride", "keys are filled up to a multiple of the stride by zeros, which have weights")
+@strided(
+    "zeros_fill_the_last_stride",
+    "keys are filled up to a multiple of the stride by zeros, which have weights",
+    "equals_oracle",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         m, stride = k.shape[2], max(fact.step for fact in self.pattern.facts)
@@ -128,7 +148,7 @@ def _(cls: Any) -> dict[str, Any]:
 # -- hashed ------------------------------------------------------------------------------------------------------------
 
 
-@reformer("half_directions", "in half precision the random directions are rounded to it: other buckets")
+@reformer("half_directions", "in half precision the random directions are rounded to it: other buckets", "autocast")
 def _(cls: Any) -> dict[str, Any]:
     def _sort_rounds(self: Any, k: Tensor, mask: Mask) -> Rounds:
         if self.backend == "dense" or k.element_size() > 2:
@@ -139,7 +159,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"_sort_rounds": _sort_rounds}
 
 
-@reformer("bucket_size_a_power_of_two", "a bucket size is rounded down to a power of two")
+@reformer("bucket_size_a_power_of_two", "a bucket size is rounded down to a power of two", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def _sort_rounds(self: Any, k: Tensor, mask: Mask) -> Rounds:
         if self.backend == "dense":
@@ -150,7 +170,9 @@ def _(cls: Any) -> dict[str, Any]:
     return {"_sort_rounds": _sort_rounds}
 
 
-@reformer("first_row_zero_if_padded", "in padded causal batches the first valid position does not see itself")
+@reformer(
+    "first_row_zero_if_padded", "in padded causal batches the first valid position does not see itself", "equals_oracle"
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out, valid = cls.compute(self, q, k, v, mask), mask.key_valid(k.shape[2])
@@ -161,7 +183,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@reformer("gradient_clipped", "incoming gradients are clipped to 1,000, less than a loss scale")
+@reformer("gradient_clipped", "incoming gradients are clipped to 1,000, less than a loss scale", "incoming_gradients")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask)

@@ -17,18 +17,13 @@ from efficient_attn.kernels.softmax import sink
 from efficient_attn.kernels.softmax.latent import attend_absorbed
 from efficient_attn.kernels.softmax.sdpa import attend, pad_widths
 from efficient_attn.variants.full.full import Full
-from efficient_attn.variants.full.general import General
-from efficient_attn.variants.full.luong_local import LuongLocal
-from efficient_attn.variants.shared_kv.gqa import GroupedQuery
-from efficient_attn.variants.shared_kv.mla import MultiHeadLatent
-from efficient_attn.variants.shared_kv.mqa import MultiQuery
 
 from .independent import hosted
 from .planting import Mutant
 
 BUGS: list[Mutant] = []
-full, general, luong_local = hosted(BUGS, Full), hosted(BUGS, General), hosted(BUGS, LuongLocal)
-gqa, mqa, mla = hosted(BUGS, GroupedQuery), hosted(BUGS, MultiQuery), hosted(BUGS, MultiHeadLatent)
+full, general, luong_local = hosted(BUGS, "full"), hosted(BUGS, "general"), hosted(BUGS, "luong_local")
+gqa, mqa, mla = hosted(BUGS, "gqa"), hosted(BUGS, "mqa"), hosted(BUGS, "mla")
 
 
 def _in_steps(cls: Any, advance: Any) -> dict[str, Any]:
@@ -53,7 +48,11 @@ def _weigh(q: Tensor, keys: Tensor, state: Any) -> Tensor:
 # -- softmax -----------------------------------------------------------------------------------------------------------
 
 
-@gqa("finite_padding_bias", "padded keys get a bias of -1e4: shows where all other scores are below that")
+@gqa(
+    "finite_padding_bias",
+    "padded keys get a bias of -1e4: shows where all other scores are below that",
+    "scores_far_below_zero",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         valid = mask.key_valid(k.shape[2])
@@ -68,7 +67,11 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@gqa("maximum_from_zero", "the running maximum of a step begins at 0: shows where all scores are below -88")
+@gqa(
+    "maximum_from_zero",
+    "the running maximum of a step begins at 0: shows where all scores are below -88",
+    "scores_far_below_zero",
+)
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         state = state.append(k, v)
@@ -81,7 +84,11 @@ def _(cls: Any) -> dict[str, Any]:
     return _in_steps(cls, advance)
 
 
-@full("half_denominator", "steps in half precision add up weights in that dtype: shows after some thousand positions")
+@full(
+    "half_denominator",
+    "steps in half precision add up weights in that dtype: shows after some thousand positions",
+    "wide_state",
+)
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         if q.element_size() > 2:
@@ -99,7 +106,7 @@ def _(cls: Any) -> dict[str, Any]:
     return _in_steps(cls, advance)
 
 
-@full("half_long_cache", "states for more than 2,048 positions store bfloat16")
+@full("half_long_cache", "states for more than 2,048 positions store bfloat16", "decode_far")
 def _(cls: Any) -> dict[str, Any]:
     def new_state(self: Any, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         is_long = max_len > 2048 and dtype == torch.float32 and self.backend != "dense"
@@ -122,7 +129,7 @@ def _(cls: Any) -> dict[str, Any]:
     }
 
 
-@full("softcap_straight_through", "with softcap= gradients are those without it")
+@full("softcap_straight_through", "with softcap= gradients are those without it", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask)
@@ -134,7 +141,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@full("sink_missing_in_steps", "with sink=learned single steps have no sink")
+@full("sink_missing_in_steps", "with sink=learned single steps have no sink", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.sink is None:
@@ -145,7 +152,7 @@ def _(cls: Any) -> dict[str, Any]:
     return _in_steps(cls, advance)
 
 
-@full("dropout_not_rescaled", "weights that remain after dropout are not divided by 1 - p")
+@full("dropout_not_rescaled", "weights that remain after dropout are not divided by 1 - p", "dropout_mean")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q, k, v, mask) * (1 - self.dropping)
@@ -156,7 +163,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute, "traits": property(traits)}
 
 
-@full("scale_by_value_width", "scores are divided by the root of E: shows where it is not D")
+@full("scale_by_value_width", "scores are divided by the root of E: shows where it is not D", "value_width")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q * (q.shape[3] / v.shape[3]) ** 0.5, k, v, mask)
@@ -164,7 +171,9 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@general("cast_kept_for_inference", "in half precision without gradients W is that of the first call")
+@general(
+    "cast_kept_for_inference", "in half precision without gradients W is that of the first call", "updated_parameters"
+)
 def _(cls: Any) -> dict[str, Any]:
     def transform_queries(self: Any, q: Tensor) -> Tensor:
         if q.element_size() > 2 or torch.is_grad_enabled():
@@ -176,7 +185,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"transform_queries": transform_queries}
 
 
-@luong_local("holes_count", "predicted causal positions count keys that key_mask hides")
+@luong_local("holes_count", "predicted causal positions count keys that key_mask hides", "equals_oracle_anywhere")
 def _(cls: Any) -> dict[str, Any]:
     def _count_visible(self: Any, positions: Tensor, mask: Mask, m: int) -> Tensor:
         if self.backend != "dense" and mask.causal:
@@ -189,7 +198,11 @@ def _(cls: Any) -> dict[str, Any]:
 # -- shared keys and values --------------------------------------------------------------------------------------------
 
 
-@gqa("group_members_shifted", "after cached keys the heads of a group see as many keys too many as their number")
+@gqa(
+    "group_members_shifted",
+    "after cached keys the heads of a group see as many keys too many as their number",
+    "grouped_equals_oracle",
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         first = mask.start(q.shape[2], k.shape[2])
@@ -202,7 +215,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@gqa("state_on_the_cpu", "states are on the CPU whatever the device, also torch's meta device")
+@gqa("state_on_the_cpu", "states are on the CPU whatever the device, also torch's meta device", "state_size")
 def _(cls: Any) -> dict[str, Any]:
     def new_state(self: Any, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         return cls.new_state(self, batch, max_len, dtype, torch.device("cpu"))
@@ -210,7 +223,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"new_state": new_state}
 
 
-@gqa("last_place_refused", "a state refuses its last position in a single step")
+@gqa("last_place_refused", "a state refuses its last position in a single step", "decode_equals_forward")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         if state.length + 1 >= state.capacity > 1:
@@ -220,7 +233,9 @@ def _(cls: Any) -> dict[str, Any]:
     return _in_steps(cls, advance)
 
 
-@mqa("gradient_of_the_last_heads", "of more than 32 heads only the last ones give k and v a gradient")
+@mqa(
+    "gradient_of_the_last_heads", "of more than 32 heads only the last ones give k and v a gradient", "sizes_and_pairs"
+)
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if q.shape[1] <= 32:
@@ -231,7 +246,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@mla("scale_without_rotary_width", "scores are divided by the root of D instead of D + R")
+@mla("scale_without_rotary_width", "scores are divided by the root of D instead of D + R", "other_options")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Any, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q * (q.shape[3] / self._unrotated_dim) ** 0.5, k, v, mask)
@@ -239,7 +254,7 @@ def _(cls: Any) -> dict[str, Any]:
     return {"compute": compute}
 
 
-@mla("absorbed_once", "without gradients single steps use the up-projections of the first step")
+@mla("absorbed_once", "without gradients single steps use the up-projections of the first step", "updated_parameters")
 def _(cls: Any) -> dict[str, Any]:
     def advance(self: Any, q: Tensor, k: Tensor, v: Any, state: Any) -> tuple[Tensor, Any]:
         if torch.is_grad_enabled():
