@@ -185,8 +185,9 @@ def _(cls: Any) -> dict[str, Any]:
 @nystromformer("holes_at_the_end", "keys that key_mask hides are taken to be the last ones", "equals_oracle")
 def _(cls: Any) -> dict[str, Any]:
     def compute(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        if mask.key_mask is not None:
-            mask = replace(mask, key_mask=None, key_lengths=mask.key_valid(k.shape[2]).sum(1))
+        valid = mask.key_valid(k.shape[2])
+        if mask.key_mask is not None and valid is not None:
+            mask = replace(mask, key_mask=None, key_lengths=valid.sum(1))
         return cls.compute(self, q, k, v, mask)
 
     return {"compute": compute}

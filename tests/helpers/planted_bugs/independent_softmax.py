@@ -147,7 +147,8 @@ def _(cls: Any) -> dict[str, Any]:
         if self.sink is None:
             return cls.advance(self, q, k, v, state)
         state = state.append(k, v)
-        return attend(q, *state.filled(), state.mask), state
+        keys, values = state.filled()
+        return attend(q, keys, values, state.mask), state
 
     return _in_steps(cls, advance)
 
@@ -263,6 +264,7 @@ def _(cls: Any) -> dict[str, Any]:
         state = state.append(k)
         valid = None if state.starts is None else state.starts.valid_or_none(0, state.length)
         mask = Mask(causal=True, key_mask=valid)
-        return attend_absorbed(q, state.filled(), *(w.to(q.dtype) for w in weights), mask), state
+        w_uk, w_uv = (w.to(q.dtype) for w in weights)
+        return attend_absorbed(q, state.filled(), w_uk, w_uv, mask), state
 
     return _in_steps(cls, advance)

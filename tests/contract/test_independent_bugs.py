@@ -18,7 +18,6 @@ MISSED_AT_FIRST = {
     "scale_without_rotary_width": "mla",
     "absorbed_once": "mla",
     "window_in_eights": "sliding_window",
-    "plans_of_all_instances": "sliding_window",
     "half_directions": "reformer",
     "gates_of_hidden_keys": "random_feature",
 }
