@@ -21,7 +21,7 @@ def is_byte_budget(text: str) -> bool:
 class Budget:
     """A number of keys for each query, or a decode state as large as those keys and their values. keys: of each
     key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction. options: those that
-    the spec names, as written."""
+    the spec names, in the types of the constructor."""
 
     keys: int
     length: int

@@ -170,7 +170,7 @@ def cache_dtype(state: Any) -> torch.dtype | None:
 def state_bytes(state: Any) -> int:
     """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
     # not by address, which tensors on torch's meta device do not have
-    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _iterate_tensors(state))}
+    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in iterate_tensors(state))}
     return sum(storages.values())
 
 
@@ -198,12 +198,13 @@ def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
     raise UnsupportedError(f"a decode state with a {kind.__name__} in it cannot be copied row by row")
 
 
-def _iterate_tensors(value: Any) -> Iterator[Tensor]:
+def iterate_tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in a decode state, each as often as it occurs."""
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
-            yield from _iterate_tensors(getattr(value, f.name))
+            yield from iterate_tensors(getattr(value, f.name))
     elif isinstance(value, Mapping | tuple | list):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _iterate_tensors(item)
+            yield from iterate_tensors(item)

@@ -128,9 +128,12 @@ class Attention(nn.Module):
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Estimated bytes of a call beyond inputs and output. training: with gradients; for thousands of positions, the
-        estimate and the output are then within a factor of five of the peak."""
-        return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
+        """Estimated bytes of a call beyond inputs and output, of matrices N x M if ``growth.memory`` has N^2. training:
+        with gradients; for thousands of positions, the estimate and the output are then within a factor of five of the
+        peak."""
+        stores_pairs = type(self).growth is not Attention.growth and "N^2" in self.growth.memory
+        dense = self.backend == "dense" or stores_pairs
+        return estimate_workspace_bytes(shape, itemsize, dense=dense, training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """The number of rows whose sum of weights is too close to zero to divide by; None if weights have one sign."""

@@ -80,7 +80,8 @@ def list_factors(subject: Subject) -> Factors:
     traits, kv_heads = subject.traits, subject.attn.kv_heads
     heads = GROUPED if traits.grouped else UNGROUPED
     if kv_heads:
-        heads = tuple((kv_heads * group, kv_heads) for group in ((1, 2, 3, 4, 8) if traits.grouped else (1,)))
+        groups = (1, 2, 3, 4, 8, max(40 // kv_heads, 1)) if traits.grouped else (1,)
+        heads = tuple((kv_heads * group, kv_heads) for group in dict.fromkeys(groups))
     widths, left_out = [], []
     for width in WIDTHS:
         refusal = refuses_shape(subject, subject.shape(64, head_dim=width, value_dim=width))

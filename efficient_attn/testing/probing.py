@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from random import Random
 from typing import NamedTuple, get_args, get_type_hints
 
 import torch
@@ -21,6 +22,7 @@ from ..spec import Spec, parse
 from .subject import Subject
 
 MANY = 2**20  # a state that is equally large for this many positions and for half of them does not grow
+SMALL = 16  # options above that are sizes
 MAX_REFERENCE_S = 5.0  # largest expected time of a reference result
 
 
@@ -144,7 +146,8 @@ def create_others(subject: Subject, option: str) -> Iterator[tuple[object, Subje
     spec, attn = subject.attn.origin.spec, subject.attn
     if not isinstance(subject.source, str) or not isinstance(spec, Spec):
         return
-    for value in _other_values(attn.origin.options[option], get_type_hints(type(attn).__init__).get(option)):
+    hint = get_type_hints(type(attn).__init__).get(option)
+    for value in _other_values(attn.origin.options[option], hint, Random(f"{option} {subject.seed}")):
         variation = replace(subject, source=str(Spec(spec.name, {**spec.options, option: value}, spec.backend)))
         with suppress(UsageError, UnsupportedError):
             variation.make(variation.shape(1))
@@ -159,13 +162,12 @@ def other_instances(subject: Subject) -> Iterator[Subject]:
 @lru_cache(maxsize=16)
 def _find_others(subject: Subject) -> tuple[Subject, ...]:
     shape = subject.shape(33)
-    call = subject.draw(shape)
-    with torch.no_grad():
-        expected, others = call.run(subject.oracle(shape)), []
+    with torch.no_grad():  # options may change the inputs that a mechanism takes, and their widths
+        expected, others = subject.draw(shape).run(subject.oracle(shape)), []
         for option in subject.attn.origin.options:
             for _, other in create_others(subject, option):
                 with suppress(UsageError, UnsupportedError):
-                    if not torch.equal(call.run(other.oracle(shape)), expected):
+                    if not torch.equal(other.draw(shape).run(other.oracle(shape)), expected):
                         others.append(other)
                         break
     return tuple(others)
@@ -189,11 +191,11 @@ def combine_options(subject: Subject) -> Subject | None:
     return combined
 
 
-def _other_values(value: object, hint: object) -> tuple[object, ...]:
+def _other_values(value: object, hint: object, random: Random) -> tuple[object, ...]:
     if isinstance(value, bool):
         return (not value,)
-    if isinstance(value, int):
-        return (3, 2, value + 1)
+    if isinstance(value, int):  # sizes such as windows also at one that is no multiple of a block
+        return *([2 * random.randrange(4, 12) + 1] if value > SMALL else []), 3, 2, value + 1
     texts = [x for part in (hint, *get_args(hint)) for x in get_args(part) if isinstance(x, str) and x != value]
     if value is None:
         return *texts, 3, 2

@@ -175,12 +175,13 @@ class Subject:
         return self.make(shape, dtype=dtype), self.draw(shape, mask=mask, dtype=dtype)
 
     def evaluate(
-        self, call: Call, attn: Attention, *, gradients: bool = True, run: Run = Call.run
+        self, call: Call, attn: Attention, *, gradients: bool = True, run: Run = Call.run, incoming: float = 1.0
     ) -> dict[str, Tensor]:
-        """The output of a call, and its gradients if the mechanism has any, by name. run: computes the output."""
+        """The output of a call, and its gradients if the mechanism has any, by name. run, incoming: see
+        `Call.gradients`."""
         if not (gradients and self.traits.gradient):
             return {"output": run(call, attn)}
-        out, grads = call.gradients(attn, run=run)
+        out, grads = call.gradients(attn, run=run, incoming=incoming)
         return {"output": out, **{f"gradient by {name}": grad for name, grad in grads.items()}}
 
     def mask(self, **fields: object) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -99,6 +100,13 @@ def assert_all_close(
 def find_largest_value(tensors: Iterable[Tensor]) -> float:
     """The largest absolute value of some tensors, 0 without any: of what gradients that cancel are sums of."""
     return max((x.abs().max().item() for x in tensors if x.numel()), default=0.0)
+
+
+def find_fitting_scale(tensors: Iterable[Tensor], dtype: torch.dtype) -> float:
+    """1, or the power of two with which tensors fit a dtype: outputs of signed weights, whose sums may be nearly zero,
+    and their gradients can be larger than float16's largest number."""
+    largest, limit = find_largest_value(tensors), torch.finfo(dtype).max / 4
+    return 1.0 if largest <= limit else 2.0 ** -math.ceil(math.log2(largest / limit))
 
 
 def assert_same(got: Tensor, want: Tensor, label: str) -> None:

@@ -22,6 +22,7 @@ from ...errors import UnsupportedError, UsageError
 from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import baseline_options, check_layer, find_baseline
 from ...registry import class_of, create, entry_of
+from ...registry.factory import convert_option
 from ...spec import Spec, Union
 from ...units import parse_size, size
 from ..case import Case
@@ -114,7 +115,9 @@ def _fit(group: Group, spec: Spec | Union, kv_heads: int | None, budget: str) ->
     sizes = {"length": config.seq_len, "kv_heads": kv_heads, "head_dim": config.head_dim}
     try:
         parsed_budget = Budget.parse(budget, **sizes, dtype=config.dtype, causal=config.causal)
-        fitted = spec.with_options(class_of(spec.name).fit(replace(parsed_budget, options=spec.options)))
+        cls = class_of(spec.name)
+        options = {name: convert_option(cls, spec.name, name, value) for name, value in spec.options.items()}
+        fitted = spec.with_options(cls.fit(replace(parsed_budget, options=options)))
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {spec} out, or name its options without a budget") from error
     except UsageError as error:

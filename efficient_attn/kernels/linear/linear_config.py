@@ -226,6 +226,10 @@ class SavedRows(NamedTuple):
         if divisors is None or slopes is None:
             return OutputGrads(widen(grad[:, :, rows]), None)
         divisor = divisors[:, :, rows]
-        grad_out = grad[:, :, rows].to(divisor.dtype)
-        grad_total = (grad_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
-        return OutputGrads(grad_out / divisor, grad_total)
+        grad_out, slope = grad[:, :, rows].to(divisor.dtype), slopes[:, :, rows]
+        weighted = grad_out * out[:, :, rows]
+        if out.dtype != torch.float16:
+            return OutputGrads(grad_out / divisor, weighted.sum(-1, keepdim=True).neg_() / divisor * slope)
+        # an output beyond the range of float16 is infinite, and its product with a gradient or slope of 0 would be NaN
+        grad_total = weighted.masked_fill_(grad_out == 0, 0).sum(-1, keepdim=True).neg_() / divisor
+        return OutputGrads(grad_out / divisor, (grad_total * slope).masked_fill_(slope == 0, 0))

@@ -14,11 +14,19 @@ from ..check import check
 from ..probing import other_instances
 from ..sequence_decoding import step_tolerance
 from ..subject import Subject
-from ..tensor_comparison import assert_all_close, assert_close, describe, find_largest_value
+from ..tensor_comparison import (
+    FLOORS,
+    TOLERANCES,
+    assert_all_close,
+    assert_close,
+    describe,
+    find_fitting_scale,
+    find_largest_value,
+)
 from .side_effects import evaluate_all
 
 N = 71
-AUTOCAST_STEPS = 5
+AUTOCAST_STEPS, LONGER = 5, 300  # more than the buckets of a hash, with few of which rounding changes none
 CALLS_PER_INPUT = 6  # of two threads on one instance
 
 
@@ -98,17 +106,20 @@ def instances_apart(subject: Subject) -> None:
     shape, wide = subject.shape(N), subject.shape(N, head_dim=16, value_dim=16)
     others = [(f"options {other.label}", other, shape, 0) for other in other_instances(subject)]
     others += [("another seed", subject, shape, 1), ("another width", subject, wide, 0)]
-    for mask in subject.plain_masks:
-        calls = {sizes: subject.draw(sizes, mask=mask) for sizes in (shape, wide)}
+    for mask, (label, other, sizes, seed) in product(subject.plain_masks, others):
+        if mask.causal not in other.causalities:
+            continue
+        call, other_call = subject.draw(shape, mask=mask), other.draw(sizes, mask=mask)
         with torch.no_grad():
-            want = calls[shape].run(subject.oracle(shape))
-            for label, other, sizes, seed in others:
-                other_want = calls[sizes].run(other.oracle(sizes, seed=seed))
+            want, other_want = call.run(subject.oracle(shape)), other_call.run(other.oracle(sizes, seed=seed))
+            for backend in subject.backends_for(subject.dtype) or (None,):
+                text = f"{label}, {backend or 'dense'}, {describe(mask)}"
                 for _ in range(2):
-                    got = calls[sizes].run(other.make(sizes, seed=seed))
-                    assert_close(got, other_want, f"an instance of {label} in the same process, {describe(mask)}")
-                    got = calls[shape].run(subject.make(shape))
-                    assert_close(got, want, f"after an instance of {label}, {describe(mask)}")
+                    if backend in (None, *other.backends_for(subject.dtype)):
+                        got = other_call.run(other.make(sizes, seed=seed, backend=backend))
+                        assert_close(got, other_want, f"an instance of {text}, in the same process")
+                    got = call.run(subject.make(shape, backend=backend))
+                    assert_close(got, want, f"after an instance of {text}")
 
 
 def _no_autocast(subject: Subject) -> str | None:
@@ -129,9 +140,12 @@ def autocast(subject: Subject) -> None:
         if half == torch.float16 and call.mask.pads_keys:
             continue
         attn, label = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(call.mask)}"
+        truth, exact = subject.truth(shape, torch.float32), call.change(Tensor.double)
+        want = subject.evaluate(exact, truth)
+        incoming = find_fitting_scale((x for name, x in want.items() if name != "output"), half)  # as a loss scaler
+        want = {name: x if name == "output" else x * incoming for name, x in want.items()}
         with torch.autocast(device, dtype=half):
-            got = subject.evaluate(call, attn)
-        want = subject.evaluate(call.change(Tensor.double), subject.truth(shape, torch.float32))
+            got = subject.evaluate(call, attn, incoming=incoming)
         assert_all_close(got, want, label, dtype=half)
         if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
             state = attn.init_state(2, AUTOCAST_STEPS, torch.float32, subject.device)
@@ -142,3 +156,12 @@ def autocast(subject: Subject) -> None:
                     assert_close(
                         out.double(), want["output"][:, :, at], f"step {at.start} {label}", tolerance=tolerance
                     )
+    shape, half = subject.shape(LONGER), halves[0]
+    exact = subject.draw(shape, dtype=torch.float32).change(lambda x: x.to(half).float())
+    attn, truth = subject.make(shape, dtype=torch.float32), subject.truth(shape, torch.float32)
+    for call in map(exact.under, subject.plain_masks):
+        with torch.no_grad(), torch.autocast(device, dtype=half):
+            got = call.run(attn)
+        want = call.change(Tensor.double).run(truth)
+        label = f"output of {LONGER} positions under autocast, {describe(call.mask)}"
+        assert_close(got.double(), want, label, tolerance=TOLERANCES[half], floor=FLOORS[half])

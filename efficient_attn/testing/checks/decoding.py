@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.decode_state import state_bytes
+from ...contract.decode_state import iterate_tensors, state_bytes
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
@@ -75,8 +75,11 @@ def decode_sizes(subject: Subject) -> None:
 
 @check(needs="decode")
 def state_size(subject: Subject) -> None:
-    """The state is allocated once: its size is positive and the same after every step."""
+    """The state is allocated once: its size is positive and the same after every step. It is on the device that
+    `init_state` names."""
     attn, call = subject.prepare(N)
+    devices = {x.device.type for x in iterate_tensors(attn.init_state(2, N, subject.dtype, "meta"))}
+    assert devices <= {"meta"}, f"a state for torch's meta device has tensors on {min(devices - {'meta'})}"
     state = new_state(attn, call)
     before, steps = state_bytes(state), call.steps(attn, state, supported_sizes(subject, (3, *(1,) * 20)))
     sizes = [state_bytes(state) for _, _, state in steps]

@@ -223,8 +223,8 @@ def _compare_growth(subject: Subject) -> str | None:
 
 @check(needs="gradient", skip_reason=not_countable)
 def training_memory(subject: Subject) -> None:
-    """The memory of a call with its backward pass grows no faster than growth.memory, and a workspace_bytes of its own
-    estimates it within a factor of five."""
+    """The memory of a call with its backward pass grows no faster than growth.memory, and workspace_bytes, inherited or
+    its own, estimates it within a factor of five."""
     growth, causal = subject.attn.growth, subject.causalities[-1]
     heads, declared = subject.attn.kv_heads or 1, _highest_power(growth.memory)
     n, input_bytes, estimate, peaks = 0, 0, 0, list[int]()
@@ -242,9 +242,10 @@ def training_memory(subject: Subject) -> None:
         f"between N={TRAINING[0]} and {label}, the memory of a call and its backward pass grows as N^{measured:.2f} to "
         f"{peaks[-1]} bytes, growth.memory declares {growth.memory!r}: correct it, or split the backward pass in blocks"
     )
-    if type(subject.attn).workspace_bytes is Attention.workspace_bytes:
-        return  # the default is that of fused kernels
+    remedy = "write a workspace_bytes of its own, the inherited one is wrong"
+    if "workspace_bytes" in vars(type(subject.attn)):
+        remedy = "correct workspace_bytes"
     assert 1 / MAX_WORKSPACE_RATIO <= estimate / peaks[-1] <= MAX_WORKSPACE_RATIO, (
         f"{label}: workspace_bytes(training=True) and the output are {estimate} bytes, "
-        f"a call and its backward pass take {peaks[-1]}: correct workspace_bytes"
+        f"a call and its backward pass take {peaks[-1]}: {remedy}"
     )

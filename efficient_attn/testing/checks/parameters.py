@@ -15,8 +15,8 @@ from ..check import check
 from ..mechanism_call import Call
 from ..sequence_decoding import step_tolerance
 from ..subject import Subject
-from ..tensor_comparison import assert_all_close, assert_close, describe, find_largest_value
-from .side_effects import evaluate_all
+from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, describe, find_largest_value
+from .side_effects import evaluate_all, run_two_steps
 
 N = 33
 LOADED = 130  # positions, more than a bucket or block, whose random numbers a state dict has
@@ -38,9 +38,11 @@ def _backends(subject: Subject) -> tuple[str | None, ...]:
 
 def _serve(subject: Subject, attn: Attention, call: Call) -> None:
     """Run a call, with and without gradients, and decode steps, after which an instance could have cached anything."""
+    same_dtype = replace(subject, dtype=call["q"].dtype)
     with torch.no_grad():
         call.run(attn)
-    evaluate_all(replace(subject, dtype=call["q"].dtype), attn, call)
+        run_two_steps(same_dtype, attn, call)
+    evaluate_all(same_dtype, attn, call)
 
 
 @torch.no_grad()
@@ -69,11 +71,13 @@ def _assert_equal(subject: Subject, attn: Attention, reference: Attention, calls
         want = subject.evaluate(call, reference)
         with torch.no_grad():
             assert_close(call.run(attn), want["output"], f"output without gradients, {text}")
+            steps = run_two_steps(subject, attn, call)
         got = evaluate_all(subject, attn, call)
         assert_all_close(got, want, text)
         for at in range(2) if subject.traits.decode and call.mask.causal else ():
             row, tolerance = want["output"][:, :, at : at + 1], step_tolerance(subject, call["q"].dtype)
-            assert_close(got[f"step {at}"], row, f"step {at}, {text}", tolerance=tolerance)
+            for results, mode in ((got, "with gradients"), (steps, "without gradients")):
+                assert_close(results[f"step {at}"], row, f"step {at} {mode}, {text}", tolerance=tolerance)
 
 
 def _differentiate(out: Tensor, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -128,6 +132,21 @@ def updated_parameters(subject: Subject) -> None:
                 how = "in place" if versions else "in place through .data"
                 how += ", with other signs" * (sign < 0) + f", in {'training' if mode else 'evaluation'} mode"
                 _assert_equal(subject, attn, reference, calls, f"after parameters changed {how}")
+    for dtype in subject.dtypes:
+        if dtype.itemsize < 4:
+            _check_half_updates(subject, shape, calls[-1].change(lambda x, dtype=dtype: x.to(dtype)))
+
+
+@torch.no_grad()
+def _check_half_updates(subject: Subject, shape: Shape, call: Call) -> None:
+    """Compare outputs in half precision with the reference before and after parameters change."""
+    dtype = call["q"].dtype
+    attn = subject.make(shape, dtype=dtype)
+    for step in range(2):
+        want = call.change(Tensor.double).run(_make_reference(subject, shape, attn).double())
+        label = f"output in {dtype} without gradients, after {step} changes of parameters in place; {CACHED}"
+        assert_close(call.run(attn), want, label, tolerance=TOLERANCES[dtype])
+        _update(attn, step)
 
 
 @check(skip_reason=_nothing_stored)

@@ -15,7 +15,7 @@ from ...errors import UnsupportedError
 from ..check import check
 from ..mechanism_call import Call
 from ..subject import Subject
-from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, assert_finite, describe
+from ..tensor_comparison import TOLERANCES, assert_all_close, assert_close, assert_finite, describe, find_fitting_scale
 
 STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 
@@ -69,10 +69,12 @@ def dtypes(subject: Subject) -> None:
     """Outputs have the dtype of the inputs, and errors within its tolerance."""
     shape = subject.shape(130)
     for dtype, causal in product(subject.dtypes, subject.causalities):
-        call = subject.draw(shape, dtype=dtype, mask=Mask(causal=causal))
+        call, truth = subject.draw(shape, dtype=dtype, mask=Mask(causal=causal)), subject.truth(shape, dtype)
+        want = call.change(Tensor.double).run(truth)
+        if (scale := find_fitting_scale([want], dtype)) < 1 and "v" in call.tensors:
+            call, want = call.with_(v=call["v"] * scale), want * scale
         got = call.run(subject.make(shape, dtype=dtype))
         assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
-        want = call.change(Tensor.double).run(subject.truth(shape, dtype))
         assert_close(got, want, f"{dtype} compared with the float64 reference", tolerance=TOLERANCES[dtype])
 
 
@@ -160,6 +162,24 @@ def extreme_values(subject: Subject) -> None:
                     assert_close(
                         got / scale, want, f"output, {label}, {backend}, {describe(mask)}", tolerance=tolerance
                     )
+
+
+@check(needs="exact", skip_reason=no_fast_backend)
+@torch.no_grad()
+def scores_far_below_zero(subject: Subject) -> None:
+    """Where the scores of all visible keys are below -1,000, padding has no weight, and rows and decode steps equal the
+    reference."""
+    shape = subject.shape(40)
+    base, tolerance = subject.draw(shape), SATURATED[subject.dtype]
+    negative = base.with_(q=base["q"].abs() * 100, k=base["k"].abs() * -100)
+    for call, backend in product(subject.under_masks(negative), subject.backends_for(subject.dtype)):
+        attn, label = subject.make(shape, backend=backend), f"scores below -1,000, {backend}, {describe(call.mask)}"
+        want = call.run(subject.oracle(shape))
+        assert_close(call.run(attn), want, f"output, {label}", tolerance=tolerance)
+        if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
+            state = attn.init_state(shape.batch, shape.n, subject.dtype, subject.device)
+            for at, out, _ in call.steps(attn, state, (1,) * shape.n):
+                assert_close(out, want[:, :, at], f"step {at.start}, {label}", tolerance=tolerance)
 
 
 @check()

@@ -93,11 +93,15 @@ def no_side_effects(subject: Subject) -> None:
 
 def evaluate_all(subject: Subject, attn: Attention, call: Call) -> dict[str, Tensor]:
     """The outputs of a call and of two decode steps, and the gradients, as far as the traits declare them."""
-    results = subject.evaluate(call, attn)
-    if subject.traits.decode:
-        state = attn.init_state(2, 2, subject.dtype, subject.device)
-        results |= {f"step {at.start}": out for at, out, _ in call.steps(attn, state, (1, 1))}
-    return results
+    return subject.evaluate(call, attn) | run_two_steps(subject, attn, call)
+
+
+def run_two_steps(subject: Subject, attn: Attention, call: Call) -> dict[str, Tensor]:
+    """The outputs of two decode steps by name; none of a mechanism that cannot decode."""
+    if not subject.traits.decode:
+        return {}
+    state = attn.init_state(2, 2, subject.dtype, subject.device)
+    return {f"step {at.start}": out for at, out, _ in call.steps(attn, state, (1, 1))}
 
 
 @check(needs="deterministic")

@@ -46,6 +46,8 @@ def _list_combinations(case: Case) -> Iterator[str]:
         yield "many heads"
     if batch > 2 and case["gradient"] in ("all", "parameters"):
         yield "all gradients of a large batch"
+    if heads >= 40 and max(case["lengths"]) > 1 and case["gradient"] in ("all", "inputs"):
+        yield "all gradients of many heads"
     if max(case["lengths"]) < MANY_POSITIONS:
         return
     if batch > 1:

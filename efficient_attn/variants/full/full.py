@@ -1,7 +1,7 @@
 """Exact softmax attention, with two options: a soft cap on scores, and a sink."""
 
 from math import inf, isfinite
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,9 @@ class Full(SoftmaxAttention):
     ``blocks`` (tiles of queries and keys, which are not stored) instead of ``sdpa``.
     """
 
-    def __init__(self, *, softcap: float | None = None, sink: str | None = None, dims: Dims = Dims()) -> None:
+    def __init__(
+        self, *, softcap: float | None = None, sink: Literal["learned"] | None = None, dims: Dims = Dims()
+    ) -> None:
         super().__init__()
         if softcap is not None and not (softcap > 0 and isfinite(softcap)):
             raise UsageError(f"full: softcap must be a number above 0, not {softcap}")

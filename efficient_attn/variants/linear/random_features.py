@@ -48,10 +48,12 @@ def make_random_map(kind: FeatureKind, directions: Tensor, *, scaled: bool = Fal
     )
 
 
-def make_unit_map(directions: Tensor) -> FeatureMap:
-    """Trigonometric features of q / |q| and k / |k|: the softmax's dependence on their lengths is left out."""
+def make_unit_map(directions: Tensor, *, exact: bool = False) -> FeatureMap:
+    """Trigonometric features of q / |q| and k / |k|: the softmax's dependence on their lengths is left out. exact: see
+    `FeatureMap`."""
     features, back = (partial(run, directions) for run in (_unit_features, _unit_backward))
-    return FeatureMap(features, partial(_return_features, 2 * len(directions)), signed=True, back=back)
+    width = partial(_return_features, 2 * len(directions))
+    return FeatureMap(features, width, signed=True, exact=exact, back=back)
 
 
 def count_features(kind: FeatureKind) -> int:

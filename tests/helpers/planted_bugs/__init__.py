@@ -14,6 +14,9 @@ from . import (
     family_world,
     gradients,
     growth,
+    independent_linear,
+    independent_patterns,
+    independent_softmax,
     leaks,
     mode_bugs,
     size_bugs,
@@ -36,4 +39,7 @@ MUTANTS = (
     *family_world.BUGS,
     *family_values.BUGS,
     *family_transforms.BUGS,
+    *independent_softmax.BUGS,
+    *independent_patterns.BUGS,
+    *independent_linear.BUGS,
 )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import efficient_attn as ea
 from efficient_attn.contract.budget import Budget
+from efficient_attn.contract.decode_state import state_bytes
 from efficient_attn.registry import class_of
 
 WITH_FIT = [name for name in ea.names() if class_of(name).fit.__func__ is not ea.Attention.fit.__func__]  # pyright: ignore
@@ -64,3 +65,13 @@ def test_fitted_options_use_most_of_the_budget(name: str, keys: int) -> None:
     if name in BOUNDED_STATE:
         state = ea.state_bytes(attn.init_state(1, length, torch.float32))
         assert 0.95 < state / (keys * 2 * 64 * 4) < 1.05
+
+
+@pytest.mark.parametrize(("keys", "gated"), [(8, False), (20, False), (16, True), (64, True), (200, True)])
+def test_sums_of_random_features_fit_the_budget_in_their_own_dtype(keys: int, gated: bool) -> None:
+    """The sums of few directions are in float64."""
+    budget = Budget(keys=keys, length=2048, head_dim=64, causal=True, options={"gated": gated})
+    options = class_of("random_feature").fit(budget)
+    attn = ea.create("random_feature", gated=gated, dims=ea.Dims(heads=1, head_dim=64), **options)
+    budget_bytes = keys * 2 * 64 * 4
+    assert 0.7 * budget_bytes < state_bytes(attn.init_state(1, 2048, device="meta")) <= budget_bytes

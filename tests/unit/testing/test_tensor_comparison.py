@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.testing.tensor_comparison import TOLERANCES, assert_all_close, assert_close
+from efficient_attn.testing.tensor_comparison import TOLERANCES, assert_all_close, assert_close, find_fitting_scale
 
 DTYPES = list(TOLERANCES)
 
@@ -62,3 +62,11 @@ def test_zeros_must_be_zeros_and_empty_tensors_are_equal() -> None:
     assert_close(torch.zeros(0, 3), torch.zeros(0, 3), "nothing")
     with pytest.raises(AssertionError, match="not finite"):
         assert_close(zeros / 0, zeros, "NaN")
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(1.0, 1.0), (16_000.0, 1.0), (17_000.0, 0.5), (4e6, 2.0**-8)])
+def test_fitting_scales_are_powers_of_two_with_which_tensors_fit(largest: float, scale: float) -> None:
+    tensors = [torch.tensor([0.5]), torch.tensor([1.0, -largest])]
+    assert find_fitting_scale(tensors, torch.float16) == scale
+    assert find_fitting_scale(tensors, torch.bfloat16) == 1
+    assert largest * scale <= torch.finfo(torch.float16).max / 4

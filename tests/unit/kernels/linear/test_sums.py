@@ -140,3 +140,35 @@ def test_steps_have_gradients(spec: str) -> None:
     got = torch.cat(rows, 2)
     for a, b in zip(*(torch.autograd.grad(x.cos().sum(), (q, k, v)) for x in (got, want)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+class Signed(ea.LinearAttention):
+    """Linear attention with products of either sign."""
+
+    def __init__(self) -> None:
+        super().__init__(FeatureMap(torch.clone, signed=True))
+
+
+@pytest.mark.parametrize(("length", "causal"), [(128, False), (128, True), (700, False), (700, True)])
+@pytest.mark.parametrize(("small", "grad"), [(2**-7, 0.0), (0.0, 0.0), (0.0, 2**-14)])
+def test_outputs_that_float16_cannot_represent_leave_other_gradients(
+    length: int, causal: bool, small: float, grad: float
+) -> None:
+    """The last row's weights sum to nearly zero; the others' are positive. Its gradient reaches all keys."""
+    sign = torch.tensor([1.0, -1.0]).repeat(length // 2)
+    q, k = torch.tensor([0.0, 1.0]).repeat(length, 1), torch.stack([sign, torch.full((length,), 2**-10)], 1)
+    q[-1] = torch.tensor([1.0, small])
+    tensors = [x[None, None].half().requires_grad_() for x in (q, k, 30 * sign[:, None].expand(-1, 3))]
+    grads = []
+    for backend in (None, "dense"):
+        attn = Signed()
+        attn.backend = backend
+        out = attn(*tensors, ea.Mask(causal=causal))
+        assert out[:, :, -1].isinf().all()
+        assert out[:, :, :-1].isfinite().all()
+        incoming = torch.full_like(out, 2**-6)
+        incoming[:, :, -1] = grad
+        grads.append(torch.autograd.grad(out, tensors, incoming))
+    assert all(want.isfinite().all() for want in grads[1][1:])
+    for got, want in zip(*grads, strict=True):  # the last row's query may have an infinite gradient
+        torch.testing.assert_close(got, want, rtol=4e-3, atol=0.05)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from torch import Tensor
 from toy_mechanisms import Shrinking, Toy
 
 import efficient_attn as ea
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.shapes import Shape
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks import growth_claims
 
@@ -78,3 +81,28 @@ def test_a_wrong_growth_gets_the_lines_of_a_right_one(name: str) -> None:
     lines = failures[names[0]]
     assert lines[:3] == ("growth = ea.Growth(", '    time="O(N^2)",', '    memory="O(N)",')
     assert find_failures(eval("".join(lines).partition(" = ")[2], {"ea": ea})) == {}
+
+
+class StoresCopies(ea.SoftmaxAttention):
+    """Exact attention whose backward pass keeps 150 copies of its output, as features may be; memory is still O(N)."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        out = super().compute(q, k, v, mask, **inputs)
+        copies = out.unsqueeze(-1).expand(*out.shape, 150).exp()  # a result of exp is stored
+        return out + 0 * copies.sum(-1)
+
+
+class EstimatesCopies(StoresCopies):
+    """The same, with an estimate."""
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        return 300 * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize
+
+
+@pytest.mark.parametrize(("cls", "status"), [(StoresCopies, "failed"), (EstimatesCopies, "passed"), (Toy, "passed")])
+def test_an_inherited_estimate_of_memory_is_verified(cls: type[ea.Attention], status: str) -> None:
+    """`Toy` stores all weights, as its growth says: the default estimate counts them."""
+    outcome = run_check(growth_claims.training_memory, Subject(lambda *_: cls()))
+    assert outcome.status == status, outcome.reason
+    if status == "failed":
+        assert "write a workspace_bytes of its own, the inherited one is wrong" in outcome.reason

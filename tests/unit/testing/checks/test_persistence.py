@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from planted_bugs.planting import subclass
 from specs import SPECS
+from tiny_suites import isolated_registry
 from toy_mechanisms import Toy
 
 import efficient_attn as ea
@@ -89,3 +92,48 @@ def test_a_planted_class_is_found_by_pickles_of_this_process() -> None:
     for twin in (pickle.loads(pickle.dumps(attn)), copy.deepcopy(attn)):
         assert type(twin) is type(attn)
         assert twin.label == "planted"
+
+
+KEEPS_TABLES = """
+import torch
+import efficient_attn as ea
+
+TABLES = {}
+
+
+@ea.register("zz_registers_tables", family="full")
+class RegistersTables(ea.SoftmaxAttention):
+    \"\"\"Exact attention whose scale is in a table of this module.\"\"\"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = len(TABLES)
+        TABLES[self.number] = torch.ones(1)
+
+    def compute(self, q, k, v, mask, **inputs):
+        return super().compute(q * TABLES[self.number].to(q.dtype), k, v, mask, **inputs)
+
+
+@ea.register("zz_has_tables", family="full")
+class HasTables(ea.SoftmaxAttention):
+    \"\"\"Exact attention.\"\"\"
+
+
+print("loaded")
+"""
+
+
+def test_what_works_in_its_own_process_only_is_detected_if_thorough(tmp_path: Path) -> None:
+    file = tmp_path / "tables.py"
+    file.write_text(KEEPS_TABLES)
+    with isolated_registry():
+        assert ea.load_plugin(str(file)) == ["zz_registers_tables", "zz_has_tables"]
+        wrong, right = (Subject(name, thorough=True) for name in ("zz_registers_tables", "zz_has_tables"))
+        assert run_check(persistence.pickles, wrong).status == "passed"
+        outcome = run_check(persistence.another_process, wrong)
+        assert outcome.status == "failed"
+        assert re.fullmatch(r"in another process: KeyError: \d+ \(q .*; tables.py, line 18\)", outcome.reason)
+        assert run_check(persistence.another_process, right).status == "passed"
+        assert run_check(persistence.another_process, Subject("zz_has_tables")).status == "not_claimed"
+        made_here = Subject(lambda *_: ea.create("full"), thorough=True)
+        assert run_check(persistence.another_process, made_here).status == "not_claimed"

@@ -230,3 +230,29 @@ def test_gradients_equal_the_reference_for_any_number_of_features(kind: str, dty
         for got, want in zip(*grads, strict=True):
             size = want.abs().max().clamp(min=1)
             torch.testing.assert_close(got / size, want / size, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "gated"),
+    [(1, 64, False), (4, 8, False), (15, 8, False), (16, 8, False), (1, 64, True), (24, 64, True), (64, 8, True)],
+)
+def test_float32_has_small_errors_where_weights_along_few_directions_cancel(
+    count: int, width: int, gated: bool
+) -> None:
+    attn = ea.create(f"random_feature:n_features={count}:gated={gated}", dims=ea.Dims(heads=4, head_dim=width))
+    wide = ea.create(f"random_feature:n_features={count}:gated={gated}", dims=ea.Dims(heads=4, head_dim=width))
+    wide, mask = wide.double(), ea.Mask(causal=True)
+    for seed in range(4):
+        generator, state = torch.Generator().manual_seed(seed), attn.init_state(2, 130)
+        q, k, v = (torch.randn(2, 4, 130, width, generator=generator) for _ in range(3))
+        gate = {"gate": torch.randn(2, 4, 130, generator=generator)} if gated else {}
+        want = wide(*(x.double() for x in (q, k, v)), mask, **{name: x.double() for name, x in gate.items()})
+        steps = []
+        for i in range(130):
+            now = slice(i, i + 1)
+            step_gate = {name: x[:, :, now] for name, x in gate.items()}
+            out, state = attn.step(q[:, :, now], k[:, :, now], v[:, :, now], state, **step_gate)
+            steps.append(out)
+        for got in (attn(q, k, v, mask, **gate), torch.cat(steps, 2)):
+            errors = (got - want).abs().amax(-1) / want.abs().amax(-1).clamp(min=0.1 * float(v.abs().max()))
+            assert errors.max() < 2e-5
