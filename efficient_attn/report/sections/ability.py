@@ -13,6 +13,7 @@ from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, make_score_plots
 from .mechanism_result import MechanismResult
+from .prediction_table import make_prediction_table
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .shortcut_table import make_shortcut_table
 from .trained_scores import BITS_METRIC, LearningTest, filter_trained, list_tests, order_labels
@@ -50,7 +51,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
     if not tests:
         return
     labels = order_labels(tests)
-    block.tables += filter(None, [_make_table(tests, labels), make_shortcut_table(tests)])
+    block.tables += filter(None, [_make_table(tests, labels), make_shortcut_table(tests), make_prediction_table(tests)])
     block.tables += [table for test in tests for table in make_uptraining_tables(test)]
     block.tables += [_make_training_table(tests), make_cost_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
