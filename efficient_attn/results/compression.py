@@ -12,7 +12,7 @@ from .store import check_no_links
 
 def compress_rows(folder: Path) -> list[Path]:
     """Compress a run's row files and return them. Plain files are removed once the compressed ones were read back, and
-    so are checkpoints: a compressed run is not resumed.
+    so are checkpoints and models: a compressed run is not resumed.
 
     Raises `UsageError` for a run that is being written, for damaged rows, and for a compressed file with other
     contents.
@@ -23,7 +23,7 @@ def compress_rows(folder: Path) -> list[Path]:
         for path in list_shards(folder):
             if path.suffix != COMPRESSED_SUFFIX:
                 _compress_shard(path)
-        checkpoints.clear(folder)
+        checkpoints.clear(folder, models=True)
         return list_shards(folder)
 
 

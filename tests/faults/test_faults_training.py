@@ -12,6 +12,7 @@ import pytest
 from processes import list_descendants, wait_until_gone
 from shell import run, start, wait
 
+from efficient_attn.instruments.environment.machine import count_usable_cores
 from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.store import read
 
@@ -120,3 +121,51 @@ def test_killed_training_continues_from_its_checkpoint(
     assert len(list((folder / "out" / CHECKPOINT_FOLDER).glob("*.pt"))) == 1
     (folder / "hold").unlink()
     assert _finish(folder, STEPS + 1) == uninterrupted  # only the killed step is repeated
+
+
+UPTRAINING = """
+title          = "Tiny uptraining"
+measure        = ["tiny"]
+plugins        = ["counts.py"]
+axes           = { seq_len = [16], threads = [1] }
+variant        = [{ name = "full" }, { name = "mqa" }]
+rates          = { full = 4e-3, mqa = 4e-3 }
+uptrained_from = "full"
+shares         = [0, 0.5]
+seeds          = 2
+vocab          = 32
+pairs          = 2
+examples       = 8
+steps          = 20
+checkpoint_s   = 1e-9
+"""
+TIMES = "train.train_s", "train.step_ms", "train.s_to_90", "train.jobs"
+
+
+def _read_results(folder: Path) -> dict[str, Any]:
+    results = {}
+    for record in read(folder / "out"):
+        extra = {name: x for name, x in record.row.extra.items() if name not in TIMES}
+        results[record.row.case_key] = vars(record.row) | {"run_id": None, "extra": extra}, record.samples
+    return results
+
+
+@pytest.mark.skipif(count_usable_cores() < 2, reason="needs two cores")
+def test_killed_uptraining_starts_from_the_same_originals(tmp_path: Path) -> None:
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        (_write_files(tmp_path / name) / "sweep.toml").write_text(UPTRAINING)
+    done = run(*ARGUMENTS, cwd=tmp_path / "whole")
+    assert done.code == 0, done.err
+    folder, deadline = tmp_path / "killed", time.monotonic() + 120
+    pid = start(*ARGUMENTS, "--jobs", "2", cwd=folder)
+    while not ((folder / "out/run.json").exists() and any("uptrain" in key for key in _read_results(folder))):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = list_descendants(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert wait(pid) == -signal.SIGKILL
+    assert not wait_until_gone(workers)
+    done = run(*ARGUMENTS, "--jobs", "2", cwd=folder)
+    assert done.code == 0, done.err
+    assert _read_results(folder) == _read_results(tmp_path / "whole")

@@ -53,6 +53,16 @@ def seeds(variant: str, scores: Sequence[float], **known: Any) -> Iterator[Recor
         yield attempt(variant, score, "best", index, **known)
 
 
+def uptrained(variant: str, conversion: str, share: float, scores: Sequence[float], **known: Any) -> Iterator[Record]:
+    """Models of several seeds that were made from trained ones with a score of .9."""
+    for seed, score in enumerate(scores):
+        columns = {"train_conversion": conversion, "train_share": share, "train_original": 0.9} | known
+        record = attempt(variant, score, "uptrain", seed, **columns)
+        record.row.inputs = f"seed {seed}, uptrain, {conversion}, share {share:g}"
+        record.row.case_key += record.row.inputs
+        yield record
+
+
 def unable(variant: str, **known: Any) -> Iterator[Record]:
     """The attempts of a model that stays at chance."""
     for kind, rate in (("grid", 0.001), ("grid", 0.002), ("grid", 0.004), ("above", 0.008), ("below", 0.0005)):

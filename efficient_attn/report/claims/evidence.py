@@ -29,9 +29,11 @@ TIME_COLUMNS += ("swap.step_ms",)
 # columns that two rows must share to form a ratio or a series
 PAIRING_COLUMNS = ("run_id", "suite", "part", "task", "case", "device", "dtype", "threads", "batch", "heads")
 PAIRING_COLUMNS += ("head_dim", "seq_len", "causal", "mode", "inputs", "layer", "cache", "fill", "compiled")
-PAIRING_COLUMNS += ("machine", "seed", "budget")
+PAIRING_COLUMNS += ("machine", "seed", "budget", "train.share")
 MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # identify a mechanism
-DEPENDENT_COLUMNS = {"seq_len": "budget", "mode": "case", "inputs": "case", "layer": "case"}  # vary with the first ones
+# columns that vary with the first ones; inputs name the conversion of an uptrained model
+DEPENDENT_COLUMNS = {"seq_len": ("budget",), "mode": ("case",), "inputs": ("case",), "layer": ("case",)}
+DEPENDENT_COLUMNS |= {"train.conversion": ("inputs", "case")}
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable
     """Values that a row shares with its partner: all columns but those of ``against`` and their dependents."""
     free_columns = {*rule.against, *extra_columns}
     free_columns |= set(MECHANISM_COLUMNS) if "variant" in free_columns else set()
-    free_columns |= {DEPENDENT_COLUMNS[name] for name in free_columns if name in DEPENDENT_COLUMNS}
+    free_columns |= {column for name in free_columns for column in DEPENDENT_COLUMNS.get(name, ())}
     return tuple(row.values.get(name) for name in (*PAIRING_COLUMNS, *MECHANISM_COLUMNS) if name not in free_columns)
 
 

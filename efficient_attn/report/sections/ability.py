@@ -13,10 +13,12 @@ from ..drawing.figures import PlotContext
 from ..tables import ReportCell, ReportTable, show_label, show_value
 from .learning_curves import list_distance_columns, list_length_columns, make_score_plots
 from .mechanism_result import MechanismResult
+from .prediction_table import make_prediction_table
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 from .shortcut_table import make_shortcut_table
 from .trained_scores import BITS_METRIC, LearningTest, filter_trained, list_tests, order_labels
 from .training_costs import list_attempts, make_cost_table
+from .uptraining_table import make_uptraining_panels, make_uptraining_tables
 
 INTRO = (
     "Small models that differ only in their attention mechanism are trained from scratch and tested on unseen "
@@ -49,12 +51,13 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
     if not tests:
         return
     labels = order_labels(tests)
-    block.tables += filter(None, [_make_table(tests, labels), make_shortcut_table(tests)])
+    block.tables += filter(None, [_make_table(tests, labels), make_shortcut_table(tests), make_prediction_table(tests)])
+    block.tables += [table for test in tests for table in make_uptraining_tables(test)]
     block.tables += [_make_training_table(tests), make_cost_table(tests)]
     block.tables += _make_spread_tables(tests, labels)
     block.tables.append(list_attempts(tests))
     for test in tests:
-        block.pictures += make_score_plots(test, context)
+        block.pictures += [*make_uptraining_panels(test, context), *make_score_plots(test, context)]
 
 
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:

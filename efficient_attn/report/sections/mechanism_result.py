@@ -110,6 +110,12 @@ class MechanismResult:
                 return text
         return "rate at the edge" if self.rate_choice is not None and self.rate_choice.open_ends else ""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it has a score that is compared with those of others, or did not learn the task by any attempt."""
+        is_early = self.score is None or (self.at_chance and not self.all_attempts_made)
+        return not is_early and not self.unranked_reason
+
     @cached_property
     def seed_scores(self) -> list[float]:
         """The score of each seed."""

@@ -12,7 +12,7 @@ from .trained_scores import LearningTest
 PREFIX = "train.shortcut_"  # of columns, which end in a description with underscores
 NOTE = (
     "Simple methods without attention, scored on the tests of the task. 'Better mechanisms' counts those that are "
-    "significantly better, by their 95% interval or, for bits of a single seed, by their score."
+    "significantly better, by their 95% interval or, without one, by their score."
 )
 
 

@@ -21,18 +21,23 @@ NEEDLESS_REASONS = (
     "the scores of all seeds are within 0.05",
     "the suite gives its learning rate",
     "more than chance was learned within the grid",
+    "conversions do not differ with as many key-value heads as the original",
 )
+UPTRAINED = r"seed \d+, uptrain,"  # start of the inputs of models that were made from trained ones
 GRID_REASON = "the suite gives no learning rate of"  # so that the grid is tried
 
 
 @dataclass(frozen=True)
 class LearningTest:
-    """A task at a length. name: unique among tests."""
+    """A task at a length. name: unique among tests. uptrained: rows with scores of models that were made from trained
+    ones, which are not results of their mechanisms."""
 
+    task: str
     name: str
     length: int
     metric: str
     results: tuple[MechanismResult, ...]
+    uptrained: Frame
 
     @property
     def in_bits(self) -> bool:
@@ -142,11 +147,14 @@ def list_tests(rows: Frame) -> Iterator[LearningTest]:
         part_text = f" ({part})" if units.is_present(part) and bool(parts[test_rows.index[0]]) else ""
         metrics = test_rows["metric"].dropna()
         metric = str(metrics.iloc[0]) if len(metrics) else ""
+        is_uptrained = test_rows["inputs"].astype(object).fillna("").str.match(UPTRAINED)
+        uptrained = test_rows[is_uptrained & (test_rows["status"] == "ok") & test_rows["train.score"].notna()]
         results = (
             MechanismResult(str(label), variant_rows, metric == BITS_METRIC)
-            for label, variant_rows in test_rows.groupby("label", sort=False)
+            for label, variant_rows in test_rows[~is_uptrained].groupby("label", sort=False)
         )
-        yield LearningTest(f"{task}, length {int(length)}{part_text}", int(length), metric, tuple(results))
+        name = f"{task}, length {int(length)}{part_text}"
+        yield LearningTest(str(task), name, int(length), metric, tuple(results), uptrained)
 
 
 def order_labels(tests: Sequence[LearningTest]) -> list[str]:

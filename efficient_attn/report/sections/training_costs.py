@@ -21,7 +21,8 @@ COST_NOTE = (
 ATTEMPTS_NOTE = (
     "'grid': learning rates of all mechanisms; 'above' and 'below': rates beyond the grid, tried while the best lay at "
     "its end, or nothing was learned; 'best': further seeds with the selected rate; 'more': two seeds where the others "
-    "differ by more than .05; 'given': at the rate that the suite states. In runs of older versions, 'beyond' and "
+    "differ by more than .05; 'given': at the rate that the suite states. Models that were made from trained ones are "
+    "not listed. In runs of older versions, 'beyond' and "
     "'longer' were a rate outside the grid and twice the steps, if nothing was learned. The last three columns count "
     "parameters."
 )

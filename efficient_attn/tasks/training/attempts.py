@@ -2,7 +2,7 @@
 
 The grid of rates is tried with the first seed, and extended by factors of two while the best on validation lies at an
 end of it. Then the other seeds are trained with the selected rate, and two more if their scores disagree. Of mechanisms
-whose rate a suite gives, only the seeds are trained.
+whose rate a suite gives, only the seeds are trained. Models that are made from trained ones come last (`uptraining`).
 """
 
 import math
@@ -14,9 +14,9 @@ from ...errors import NotNeeded
 from ...results.learning_rates import BOTH_ENDS, End, RateChoice, TriedRate, choose_rate
 from ...results.rows import Row
 from .plateau import SOLVED, compute_error
-from .problem import Baselines, LearnKeys, Problem
+from .problem import Baselines, Conversion, LearnKeys, Problem
 
-AttemptKind = Literal["grid", "above", "below", "given", "best", "more"]
+AttemptKind = Literal["grid", "above", "below", "given", "best", "more", "uptrain"]
 RATE_FACTOR = 2.0  # between rates beyond the grid
 MAX_EXTENSIONS = 3  # of the grid, either way
 MAX_RATE = 0.5
@@ -31,17 +31,27 @@ CHANCE_ERRORS = 2.0  # standard errors by which a score must exceed chance
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """rate: None if earlier attempts or the suite determine it. index: of the seed."""
+    """rate: None if earlier attempts or the suite determine it. index: of the seed. conversion, share: of uptraining,
+    else None."""
 
     kind: AttemptKind
     rate: float | None = None
     index: int = 0
+    conversion: Conversion | None = None
+    share: float | None = None
 
     @property
     def label(self) -> str:
         """Its name in a row's ``inputs``."""
         rate = "" if self.rate is None else f"rate {self.rate:g}"
-        return ", ".join(filter(None, (f"seed {self.index}", self.kind, rate)))
+        share = "" if self.share is None else f"share {self.share:g}"
+        return ", ".join(filter(None, (f"seed {self.index}", self.kind, rate, self.conversion, share)))
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str | float | int | None], ...]:
+        """Its fields in the keys of a group; the digests of other attempts have none of uptraining."""
+        fields = vars(self).items()
+        return tuple((name, x) for name, x in fields if x is not None or name not in ("conversion", "share"))
 
 
 class AttemptSettings(NamedTuple):
@@ -77,6 +87,14 @@ def list_attempts(
         yield from (Attempt(kind="more", index=index) for index in range(keys.seeds, keys.seeds + MORE_SEEDS))
 
 
+def list_uptrainings(keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
+    """The attempts of each variant that start from a trained model of another one; a quick run has those of a seed."""
+    for index in range(1 if quick else keys.seeds) if keys.uptrained_from else ():
+        for share in keys.shares:
+            for conversion in keys.conversions:
+                yield Attempt(kind="uptrain", index=index, conversion=conversion, share=share)
+
+
 def resolve_attempt(
     attempt: Attempt,
     earlier: Earlier,
@@ -100,7 +118,7 @@ def resolve_attempt(
         assert attempt.rate is not None
         return AttemptSettings(attempt.rate)
     first_seed = [(other, row) for other, row in earlier if other.index == 0]
-    choice = choose_rate(list_tried(first_seed, problem)) if given_rate is None else _choose_given(first_seed)
+    choice = _choose_rate(first_seed, problem, given_rate)
     if choice is None:
         raise NotNeeded("no training with the first seed came to an end")
     if attempt.rate is not None:
@@ -120,6 +138,14 @@ def resolve_attempt(
     return AttemptSettings(choice.rate, int(selected[0].extra["train.budget"] or 0))
 
 
+def find_selected_row(earlier: Earlier, index: int, problem: Problem, keys: LearnKeys, variant: str) -> Row | None:
+    """The row of a seed's training with the selected rate; None if it did not come to an end."""
+    first_seed = [(other, row) for other, row in earlier if other.index == 0]
+    choice = _choose_rate(first_seed, problem, dict(keys.rates).get(variant))
+    rows = [row for other, row in earlier if other.index == index and row.status == "ok"]
+    return next((row for row in rows if choice is not None and _has_rate(row, choice.rate)), None)
+
+
 def list_tried(earlier: Earlier, problem: Problem) -> list[TriedRate]:
     """The tried rates with their scores on validation, higher is better."""
     tried = []
@@ -135,7 +161,9 @@ def list_tried(earlier: Earlier, problem: Problem) -> list[TriedRate]:
     return tried
 
 
-def _choose_given(first_seed: Earlier) -> RateChoice | None:
+def _choose_rate(first_seed: Earlier, problem: Problem, given_rate: float | None) -> RateChoice | None:
+    if given_rate is None:
+        return choose_rate(list_tried(first_seed, problem))
     rates = [float(row.extra["train.learning_rate"] or 0.0) for _, row in first_seed if row.status == "ok"]
     return RateChoice(rates[0]) if rates else None
 

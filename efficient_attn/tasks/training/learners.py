@@ -148,20 +148,24 @@ def _sum_examples(scores: Tensor) -> EvaluationCounts:
 
 
 def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
-    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference. Raises
-    `UnsupportedError` if they differ by more than a tenth, or the model cannot use the mechanism."""
+    """The problem's model with a mechanism, or a baseline's, with as many parameters as the reference. Where models are
+    converted, all have the widths of the reference instead, as those made of it do. Raises `UnsupportedError` if
+    parameters differ by more than a tenth, or the model cannot use the mechanism."""
 
     def count(spec: SpecLike, size: int) -> int:
         return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())
 
     size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
     target = count(REFERENCE_VARIANTS[keys.architecture], size)
-    if count(variant, size) != target:  # the width up to 4 times as large whose count, which increases, is nearest
+    is_fitted = keys.uptrained_from is None
+    if (
+        is_fitted and count(variant, size) != target
+    ):  # the width up to 4 times as large whose count, which increases, is nearest
         above = 1 + bisect_left(range(1, 4 * size), target, key=partial(count, variant))
         size = min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(variant, s) - target))
     model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
-    if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
+    if is_fitted and abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
         counts = f"{learner.parameters:,} parameters here, the others {target:,}"
         raise UnsupportedError(f"{variant} has {counts}; no width makes them equal")
     return learner

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...bench.case_config import CaseConfig, Group
@@ -13,65 +14,39 @@ from ...bench.planning.request import TaskRequest
 from ...bench.task import Task
 from ...errors import UsageError
 from ...results import checkpoints
-from ...results.rows import Record, Row, finite_or_none
+from ...results.rows import Record, Row
 from ...results.section import Section
-from ...results.stats import estimate_share
+from ...spec import parse
 from ..trained import check_axes
-from .attempts import QUICK_DIVISOR, Attempt, get_trivial_score, list_attempts, resolve_attempt
-from .plateau import find_reference_step
-from .problem import LearnKeys, Problem
+from .attempts import (
+    QUICK_DIVISOR,
+    Attempt,
+    find_selected_row,
+    get_trivial_score,
+    list_attempts,
+    list_uptrainings,
+    resolve_attempt,
+)
+from .problem import Baselines, LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
 from .shortcuts import compute_baselines, fit_shortcuts, make_columns
 from .step_cost import estimate_flops, guess
+from .training_rows import COLUMNS, UPTRAINING_COLUMNS, fill_row, make_curves
+from .uptraining import (
+    UNCHANGED,
+    UPTRAINING_KEYS,
+    check_uptraining,
+    convert_model,
+    count_uptraining_steps,
+    is_original,
+    make_original_case,
+    restore_original,
+)
 
 if TYPE_CHECKING:
     from ...bench.case import Case
-    from .loop import TrainingResult, TrainingSetup
-
-METRIC_LABELS = {
-    "accuracy": "accuracy",
-    "exact": "share of whole sequences",
-    "explained": "share of variance explained",
-    "bits": "bits a token",
-}
-SHARE_METRICS = "accuracy", "exact"  # metrics that count correct answers
-
-COLUMNS = {
-    "train.learning_rate": "of AdamW, at its highest",
-    "train.train_s": "seconds of training steps, validation not counted; on a CPU processor time of all threads",
-    "train.step_ms": "the mean of a step",
-    "train.jobs": "trainings at the same time, at most",
-    "train.chance": "the score of a guess",
-    "train.majority": "score of the most frequent answer",
-    "train.shortcut": "computed score of the best simple method without attention",
-    "train.way": "description of that method",
-    "train.shortcut_*": "score of each such method, named by its description",
-    "train.caveat": "what the task shows of models that are not better than the best such method",
-    "train.note": "a remark about the examples",
-    "train.reach": "score of correct answers where a window contains all needed tokens, and of chance elsewhere",
-    "train.examples": "examples over which the score is averaged",
-    "train.test_len": "length of the tests",
-    "train.score": "by the metric, on tests",
-    "train.tokens": "accuracy of single tokens, given those before, if the score counts whole sequences",
-    "train.low": "the lower end of its 95% interval over examples",
-    "train.high": "the upper end",
-    "train.validation": "the last score on validation",
-    "train.validation_error": "its standard error over examples",
-    "train.steps_to_90": "steps to 90% of the final improvement over the trivial score, on validation",
-    "train.s_to_90": "seconds of training to the same",
-    "train.attempt": "grid, above or below (rates beyond it), given, best or more (further seeds)",
-    "train.budget": "steps at most",
-    "train.flops": "of all steps, forward and backward, estimated from parameters and pairs of queries and keys",
-    "train.batch": "examples a step",
-    "train.size": "width of the feed-forward part, fitted so that all have as many parameters",
-    "train.attention": "parameters of attention",
-    "train.mixer": "parameters except attention and embeddings",
-    "train.embeddings": "parameters of embeddings",
-    "train.reference": "parameters of the mechanism that all are fitted to",
-    "train.at_*": "score at another length",
-    "train.near_*": "accuracy for answers that need tokens at most so many positions back, and more than half as many",
-}
-
+    from .learners import Learner
+    from .loop import TrainingSetup
 
 SECTION = Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy")
 
@@ -88,7 +63,7 @@ def make_task(problem: Problem) -> Task:
         guess=partial(guess, problem),
         blocks=problem.recipe.model == "sequence",
         home=problem.draw,
-        columns=COLUMNS,
+        columns=COLUMNS | UPTRAINING_COLUMNS,
         sections=(SECTION,),
     )
 
@@ -102,6 +77,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     if keys.seeds_between is not None and not keys.seeds_between[0] < keys.seeds_between[1]:
         raise UsageError(f"{problem.name}: seeds_between must be two increasing scores, got {list(keys.seeds_between)}")
+    check_uptraining(problem, keys, request.names)
     heads = keys.heads or recipe.heads
     if recipe.d_model % heads:
         raise UsageError(f"{problem.name}: heads={heads} does not divide the model's width, {recipe.d_model}")
@@ -111,7 +87,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
         key_values["seconds"] = keys.seconds / QUICK_DIVISOR
     elif request.quick:
         key_values["steps"] = max(1, (keys.steps or recipe.steps) // QUICK_DIVISOR)
-    for attempt in list_attempts(problem, keys, quick=request.quick, variants=request.names):
+    trainings = list_attempts(problem, keys, quick=request.quick, variants=request.names)
+    for attempt in chain(trainings, list_uptrainings(keys, quick=request.quick)):
         for point in request.grid.combine("threads", "seq_len"):
             length = point["seq_len"]
             for n in (length, *keys.test_len):
@@ -126,21 +103,23 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
                 causal=recipe.model == "decoder",
                 inputs=attempt.label,
             )
-            key_values["attempt"] = tuple(vars(attempt).items())
+            attempt_keys = select_keys(key_values, attempt)
             for of_blocks in [False] * request.variants + [True] * request.blocks:
-                yield request.make_group(config, of_blocks=of_blocks, **key_values), None
+                yield request.make_group(config, of_blocks=of_blocks, **attempt_keys), None
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Train a model with the settings of the attempt, and test it. Raises `NotNeeded`."""
-    from ...bench.measuring.prepared_case import EVALUATING
     from .alignment import compute_alignment
+    from .checkpoint import write_model
     from .learners import make_learner
-    from .loop import Trainer, TrainingSetup, draw
+    from .loop import TrainingSetup, draw
 
     keys, config = case.keys, case.group.config
     attempt = Attempt(**dict(keys.attempt))
     row.seed, row.mode = case.group.sampling.seed + attempt.index, "train"
+    if attempt.kind == "uptrain":
+        return _uptrain(problem, case, row, attempt, report_stage)
     baselines = compute_baselines(problem, keys, config.seq_len)
     reach_score = compute_reach_score(problem, case)
     earlier, variant = list_earlier(problem, case), str(case.variant)
@@ -157,59 +136,69 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
         steps=steps,
         device=config.device,
     )
+    record = _train(case, row, learner, setup, report_stage)
+    fitted = fit_shortcuts(problem, keys, config.seq_len, setup.index, row.steps or 0)
+    row.extra |= make_columns(baselines, fitted, problem.metric)
+    row.extra |= {"train.attempt": attempt.kind, "train.reach": reach_score}
+    if problem.recipe.model == "sequence" and not attempt.index:
+        record.samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), config.device)
+    if is_original(case) and (folder := scratch.get_folder()):
+        write_model(checkpoints.model_path_of(folder, case.digest), learner.model)
+    return record
+
+
+def _uptrain(problem: Problem, case: Case, row: Row, attempt: Attempt, report_stage: Callable[..., None]) -> Record:
+    """Make a model from the original's of the same seed, train it further, and test it."""
+    from .learners import SEED_STRIDE, make_learner
+    from .loop import TrainingSetup
+
+    keys, config, seed = case.keys, case.group.config, case.group.sampling.seed + attempt.index
+    assert attempt.conversion is not None
+    assert attempt.share is not None
+    original_case = make_original_case(case, attempt)
+    variant = str(original_case.variant)
+    earlier = list_earlier(problem, original_case)
+    original_row = find_selected_row(earlier, attempt.index, problem, keys, variant)
+    learner, source = (
+        make_learner(problem, keys, spec, length=config.max_len, seed=seed)
+        for spec in (case.variant, original_case.variant)
+    )
+    original = restore_original(source, original_row, f"{variant}, seed {seed}")
+    convert_model(source.model, learner.model, attempt.conversion, seed=seed * SEED_STRIDE)
+    chance, majority = (float(original.extra[f"train.{name}"] or 0.0) for name in ("chance", "majority"))
+    setup = TrainingSetup(
+        problem=problem,
+        keys=keys,
+        length=config.seq_len,
+        index=seed,
+        rate=float(original.extra["train.learning_rate"] or 0.0),
+        trivial_score=get_trivial_score(problem, Baselines(chance=chance, majority=majority)),
+        steps=count_uptraining_steps(attempt.share, original.steps or 0),
+        device=config.device,
+        uptrained=f"{original.case_key}, {attempt.conversion}",
+        first_step=original.steps or 0,
+    )
+    record = _train(case, row, learner, setup, report_stage)
+    conversion = UNCHANGED if case.kv_heads == original_case.kv_heads else attempt.conversion
+    row.extra |= {"train.attempt": attempt.kind, "train.conversion": conversion, "train.share": attempt.share}
+    row.extra |= {"train.chance": chance, "train.majority": majority, "train.original": original.extra["train.score"]}
+    return record
+
+
+def _train(case: Case, row: Row, learner: Learner, setup: TrainingSetup, report_stage: Callable[..., None]) -> Record:
+    """Train and test a model; fill in the columns of all attempts."""
+    from ...bench.measuring.prepared_case import EVALUATING
+    from .loop import Trainer
+
     path = checkpoints.path_of(folder, case.digest) if (folder := scratch.get_folder()) else None
-    training = Trainer(learner, setup, path)
-    result = training.run(lambda: report_stage(EVALUATING))
-    row.parameters, row.state_bytes = learner.parameters, learner.count_state(config.seq_len)
+    result = Trainer(learner, setup, path).run(lambda: report_stage(EVALUATING))
+    row.parameters, row.state_bytes = learner.parameters, learner.count_state(setup.length)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
-    row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate, "train.jobs": scratch.get_jobs()}
-    fitted = fit_shortcuts(problem, keys, config.seq_len, setup.index, result.progress.step)
-    row.extra |= make_columns(baselines, fitted, problem.metric)
-    row.extra |= {"train.reach": reach_score, "train.test_len": config.seq_len}
-    row.extra["train.flops"] = estimate_flops(problem, case) * result.progress.step
-    _fill_row(row, result, setup)
-    samples = _make_curves(result)
-    if problem.recipe.model == "sequence" and not attempt.index:
-        samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), config.device)
-    return Record(row, samples)
-
-
-def _fill_row(row: Row, result: TrainingResult, setup: TrainingSetup) -> None:
-    progress, counts, metric = result.progress, result.counts, setup.problem.metric
-    score = counts.score(metric)
-    row.metric, row.loss, row.steps = METRIC_LABELS[metric], finite_or_none(counts.loss), progress.step
-    if metric != "explained":
-        row.accuracy = counts.score("exact" if metric == "exact" else "accuracy")
-    row.stop_reason = progress.stopped
-    reference = find_reference_step(progress.scores, metric, setup.trivial_score)
-    row.extra |= {
-        "train.train_s": progress.train_s,
-        "train.step_ms": 1e3 * progress.train_s / max(1, progress.step),
-        "train.budget": progress.steps,
-        "train.examples": counts.examples,
-        "train.score": finite_or_none(score),
-        "train.tokens": counts.score("accuracy") if metric == "exact" else None,
-        "train.validation": progress.scores[-1][1],
-        "train.validation_error": finite_or_none(progress.score_error),
-        "train.steps_to_90": None if reference is None else progress.scores[reference][0],
-        "train.s_to_90": None if reference is None else progress.seconds[reference],
-    }
-    if metric in SHARE_METRICS:
-        share = estimate_share(round(score * counts.examples), counts.examples)
-        row.extra["train.low"], row.extra["train.high"] = share.low, share.high
-    row.extra |= {f"train.at_{n}": finite_or_none(other.score(metric)) for n, other in result.at_length.items()}
-    row.extra |= {f"train.near_{edge}": near.correct / near.targets for edge, near in result.within_distance.items()}
-
-
-def _make_curves(result: TrainingResult) -> dict[str, Any]:
-    """By step of a validation: the mean loss since the previous one, and the score."""
-    progress = result.progress
-    return {
-        "steps": [step for step, _ in progress.scores],
-        "loss": [value for _, value in progress.losses],
-        "validation": [value for _, value in progress.scores],
-    }
+    row.extra |= {"train.learning_rate": setup.rate, "train.jobs": scratch.get_jobs(), "train.test_len": setup.length}
+    row.extra["train.flops"] = estimate_flops(setup.problem, case) * result.progress.step
+    fill_row(row, result, setup)
+    return Record(row, make_curves(result))
 
 
 def compute_reach_score(problem: Problem, case: Case) -> float | None:
@@ -238,12 +227,21 @@ def list_earlier(problem: Problem, case: Case) -> list[tuple[Attempt, Row]]:
     return [(by_key[row.case_key], row) for row in rows if row.case_key in by_key]
 
 
-def identify_chain(case: Case) -> str:
-    """The mechanism, task and length of a case, whose attempts depend on earlier ones."""
-    return replace(case, group=make_group(case.group, Attempt(kind="grid"))).key
+def identify_chain(case: Case) -> Hashable:
+    """The mechanism, task and length of a case, whose attempts depend on earlier ones; of uptraining, the original."""
+    keys = case.keys
+    variant = str(parse(keys.uptrained_from)) if dict(keys.attempt)["kind"] == "uptrain" else str(case.variant)
+    return variant, make_group(case.group, Attempt(kind="grid"))
 
 
 def make_group(group: Group, attempt: Attempt) -> Group:
     """The group of another attempt."""
-    keys = dict(group.keys) | {"attempt": tuple(vars(attempt).items())}
+    keys = select_keys(dict(group.keys), attempt)
     return replace(group, config=replace(group.config, inputs=attempt.label), keys=tuple(sorted(keys.items())))
+
+
+def select_keys(key_values: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The keys that an attempt depends on, with its own."""
+    is_uptrained = attempt.kind == "uptrain"
+    selected = {name: x for name, x in key_values.items() if is_uptrained or name not in UPTRAINING_KEYS}
+    return selected | {"attempt": attempt.pairs}

@@ -37,7 +37,8 @@ SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
     """What is trained. index: of the seed. trivial_score: of a model that has learned nothing. steps: at most, by
-    default those of the keys."""
+    default those of the keys. uptrained: what the model was made of, if it does not start from random weights; it is
+    then trained for exactly so many steps. first_step: of the examples, if the original has seen earlier ones."""
 
     problem: Problem
     keys: LearnKeys
@@ -47,6 +48,8 @@ class TrainingSetup:
     trivial_score: float
     steps: int | None = None
     device: str = "cpu"
+    uptrained: str = ""
+    first_step: int = 0
 
     @property
     def batch(self) -> int:
@@ -62,6 +65,7 @@ class TrainingSetup:
     def description(self) -> str:
         """Identifies the training in a checkpoint."""
         budget = f"{self.steps} steps, {self.keys.seconds} s"
+        budget += f", from step {self.first_step} of {self.uptrained}" if self.uptrained else ""
         return f"{self.problem.name} {self.length}, seed {self.index}, {self.rate!r}, batch {self.batch}, {budget}"
 
 
@@ -88,6 +92,9 @@ class Trainer:
         self.saved_at = perf_counter()
         restored = checkpoint.restore(path, learner.model, self.optimizer, setup.description) if path else None
         self.progress = restored or Progress(self._choose_step_count())
+        if setup.uptrained:
+            self.progress.decay_from = math.ceil((1 - DECAY_SHARE) * self.progress.steps)
+            self.progress.stopped = plateau.UPTRAINED
         if setup.has_time_budget and not restored:
             self.save()  # so that resumed training has the same number of steps
 
@@ -97,7 +104,7 @@ class Trainer:
         progress, setup = self.progress, self.setup
         # processor time does not grow beside other programs; that of an accelerator is not counted by the system
         read_clock = process_time if setup.device == "cpu" else perf_counter
-        interval = math.ceil(progress.steps / MAX_VALIDATIONS)
+        interval = math.ceil(progress.steps / (1 if setup.uptrained else MAX_VALIDATIONS))
         last_decay_from = math.ceil((1 - DECAY_SHARE) * progress.steps)
         while progress.step < self._count_steps() and progress.stopped != plateau.SOLVED:
             on_step()
@@ -112,6 +119,8 @@ class Trainer:
                 progress.decay_from, progress.stopped = progress.step, STILL_IMPROVING if learned else NOT_LEARNED
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
+        if not progress.scores:  # without steps
+            self._validate()
         self.save()
         keys = setup.keys
         counts, within_distance = self._evaluate("test", setup.length, keys.examples, on_step)
@@ -132,7 +141,7 @@ class Trainer:
     def _choose_step_count(self) -> int:
         """The number of steps. Seconds are converted by the measured time of some steps of a copy of the model."""
         setup, seconds = self.setup, self.setup.keys.seconds
-        planned = setup.steps or setup.keys.steps or setup.problem.recipe.steps
+        planned = setup.keys.steps or setup.problem.recipe.steps if setup.steps is None else setup.steps
         if not setup.has_time_budget or seconds is None:
             return planned
         timing_setup = replace(setup, keys=setup.keys.model_copy(update={"seconds": None}), steps=planned)
@@ -150,7 +159,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = setup.rate * compute_rate_factor(step, self.progress.steps, self.progress.decay_from)
         model.train()
-        logits, targets = self.learner.predict(draw(setup, "train", setup.batch, step), setup.device)
+        logits, targets = self.learner.predict(draw(setup, "train", setup.batch, setup.first_step + step), setup.device)
         loss = compute_loss(logits, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -164,7 +173,8 @@ class Trainer:
     def _validate(self) -> None:
         """Record the mean loss since the last validation, and the score; end if it is perfect, or begin the decay."""
         progress, problem = self.progress, self.setup.problem
-        progress.losses.append((progress.step, statistics.fmean(progress.running)))
+        if progress.running:
+            progress.losses.append((progress.step, statistics.fmean(progress.running)))
         progress.running = []
         counts, _ = self._evaluate("validation", self.setup.length, max(1, self.setup.keys.examples // 2), lambda: None)
         if not math.isfinite(counts.loss):
@@ -175,6 +185,8 @@ class Trainer:
         progress.score_error = counts.standard_error
         progress.seconds.append(progress.train_s)
         solved = problem.recipe.solved
+        if self.setup.uptrained:
+            return  # the number of steps is fixed
         if score <= solved if metric == "bits" else score >= solved:
             progress.stopped = plateau.SOLVED
         elif progress.decay_from is None and plateau.has_levelled_off(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 SOLVED = "solved"  # why training ended before its score had levelled off
+UPTRAINED = "a share of the original's steps"  # why further training ended
 LAST_SHARE = 0.25  # the last part of the steps, over which the improvement is measured
 LEAST_SHARE = 0.25  # of the largest number of steps, before which no training ends: some tasks are learned suddenly
 RELATIVE_GAIN, LEAST_GAIN = 0.01, 0.005  # improvements below 1% of the remaining error, or below .005, are none

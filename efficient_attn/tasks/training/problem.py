@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...bench.task import Keys
 
@@ -20,8 +20,17 @@ def list_items(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
+def check_distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Raise ValueError for a value that occurs twice."""
+    if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
+        raise ValueError(f"{repeated[0]} occurs twice; remove one")
+    return values
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
+Conversion = Literal["mean", "first", "random"]
+Share = Annotated[float, Field(ge=0, le=1)]
 Array = NDArray[Any]
 
 
@@ -87,7 +96,9 @@ class LearnKeys(Keys):
     averaged; half as many for validation. heads: of the model, whose width is divided among them. test_len: further
     lengths to test at. shortest: if given, each batch of training has a length drawn from it to
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
-    is ``gru``, else with attention. checkpoint_s: seconds between checkpoints. attempt: set by the plan, not by suites.
+    is ``gru``, else with attention. uptrained_from: a variant from whose trained models the others are also made
+    (`uptraining`): by each of ``conversions``, and trained further for each of ``shares`` of its steps. checkpoint_s:
+    seconds between checkpoints. attempt: set by the plan, not by suites.
     """
 
     steps: Count | None = None
@@ -103,6 +114,13 @@ class LearnKeys(Keys):
     test_len: tuple[Count, ...] = ()
     shortest: Count | None = None
     architecture: Literal["transformer", "recurrent"] = "transformer"
+    uptrained_from: str | None = None
+    conversions: Annotated[tuple[Conversion, ...], Field(min_length=1), AfterValidator(check_distinct)] = (
+        "mean",
+        "first",
+        "random",
+    )
+    shares: Annotated[tuple[Share, ...], Field(min_length=1), AfterValidator(check_distinct)] = (0.0, 0.01, 0.05, 0.1)
     attempt: tuple[tuple[str, str | float | int | None], ...] = ()
     checkpoint_s: Annotated[float, Field(gt=0, exclude=True)] = 60.0
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...bench.task import Guess
 from .attempts import Attempt
 from .problem import IGNORED, LearnKeys, Problem
+from .uptraining import is_original
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -30,11 +31,14 @@ def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
 
     keys, recipe, config = case.keys, problem.recipe, case.group.config
     attempt = Attempt(**dict(keys.attempt))
-    if attempt.kind in ("above", "below", "more"):
+    repeats_conversion = is_original(case) and attempt.conversion not in (None, keys.conversions[0])
+    if attempt.kind in ("above", "below", "more") or repeats_conversion:
         return Guess(0.0, 0, 0)
     layers, batch = _count_layers(problem, keys), keys.batch or recipe.batch
     step = STEP_OVERHEAD_S * layers + estimate_flops(problem, case) / best.gemm_flops_per_s / GEMM_EFFICIENCY
     seconds = EVALUATION_FACTOR * (keys.seconds or (keys.steps or recipe.steps) * step)
+    if attempt.share is not None:  # also once the tests, and twice half of them for validation, forward only
+        seconds = attempt.share * seconds + 2 / 3 * keys.examples / batch * step
     parameters = layers * _count_layer_parameters(problem) + recipe.d_model * problem.outputs(keys)
     activations = 40 * batch * config.seq_len * recipe.d_model * layers
     n_logits = batch * _count_targets(problem, keys, config.seq_len) * problem.outputs(keys)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER, clear, digest_of, is_resumable, path_of
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER, clear, digest_of, is_resumable, model_path_of, path_of
 from efficient_attn.results.rows import Status
 
 ONE, TWO = "0123456789ab", "ba9876543210"
@@ -61,3 +61,12 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", get_args(Status))
 def test_failed_cases_but_invalid_ones_are_resumable(status: Status) -> None:
     assert is_resumable(status) is (status in ("oom", "timeout", "crashed", "interrupted", "error"))
+
+
+def test_models_are_removed_only_on_request(tmp_path: Path) -> None:
+    folder = _create_checkpoints(tmp_path, f"{ONE}.pt", f"{ONE}.model.pt", f".{TWO}.model.pt.00ff.tmp")
+    clear(tmp_path, digest=ONE)
+    clear(tmp_path)
+    assert list(folder.iterdir()) == [model_path_of(tmp_path, ONE)]
+    clear(tmp_path, models=True)
+    assert not folder.exists()

@@ -10,6 +10,7 @@ from compare_runs import record, steady
 from ledgers import disturb, entry, evidence, pair
 
 from efficient_attn.report.claims.evidence import ClaimTests, gather_tests
+from efficient_attn.report.claims.ledger import load_ledger
 from efficient_attn.report.claims.measurement import (
     BASIS_INTERVALS,
     BASIS_NO_ERROR,
@@ -114,3 +115,48 @@ def test_a_typical_value_has_the_error_of_its_spread() -> None:
     test = _only(_gather(rule, *records))
     assert (test.basis, test.plain) == (BASIS_SPREAD, pytest.approx(0.2))
     assert test.error_below == pytest.approx(math.log(2) / math.sqrt(3))
+
+
+UPTRAINED: dict[str, Any] = {"variant": "mqa", "train.conversion": "mean"}
+CONVERSIONS = {"value": "train.score", "against": {"train.conversion": "first"}, "at_most": 1.0}
+CONVERSIONS |= {"interval": ["train.low", "train.high"]}
+
+
+def _make_uptrained(score: float, conversion: str, *, seed: int = 0, share: float = 0.05, **known: Any) -> Record:
+    extra: dict[str, Any] = {
+        "conversion": conversion,
+        "share": share,
+        "score": score,
+        "low": score - 0.01,
+        "high": score + 0.01,
+    }
+    extra |= {"attempt": "uptrain", "original": known.pop("original", 1.9)}
+    inputs = f"seed {seed}, uptrain, {conversion}, share {share:g}"
+    columns = {"mode": "train", "task": "lm", "inputs": inputs, "seed": seed, "digest": f"{inputs}{share}"} | known
+    made = record("mqa", 128, extra={f"train.{name}": x for name, x in extra.items()}, **columns)
+    made.row.case_key = made.row.case_key.replace("/", f"/train-{inputs}/", 1)
+    return made
+
+
+def test_conversions_are_paired_by_seed_and_share() -> None:
+    scores = {("mean", 0, 0.05): 2.0, ("first", 0, 0.05): 2.2, ("mean", 1, 0.05): 2.1, ("first", 1, 0.05): 2.1}
+    scores |= {("mean", 0, 0.1): 1.9, ("first", 0, 0.1): 2.0, ("random", 0, 0.05): 2.9, ("first", 2, 0.05): 2.2}
+    records = [_make_uptrained(x, name, seed=seed, share=share) for (name, seed, share), x in scores.items()]
+    (tests,) = _gather(CONVERSIONS, *records, rows=UPTRAINED).tests.values()
+    assert sorted(test.plain for test in tests) == pytest.approx([2.0 / 2.2, 1.9 / 2.0, 1.0])
+    assert all(test.basis == BASIS_INTERVALS for test in tests)
+    low, high = tests[0].interval(0.05) or (0.0, 0.0)
+    assert high / low == pytest.approx(1.02, rel=0.01)  # sqrt 2 times 0.5% on each side
+    other_run = _make_uptrained(2.2, "first", run_id="other")
+    assert not _gather(CONVERSIONS, records[0], other_run, rows=UPTRAINED).tests
+
+
+@pytest.mark.parametrize(("better", "worse"), [("mean", "first"), ("first", "random")])
+def test_the_order_of_conversions_is_tested_for_originals_that_learned(better: str, worse: str) -> None:
+    claim = next(e.claim for e in load_ledger() if e.claim.id == f"gqa-{better}-over-{worse}")
+    seeds = [_make_uptrained(x, name, seed=n) for name, x in ((better, 2.0), (worse, 2.2)) for n in range(3)]
+    tests = gather_tests(claim, evidence(*seeds))
+    assert [test.plain for test in next(iter(tests.tests.values()))] == pytest.approx([2.0 / 2.2] * 3)
+    poor = [_make_uptrained(x, name, original=2.3) for name, x in ((better, 2.0), (worse, 2.2))]
+    tests = gather_tests(claim, evidence(*poor))
+    assert (tests.tests, tests.out_of_regime) == ({}, 1)

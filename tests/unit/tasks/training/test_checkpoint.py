@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from efficient_attn.results import durable
-from efficient_attn.tasks.training.checkpoint import Progress, restore, write
+from efficient_attn.tasks.training.checkpoint import Progress, restore, restore_model, write, write_model
 
 PROGRESS = Progress(9, 4, 1.5, [(2, 0.1), (4, 1 / 3)], [(2, 0.5), (4, 1.0)], [2.0, 1 / 7], "solved")
 
@@ -114,3 +114,20 @@ def test_restoring_another_model_fails_without_changes(path: Path) -> None:
         progress, states = _read(path, model=other)
         assert progress is None
         torch.testing.assert_close(states, {"model": before, "optimizer": {}}, rtol=0, atol=0)
+
+
+def test_a_trained_model_is_restored_only_if_it_is_intact_and_fits(tmp_path: Path, path: Path) -> None:
+    model, file = Nested(), tmp_path / "folder" / "model"
+    write_model(file, TRAINED)
+    data = file.read_bytes()
+    assert restore_model(file, model)
+    torch.testing.assert_close(model.state_dict(), TRAINED.state_dict(), rtol=0, atol=0)
+    untouched = Nested()
+    for changed in (data[:-1], data[:10] + bytes([data[10] ^ 1]) + data[11:], b"", path.read_bytes()):
+        file.write_bytes(changed)
+        assert not restore_model(file, untouched)
+    file.write_bytes(data)
+    assert not restore_model(file, nn.Linear(2, 3))
+    assert not restore_model(tmp_path / "none", untouched)
+    assert restore(file, untouched, _train(untouched, 0), "mine") is None
+    torch.testing.assert_close(untouched.state_dict(), Nested().state_dict(), rtol=0, atol=0)
