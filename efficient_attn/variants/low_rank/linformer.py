@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...contract import Attention, Budget, Dims, Growth, Mask, Traits
+from ...contract import Attention, Budget, Dims, Growth, Mask, Shape, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
@@ -56,6 +56,11 @@ class Linformer(Attention):
     @property
     def growth(self) -> Growth:
         return Growth("O(N k), k mixtures", "O(N)", partial(_count_work, self._rank))
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        """With gradients, also those of the projections."""
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return size + (itemsize * sum(x.numel() for x in self.parameters()) if training else 0)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._select_projections(k)

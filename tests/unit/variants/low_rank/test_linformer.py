@@ -7,6 +7,7 @@ import torch
 from forced_choice import force_implementation
 
 import efficient_attn as ea
+from efficient_attn.contract.shapes import Shape
 from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.autotuning.candidates import Tunable
 from efficient_attn.kernels.half_precision import HALF
@@ -175,3 +176,7 @@ def test_memory_is_close_to_that_of_outputs_and_gradients() -> None:
     )
     assert step.peak is not None
     assert step.peak <= 5.6 * output
+    shape = Shape(batch=1, heads=4, kv_heads=4, n=n, m=n, head_dim=64, value_dim=64)
+    estimates = (output + attn.workspace_bytes(shape, 4, causal=False, training=training) for training in (False, True))
+    for estimate, measured in zip(estimates, (peak, step.peak), strict=True):
+        assert measured / 2 < estimate < 2 * measured
