@@ -11,10 +11,10 @@ from ..errors import UsageError
 from ..results import file_marks, store
 from ..results.compression import check_undamaged, compress_rows
 from ..results.shards import list_run_folders
-from . import markdown, page
+from . import markdown, page, select
 from .command_line import format_command
 from .formatting import interleave
-from .gather import Frame, ReportData, gather
+from .gather import ReportData, gather
 from .replaced_runs import PublishedRun, find_replaced
 from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
 
@@ -140,7 +140,8 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
         markdown.escape_markdown(suite.get("title") or ""),
         markdown.escape_markdown(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
-        *(_format_range(rows, column) for column in ("batch", "heads", "head_dim")),
+        _format_range(select.find_batches(rows[rows["status"] == "ok"])),
+        *(_format_range(sorted(map(int, rows[column].dropna().unique()))) for column in ("heads", "head_dim")),
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last_session.get("started") or "")[:10],
         markdown.escape_markdown(environment.get("torch") or "not known"),
@@ -149,8 +150,7 @@ def _describe_run(name: str, data: ReportData) -> list[str]:
     ]
 
 
-def _format_range(rows: Frame, column: str) -> str:
-    values = sorted(int(value) for value in rows[column].dropna().unique())
+def _format_range(values: Sequence[int]) -> str:
     return ", ".join(map(str, values)) if len(values) < 3 else f"{values[0]} to {values[-1]}"
 
 

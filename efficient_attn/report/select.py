@@ -92,6 +92,12 @@ def add_labels(rows: Frame) -> Frame:
     return rows
 
 
+def find_batches(rows: Frame) -> list[int]:
+    """The batches of rows, ascending; of trained models those of a training step."""
+    columns = rows.reindex(columns=["train.batch", "batch"]).astype(float)
+    return sorted({int(batch) for batch in columns.bfill(axis=1)["train.batch"].dropna()})
+
+
 def _convert_columns(rows: Frame) -> Frame:
     """Convert columns to objects or floats, which pandas consolidates and slices ten times faster."""
     columns = {}

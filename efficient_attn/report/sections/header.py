@@ -7,7 +7,7 @@ from typing import Any
 
 from ...results.overrides import gather_overrides
 from ...results.store import describe_older_protocol
-from .. import formatting
+from .. import formatting, select
 from ..gather import Frame, ReportData
 
 MAX_LISTED_LINES = 6  # damaged lines
@@ -85,12 +85,11 @@ def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
 
 def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
     """Dtypes, batches, heads and machines of the rows; empty if unknown."""
-    dtypes, batches, heads, machines = (
-        rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")
-    )
+    dtypes, heads, machines = (rows[name].dropna().unique().tolist() for name in ("dtype", "heads", "machine"))
+    batches = select.find_batches(rows)
     parts = [
         formatting.join_words(map(str, dtypes)),
-        f"batch {formatting.join_words(map(str, sorted(batches)))}" if batches else "",
+        f"batch {formatting.join_words(map(str, batches))}" if batches else "",
         f"{formatting.join_words(map(str, sorted(heads)))} head{'' if heads == [1] else 's'}" if heads else "",
         formatting.join_words(formatting.format_machine(machine, cpus) for machine in machines),
     ]

@@ -56,8 +56,9 @@ class SectionBlock:
 
     @property
     def aligned(self) -> bool:
-        """Whether each kind of plot starts a new line: if a kind has several."""
-        return len({plot.panel.kind for plot in self.plots}) < len(self.plots)
+        """Whether each kind of plot starts a new line: if several of a kind follow each other."""
+        kinds = [plot.panel.kind for plot in self.plots]
+        return any(kind == following for kind, following in itertools.pairwise(kinds))
 
     def add_speedup_sentences(self, setting: select.SettingRows, piece: select.Slice, top: Frame) -> None:
         """Add sentences about a slice's speedups at its headline length, and a short version as highlight."""

@@ -14,9 +14,10 @@ from .trained_scores import LearningTest
 
 COST_NOTE = (
     "Steps and seconds to 90%: until the score on validation had 90% of its final improvement over the trivial score; "
-    "mean over seeds. Core minutes: training steps of all attempts of the mechanism, with other learning rates and "
-    "seeds. On a CPU, times are processor time of all threads (in runs of older versions, passed time). FLOPs: of one "
-    "model's training, estimated from its parameters and the pairs of queries and keys."
+    "mean over seeds, not for mechanisms at chance. Core minutes: training steps of all attempts of the mechanism, "
+    "with other learning rates and seeds. On a CPU, times are processor time of all threads (in runs of older "
+    "versions, passed time). FLOPs: of one model's training, estimated from its parameters and the pairs of queries "
+    "and keys."
 )
 ATTEMPTS_NOTE = (
     "'grid': learning rates of all mechanisms; 'above' and 'below': rates beyond the grid, tried while the best lay at "
@@ -43,7 +44,7 @@ def _make_cost_row(test: LearningTest, result: MechanismResult) -> list[ReportCe
     cells = [show_label(result.label, is_baseline=result.is_baseline), ReportCell(test.name), ReportCell(ends)]
     cells.append(ReportCell(f"{rate:g}", rate))
     for column, unit in MEANS:
-        mean = result.compute_mean(column)
+        mean = None if result.at_chance and column != "steps" else result.compute_mean(column)
         cells.append(show_value(mean and (round(mean.value) if unit == "count" else mean.value), unit))
     minutes = float(result.scored_attempts["train.train_s"].sum()) / 60
     cells.append(ReportCell(units.number(minutes), minutes))
