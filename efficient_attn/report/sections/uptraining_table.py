@@ -23,8 +23,8 @@ SCORE_NOTE = (
     "Shares are of the original's steps, with its learning rate, the examples that come next, a new optimizer, and a "
     "schedule of warm-up, constant rate and decay. 'From scratch' is the same model trained from random weights, with"
     " its own learning rate. All feed-forward parts have the width of the original's, because converted models keep "
-    "it, so that models with fewer key-value heads have fewer parameters. 'none' is the original itself, which shows "
-    "what further training alone changes."
+    "it, so that models with fewer key-value heads have fewer parameters. 'none' keeps all heads: of the original it "
+    "shows what further training alone changes, of another mechanism what it changes in place of the original's."
 )
 DIFFERENCE_NOTE = (
     "Mean difference of models of the same seed, with its 95% interval over seeds; positive if the first conversion is "
