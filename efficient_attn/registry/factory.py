@@ -101,7 +101,7 @@ def convert_option(cls: type, name: str, option: str, value: Any) -> Any:
         return TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not is_text)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
-        type_name = getattr(hint, "__name__", str(hint))
+        type_name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
         raise UsageError(f"{name}: option {option}={value!r} does not fit {type_name}: {problem}") from error
 
 

@@ -13,7 +13,7 @@ from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 
 pytestmark = pytest.mark.slow
 
-TRIAL = ("accuracy", "--task", "mqar", "--variant", "sliding_window:window=32", "--quick")
+TRIAL = ("accuracy_full", "--task", "mqar", "--variant", "sliding_window:window=32", "--quick")
 SMALL = ("--set", "steps=16", "--set", "examples=8", "--set", "batch=4")
 
 

@@ -26,7 +26,7 @@ SPLITS = ((40, 1, 1, 3, 1, 1, 1, 12), (3, 1, 1, 1, 35, 1, 1, 17), (45, 5, 1, 9),
 CONTINUED = 6  # positions of a branch
 BEAMS = (4, 0, 0, 3, 1, 2, 2)  # rows of a state that are selected, some of them twice
 LONG = 1100  # positions of a batch
-STEPS, EARLY, LATE = 32, 300, 1200  # steps whose work is counted, after this many positions
+STEPS, EARLY, LATE = 32, 600, 2400  # steps whose work is counted, after this many positions
 MAX_ROOM = 1.3  # times the work of a step with a state for four times as many positions
 
 
@@ -163,11 +163,12 @@ def _count_steps(subject: Subject, before: int, max_len: int, size: int = 1) -> 
     n = before + STEPS
     attn, call = subject.prepare(n, batch=1, heads=heads, kv_heads=heads, mask=Mask(causal=True), dtype=torch.float32)
     state = new_state(attn, call, max_len)
-    for size in supported_sizes(subject, (before,)):
-        state = call.both(slice(size)).absorb(attn, state)
+    for context in supported_sizes(subject, (before,)):
+        state = call.both(slice(context)).absorb(attn, state)
     with WorkCounter(computed_only=True) as counter:
         for _ in call.steps(attn, state, (size,) * (STEPS // size), before):
             pass
+    assert counter.work, "no work of a step was counted"
     pair_work = heads * (call["q"].shape[-1] + call.tensors.get("v", call["q"]).shape[-1])
     growth = attn.growth
     if growth.step is None:

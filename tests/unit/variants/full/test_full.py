@@ -163,8 +163,8 @@ def test_subclasses_of_full_refuse_the_options() -> None:
         ({"softcap": -5.0}, "softcap must be a number above 0"),
         ({"softcap": float("inf")}, "softcap must be a number above 0"),
         ({"softcap": float("nan")}, "softcap must be a number above 0"),
-        ({"sink": "fixed"}, "sink must be 'learned' or none, not 'fixed'"),
-        ({"sink": ""}, "sink must be 'learned' or none"),
+        ({"sink": "fixed"}, "sink.*'fixed'"),
+        ({"sink": ""}, "sink.*'learned'"),
         ({"sink": "learned", "dims": ea.Dims(head_dim=8)}, "needs dims with heads"),
     ],
 )
