@@ -61,8 +61,10 @@ def test_a_busy_thread_is_attributed_to_the_case_that_started_it(single_thread: 
     with _run_thread(lambda: _work(0.001)):
         _take_turn(watch, SECOND)
         assert watch.find_culprit() is None
-        _take_turn(watch, FIRST, 10 * MIN_FOREIGN_S)
-        culprit = watch.find_culprit()
+        for _ in range(50):  # a pause of the machine makes the share of one turn too small
+            _take_turn(watch, FIRST, 10 * MIN_FOREIGN_S)
+            if culprit := watch.find_culprit():
+                break
     assert culprit is not None
     assert culprit[0] == SECOND
     assert "a thread that it started worked for" in culprit[1]
