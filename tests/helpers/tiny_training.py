@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+import tiny_suites
+
+from efficient_attn.bench import run as run_module
+from efficient_attn.bench.measuring import scratch
+from efficient_attn.bench.planning.plan import make_plan
+from efficient_attn.bench.run import RunOutcome, run
+from efficient_attn.bench.task_registry import register_task
+from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.mqar import MQAR, MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
+from efficient_attn.tasks.training.learning import make_task
 from efficient_attn.tasks.training.loop import Trainer, TrainingResult, TrainingSetup
 from efficient_attn.tasks.training.problem import LearnKeys, Problem
 
 LENGTH = 16
 TINY = replace(MQAR, recipe=replace(MQAR.recipe, d_model=16, heads=2, steps=8, batch=4))
+NAMED = replace(TINY, name="tiny")  # as suites name it
+TIMES = "train.train_s", "train.step_ms", "train.s_to_90"
 STEPS = TINY.recipe.steps
 NEVER_LEARNED = 1.0  # as trivial score: training takes all steps
 
 
 def keys(**changed: Any) -> MqarKeys:
     return MqarKeys(**{"vocab": 32, "pairs": 2, "examples": 8, **changed})
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """The tiny task is registered, and the machine is not inspected."""
+    with tiny_suites.isolated_registry(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+        register_task(make_task(NAMED))
+        yield
+    scratch.set_folder(None)
+
+
+def run_inline(folder: Path, text: str, **options: Any) -> RunOutcome:
+    """Run a suite in this process."""
+    loaded = tiny_suites.parse(text)
+    return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
+
+
+def make_comparable(records: Iterable[Record]) -> list[Any]:
+    """Rows and samples without times and run ids."""
+    comparable = []
+    for record in records:
+        extra = {name: value for name, value in record.row.extra.items() if name not in TIMES}
+        comparable.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
+    return comparable
 
 
 def train(

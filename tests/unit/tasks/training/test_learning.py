@@ -15,12 +15,10 @@ import tiny_suites
 import tiny_training as tiny
 from inline_measurement import measure_cases
 
-from efficient_attn.bench import run as run_module
 from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring import scratch
-from efficient_attn.bench.planning.plan import make_plan
-from efficient_attn.bench.run import RunOutcome, run
+from efficient_attn.bench.run import RunOutcome
 from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
@@ -49,42 +47,26 @@ name = "full"
 name    = "sliding_window"
 options = { window = 3 }
 """
-NAMED = replace(tiny.TINY, name="tiny")
+NAMED = tiny.NAMED
 ATTEMPTS = list(list_attempts(NAMED, tiny.keys(), quick=False))
 ATTEMPTS_BY_LABEL = {attempt.label: attempt for attempt in ATTEMPTS}
 
 
 @pytest.fixture(autouse=True)
-def _registered_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-    with tiny_suites.isolated_registry():
-        register_task(make_task(NAMED))
+def _registered_task() -> Iterator[None]:
+    with tiny.registered():
         yield
-    scratch.set_folder(None)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
-    loaded = tiny_suites.parse(text)
-    return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
-
-
-def _comparable(records: list[Record]) -> list[Any]:
-    """Rows and samples without times and run ids."""
-    names = ("train.train_s", "train.step_ms", "train.s_to_90")
-    comparable = []
-    for record in records:
-        extra = {name: value for name, value in record.row.extra.items() if name not in names}
-        comparable.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
-    return comparable
+    return tiny.run_inline(folder, text, **options)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     """The records of a whole run of two mechanisms."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    with tiny_suites.isolated_registry(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-        register_task(make_task(NAMED))
+    with tiny.registered():
         assert _run(folder).failed == 0
     assert not (folder / CHECKPOINT_FOLDER).exists()
     scratch.set_folder(None)
@@ -243,7 +225,7 @@ def test_resumed_runs_have_the_same_records(tmp_path: Path, whole: list[Record])
             _run(tmp_path, resume=True, progress=_interrupt_after(stop))
         scratch.set_folder(None)  # as in a new process
     _run(tmp_path, resume=True)
-    assert _comparable(read(tmp_path)) == _comparable(whole)
+    assert tiny.make_comparable(read(tmp_path)) == tiny.make_comparable(whole)
 
 
 def _interrupt_after(count: int) -> Any:
@@ -294,7 +276,7 @@ def test_a_full_disk_fails_the_case_and_not_the_run(
     assert "\n" not in reason
     full = False
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
-    assert _comparable(read(tmp_path))[0][1] == _comparable(whole)[0][1]
+    assert tiny.make_comparable(read(tmp_path))[0][1] == tiny.make_comparable(whole)[0][1]
 
 
 def test_a_failed_case_keeps_its_checkpoint_until_it_is_retried(tmp_path: Path, whole: list[Record]) -> None:
@@ -315,6 +297,6 @@ def test_a_failed_case_keeps_its_checkpoint_until_it_is_retried(tmp_path: Path, 
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
     assert not (tmp_path / CHECKPOINT_FOLDER).exists()
     records = read(tmp_path)
-    assert _comparable(records)[0][1] == _comparable(whole)[0][1]
+    assert tiny.make_comparable(records)[0][1] == tiny.make_comparable(whole)[0][1]
     steps = sum(record.row.steps or 0 for record in records)
     assert splits.count("train") == steps + 1  # only the second step was repeated

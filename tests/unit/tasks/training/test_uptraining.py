@@ -12,10 +12,8 @@ import tiny_suites
 import tiny_training as tiny
 import torch
 
-from efficient_attn.bench import run as run_module
 from efficient_attn.bench.measuring import scratch
-from efficient_attn.bench.planning.plan import make_plan
-from efficient_attn.bench.run import RunOutcome, run
+from efficient_attn.bench.run import RunOutcome
 from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.results.checkpoints import MODEL_SUFFIX, list_files
@@ -43,40 +41,28 @@ uptrained_from = "full"
 shares   = [0.0, 0.3]
 variant  = [{ name = "full" }, { name = "gqa:kv_heads=2" }, { name = "mqa" }]
 """
-NAMED = replace(tiny.TINY, name="tiny")
-TIMES = "train.train_s", "train.step_ms", "train.s_to_90"
+NAMED = tiny.NAMED
 
 
 @pytest.fixture(autouse=True)
-def _registered_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-    with tiny_suites.isolated_registry():
-        register_task(make_task(NAMED))
+def _registered_task() -> Iterator[None]:
+    with tiny.registered():
         yield
-    scratch.set_folder(None)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
-    loaded = tiny_suites.parse(text)
-    return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
+    return tiny.run_inline(folder, text, **options)
 
 
 def _comparable(records: list[Record]) -> list[Any]:
-    """Rows and samples without times and run ids, by case."""
-    comparable = []
-    for record in sorted(records, key=lambda record: record.row.case_key):
-        extra = {name: value for name, value in record.row.extra.items() if name not in TIMES}
-        comparable.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
-    return comparable
+    return tiny.make_comparable(sorted(records, key=lambda record: record.row.case_key))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run."""
     path = tmp_path_factory.mktemp("whole") / "out"
-    with tiny_suites.isolated_registry(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-        register_task(make_task(NAMED))
+    with tiny.registered():
         assert _run(path).failed == 0
     scratch.set_folder(None)
     return path
