@@ -14,7 +14,18 @@ import pandas as pd
 import pytest
 import tiny_suites
 import torch
-from adversary_detection import DECODED, LONG, PLUGINS, SHORT, SHOWN, is_found, list_names, make_suite
+from adversary_detection import (
+    DECODED,
+    LONG,
+    PLUGINS,
+    SHORT,
+    SHOWN,
+    gains_nothing,
+    is_found,
+    list_names,
+    make_suite,
+    run_suite,
+)
 from made_once import make_once
 from shell import run
 
@@ -91,7 +102,11 @@ def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) 
 
 @pytest.mark.sampled(3, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.DataFrame) -> None:
+def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.DataFrame, tmp_path: Path) -> None:
+    """On a busy machine two medians of four rounds may differ by chance: one that gains is measured again, alone."""
+    if not is_found(name, run_rows) and SHOWN[name] is gains_nothing:
+        (tmp_path / "adversaries.toml").write_text(make_suite([name]))
+        run_rows = run_suite(tmp_path, tmp_path / "out", seed=1)
     assert is_found(name, run_rows)
 
 

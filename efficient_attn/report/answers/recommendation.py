@@ -209,9 +209,9 @@ def _keep_pareto_set(candidates: Sequence[Candidate]) -> tuple[list[Candidate], 
 def _find_dominator(candidate: Candidate, others: Sequence[Candidate]) -> Candidate | None:
     """The candidate because of which another one is not in the Pareto set of time and quality (the first figure; lower
     is better), if there is one: significantly better in one of them, and not worse in the other."""
-    time, figure = candidate.cost.latency.value, candidate.quality[0]
+    time, figure = _round_time(candidate), candidate.quality[0]
     for other in others:
-        other_time, other_figure = other.cost.latency.value, other.quality[0]
+        other_time, other_figure = _round_time(other), other.quality[0]
         if is_significantly_better(other_figure, figure) and other_time <= time:
             return other
         if other_figure.value <= figure.value and is_slower(candidate.cost, other.cost):
@@ -260,12 +260,16 @@ def describe_counted(cost: CostAtLength) -> str:
 def _rank_candidates(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """Rank by latency. Mechanisms not significantly slower than the first of a rank share that rank."""
     first: Candidate | None = None
-    # rounded, so that ties are sorted by name, independent of the order of rows
-    ordered = sorted(candidates, key=lambda candidate: (float(f"{candidate.cost.latency.value:.9g}"), candidate.label))
+    ordered = sorted(candidates, key=lambda candidate: (_round_time(candidate), candidate.label))
     for position, candidate in enumerate(ordered, 1):
         if first is None or is_slower(candidate.cost, first.cost):
             first = replace(candidate, rank=position)
         yield replace(candidate, rank=first.rank)
+
+
+def _round_time(candidate: Candidate) -> float:
+    """Its time to five digits: the order of rows and the processor change the seventh of a pooled time."""
+    return float(f"{candidate.cost.latency.value:.5g}")
 
 
 def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
