@@ -228,7 +228,7 @@ def test_mechanisms_that_differ_insignificantly_share_a_rank(tmp_path: Path) -> 
 
 
 def test_without_a_bound_the_pareto_set_is_ranked(tmp_path: Path) -> None:
-    """The performer is as fast as exact attention, but for rounding, and worse; a slow one of a huge error is left out."""
+    """The performer is as fast as exact attention, but for rounding, and worse; a slow one of a huge error goes too."""
     slow = runs.row("retention", mode="forward", seq_len=512, latency_ms=0.8, latency_ms_low=0.7, latency_ms_high=0.9)
     bad = runs.row("retention", task="fidelity", inputs="minilm", layer=0, seq_len=512, relative_error=309.0)
     answer = recommend(_known_of(tmp_path, [*_list_near(), Record(slow), Record(bad)]), Requirements(seq_len=512))
