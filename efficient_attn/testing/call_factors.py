@@ -43,7 +43,7 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
-SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
+SIGNED = 100.0  # times as large, or as many times as there are rows, are products over a sum of weights of both signs
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 ROW_PAIRS = 2**26  # multiply-adds of a reference result that is computed for some rows only
@@ -225,13 +225,18 @@ class DesignedCall:
         """The size of the products that gradients are sums of, which may cancel."""
         largest = max(self.call[name].abs().max().item() for name in ("q", "k"))
         size = 3 * self.case["incoming"] * self.values * largest * self.shape.head_dim**-0.5
-        return size * (SIGNED if has_signed_weights(self.subject) else 1)
+        if not has_signed_weights(self.subject):
+            return size
+        return size * max(SIGNED, self.shape.batch * self.shape.heads * self.shape.n)  # the smallest of so many sums
 
     def count_elements(self) -> int:
-        """Numbers in its tensors and their gradients."""
-        s, n_grads = self.shape, 1 if self.case["gradient"] == "nothing" else 2
+        """Numbers in its tensors and their gradients, in a mask ``[B, N, M]``, and in the estimated workspace."""
+        s, training = self.shape, self.case["gradient"] != "nothing"
         queries = s.heads * s.n * (s.head_dim + s.value_dim)
-        return n_grads * s.batch * (queries + s.kv_heads * s.m * (s.head_dim + s.value_dim))
+        tensors = (2 if training else 1) * s.batch * (queries + s.kv_heads * s.m * (s.head_dim + s.value_dim))
+        mask = 0 if self.case["padding"] == "none" and self.case["start"] is None else s.batch * s.n * s.m
+        workspace = self.subject.attn.workspace_bytes(s, 1, causal=bool(self.case["causal"]), training=training)
+        return tensors + mask + workspace
 
     def describe(self) -> str:
         """Its sizes, mask and whatever is not the simplest."""

@@ -39,7 +39,7 @@ class Subject:
     backend: str | None = None
     device: str = "cpu"
     dtype: torch.dtype = torch.float64  # of all calls, except in checks of dtypes
-    seed: int = 0  # of random sizes and splits
+    seed: int = 0  # of random sizes, splits and inputs
     thorough: bool = False  # whether checks of drawn calls test all of them instead of a part
     met: list[Case] = field(default_factory=list, compare=False, repr=False)  # drawn calls that were compared
     others: tuple[Subject, ...] | None = None  # the same mechanism with other options; derived automatically for specs
@@ -158,7 +158,7 @@ class Subject:
     def draw(self, shape: Shape, *, mask: Mask | None = None, seed: int = 0, dtype: torch.dtype | None = None) -> Call:
         """Draw inputs with the mechanism's own sampler. mask: by default the simplest that the mechanism supports."""
         dtype = dtype or self.dtype
-        generator = torch.Generator().manual_seed(seed + 17)
+        generator = torch.Generator().manual_seed(seed + 17 + 1000 * self.seed)
         sample = self.make(shape, dtype=dtype).sample(shape, generator=generator, dtype=dtype, device=self.device)
         named = {"q": sample.q, "k": sample.k, "v": sample.v, **sample.inputs}
         sides: dict[str, Side] = {"q": "query", "k": "key", "v": "key"}

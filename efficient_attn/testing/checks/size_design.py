@@ -151,7 +151,7 @@ def _find_error(factors: Factors, case: Case) -> Exception | None:
     except UnsupportedError:
         return None
     except Exception as error:
-        return error
+        return error.with_traceback(None)
     return None
 
 
@@ -190,7 +190,7 @@ def sizes_and_pairs(subject: Subject) -> str | None:
         except UnsupportedError:  # a size that it refuses
             continue
         except Exception as failure:
-            error = failure
+            error = failure.with_traceback(None)  # its frames hold the tensors of the case
         else:
             subject.met.append(case)
             continue

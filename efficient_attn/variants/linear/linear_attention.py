@@ -124,9 +124,13 @@ class LinearAttention(Attention):
         return (n + m) * features / 2 + (n * CHUNK if causal else 0)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Forward, also the features of some positions, three times over, whatever the length."""
+        """Also the sums over keys, three times over, with gradients four; forward, the features of some positions."""
         size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        if training or self.backend == "dense":
+        if self.backend == "dense":
+            return size
+        sums = shape.batch * shape.kv_heads * self.feature_map.width(shape.head_dim) * (shape.value_dim + 1)
+        size += sums * itemsize * (4 if training else 3)
+        if training:
             return size
         output = shape.batch * shape.heads * shape.n * shape.value_dim
         return size + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize
