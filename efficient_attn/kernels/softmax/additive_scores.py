@@ -19,8 +19,9 @@ from ..custom_ops import is_traced
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 BLOCK_ELEMENTS = 2**18  # numbers of a block's r: a MiB of float32, about a core's cache
-BLOCK_KEYS = 32  # of a block
+BLOCK_KEYS = 32  # at least, of a block
 MAX_UNBLOCKED_SUMS = 2**17  # sums of a whole call that need no blocks
+FEW_ROWS = 3  # of a key, for which sigmoids of the sums are faster than exponentials of the parts, as in a decode step
 MAX_EXPONENT = {torch.float32: 80.0, torch.float64: 600.0}  # exponents whose exponentials are normal numbers
 
 
@@ -80,17 +81,22 @@ def _mask_scores(scores: Tensor, valid: Tensor | None, options: AdditiveOptions,
 
 class _HeadBlocks:
     """One key-value head in blocks of queries and keys: ``x [G, N, A]`` and ``y [M, A]``, twice the sums' parts, their
-    exponentials, v, -2 u, and the valid keys. far_x, far_y: queries and keys whose exponentials overflow, if any."""
+    exponentials unless rows are few, v, -2 u, and the valid keys. far_x, far_y: queries and keys whose exponentials
+    overflow, if any."""
 
-    def __init__(self, head: AdditiveInputs, exp_x: Tensor, exp_y: Tensor, options: AdditiveOptions) -> None:
+    def __init__(self, head: AdditiveInputs, options: AdditiveOptions) -> None:
         self.x, self.y, self.v, self.u, self.valid = head
-        self.exp_x, self.exp_y, self.options = exp_x, exp_y, options
-        reach, (groups, _, width) = MAX_EXPONENT[exp_x.dtype], exp_x.shape
-        far_x, far_y = (self.x.abs() > reach).any(-1).any(0), (self.y.abs() > reach).any(-1)
-        self.far_x, self.far_y = (far if far.any() else None for far in (far_x, far_y))
-        self.block_rows = max(1, BLOCK_ELEMENTS // (BLOCK_KEYS * groups * width))
-        self.unit = exp_x.new_ones(())
-        self.buffer = exp_x.new_empty(groups * self.block_rows * BLOCK_KEYS * width)
+        self.options, self.exps, self.far_x, self.far_y = options, None, None, None
+        reach, (groups, n, width) = MAX_EXPONENT[self.x.dtype], self.x.shape
+        if groups * n > FEW_ROWS:
+            self.exps = self.x.exp(), self.y.exp()
+            far_x, far_y = (self.x.abs() > reach).any(-1).any(0), (self.y.abs() > reach).any(-1)
+            self.far_x, self.far_y = (far if far.any() else None for far in (far_x, far_y))
+        self.block_rows = max(1, min(n, BLOCK_ELEMENTS // (BLOCK_KEYS * groups * width)))
+        block_keys = max(BLOCK_KEYS, BLOCK_ELEMENTS // (self.block_rows * groups * width))  # more in a decode step
+        self.block_keys = max(1, min(self.y.shape[0], block_keys))
+        self.unit = self.x.new_ones(())
+        self.buffer = self.x.new_empty(groups * self.block_rows * self.block_keys * width)
 
     def rows(self) -> Iterator[tuple[slice, int]]:
         """Blocks of queries, each with the number of keys that any of them may see."""
@@ -102,14 +108,16 @@ class _HeadBlocks:
     def reciprocals(self, rows: slice, keys: slice) -> Tensor:
         """r ``[G, rows, keys, A]``, in memory that the next block reuses. The formula of a pair depends only on its own
         query and key, so that later keys change nothing."""
-        x, y = self.exp_x[:, rows, None], self.exp_y[keys]
+        x, y = self.x[:, rows, None], self.y[keys]
         shape = *x.shape[:2], *y.shape
         out = self.buffer[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
-        torch.addcmul(self.unit, x, y, out=out).reciprocal_()
+        if self.exps is None:
+            return torch.sub(-x, y, out=out).sigmoid_()
+        torch.addcmul(self.unit, self.exps[0][:, rows, None], self.exps[1][keys], out=out).reciprocal_()
         if self.far_y is not None and (far := self.far_y[keys]).any():
-            out[:, :, far] = (-self.x[:, rows, None] - self.y[keys][far]).sigmoid_()
+            out[:, :, far] = (-x - y[far]).sigmoid_()
         if self.far_x is not None and (far := self.far_x[rows]).any():
-            out[:, far] = (-self.x[:, rows][:, far, None] - self.y[keys]).sigmoid_()
+            out[:, far] = (-x[:, far] - y).sigmoid_()
         return out
 
     def mask_scores(self, scores: Tensor, rows: slice, keys: slice) -> Tensor:
@@ -121,10 +129,9 @@ class _HeadBlocks:
 def _split_heads(inputs: AdditiveInputs, options: AdditiveOptions) -> Iterator[tuple[int, int, _HeadBlocks]]:
     x, y, v, u, valid = inputs
     rows, keys = (2 * x).unflatten(1, (y.shape[1], -1)), 2 * y
-    exp_rows, exp_keys = rows.exp(), keys.exp()
     for b, h in product(range(y.shape[0]), range(y.shape[1])):
         head = AdditiveInputs(rows[b, h], keys[b, h], v[b, h], -2 * u[h], None if valid is None else valid[b])
-        yield b, h, _HeadBlocks(head, exp_rows[b, h], exp_keys[b, h], options)
+        yield b, h, _HeadBlocks(head, options)
 
 
 def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, Tensor]:
@@ -136,7 +143,7 @@ def _forward(inputs: AdditiveInputs, options: AdditiveOptions) -> tuple[Tensor, 
             if not key_count:
                 continue
             scores = x.new_empty(blocks.x.shape[0], rows.stop - rows.start, key_count)
-            for keys in cut_range(key_count, BLOCK_KEYS):
+            for keys in cut_range(key_count, blocks.block_keys):
                 scores[..., keys] = blocks.reciprocals(rows, keys) @ blocks.u
             scores = blocks.mask_scores(scores, rows, slice(0, key_count))
             lse = scores.logsumexp(-1)
@@ -157,7 +164,7 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[AdditiveInputs], options: Addit
         for rows, key_count in blocks.rows():
             block_lse, block_delta = (x[b, h, :, rows, None] for x in (grouped_lse, grouped_delta))
             block_grad = grouped_grad[b, h, :, rows]
-            for keys in cut_range(key_count, BLOCK_KEYS):
+            for keys in cut_range(key_count, blocks.block_keys):
                 r = blocks.reciprocals(rows, keys)
                 weights = (blocks.mask_scores(r @ blocks.u, rows, keys) - block_lse).exp_()
                 grad_score = weights * (block_grad @ blocks.v[keys].mT - block_delta)

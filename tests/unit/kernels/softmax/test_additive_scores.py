@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.kernels.softmax import additive_scores
 from efficient_attn.kernels.softmax.additive_scores import AdditiveInputs, AdditiveOptions
+from efficient_attn.testing.checks.growth_claims import WorkCounter
 
 B, H, G, A, E = 2, 4, 2, 5, 3
 
@@ -120,3 +123,15 @@ def test_a_second_derivative_is_refused() -> None:
     )
     with pytest.raises(ea.UnsupportedError, match="additive attention has no second derivative"):
         first.sum().backward()
+
+
+def test_a_decode_step_computes_few_numbers_in_few_operations() -> None:
+    """One query takes all its keys at once, and as many numbers of each as the sums have."""
+    x, y, v, u = (part.detach() for part in draw(1, 4096))
+    call = partial(additive_scores.attend, AdditiveInputs(x, y, v, u, None), AdditiveOptions(True, 4095))
+    with WorkCounter(computed_only=True) as work:
+        call()
+    with torch.profiler.profile() as profile:
+        call()
+    assert work.work < 6 * B * H * 4096 * A
+    assert sum(event.name == "aten::sigmoid_" for event in profile.events() or ()) == B * G
