@@ -34,7 +34,7 @@ LONG_WIDTHS = (64, 16, 128)
 LONG_SPANS = slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)  # rows that are compared
 BUDGET_S = 1.8  # of the cases that a check draws: seconds, roughly
 ROUNDINGS = 32  # a result may differ by so many times what rounding the inputs changes
-MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**28  # numbers in the tensors of a case
+MAX_ELEMENTS, MAX_ELEMENTS_THOROUGH = 2**24, 2**27  # numbers in the tensors of a case
 MAX_REFERENCE_THOROUGH_S = 120.0
 MANY_POSITIONS, MANY_HEADS = 2048, 2048  # of a sequence and of a batch, from which combinations count as levels
 
