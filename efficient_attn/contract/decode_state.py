@@ -162,9 +162,9 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
 
 
 def cache_dtype(state: Any) -> torch.dtype | None:
-    """The dtype of a cache; None if it is empty, or not a cache."""
+    """The dtype of a cache; None if it is empty, quantised, or not a cache."""
     stored = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
-    return stored.dtype if isinstance(stored, Tensor) else None
+    return stored.dtype if isinstance(stored, Tensor) and stored.is_floating_point() else None
 
 
 def state_bytes(state: Any) -> int:

@@ -79,6 +79,10 @@ class Call:
         changed = {name: results[id(x)] for name, x in self.tensors.items() if side in (None, self.sides[name])}
         return self.with_(**changed)
 
+    def scale(self, factor: Tensor | float) -> Call:
+        """Multiply q, k and v by a factor; further inputs, which may have a range, stay as they are."""
+        return self.with_(**{name: x * factor for name, x in self.tensors.items() if name in ("q", "k", "v")})
+
     def with_(self, **tensors: Tensor) -> Call:
         """The same call with some of its tensors replaced."""
         new = {**self.tensors, **tensors}

@@ -95,7 +95,9 @@ def attend_fused(
 
 
 def pad_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of one width, which torch's flash kernel requires; zeros change neither scores nor outputs."""
+    """q, k and v of one width and with adjacent columns, which torch's flash kernel requires: without them it stores
+    all scores. Zeros change neither scores nor outputs."""
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     width, value_width = q.shape[-1], v.shape[-1]
     if width < value_width:
         return F.pad(q, (0, value_width - width)), F.pad(k, (0, value_width - width)), v

@@ -119,7 +119,7 @@ def batch_independence(subject: Subject) -> None:
     """A row of a batch has the result that it would have alone, however large or small other rows are."""
     attn, drawn = subject.prepare(70, batch=3)
     scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype)
-    scaled = drawn.change(lambda x: x * scales.view(3, *[1] * (x.ndim - 1)))
+    scaled = drawn.scale(scales.view(3, 1, 1, 1))
     for number, mask in enumerate(subject.masks(subject.shape(70, batch=3))):
         call = scaled if number % 2 else drawn
         out = call.under(mask).run(attn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import cycle
 
 import torch
@@ -38,14 +37,19 @@ FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _change_future(call: Call, row: int, start: int, kind: str) -> Call:
-    """The same call with other contents from a row on."""
+    """The same call with other contents from a row on. Further inputs, which may have a range, are permuted."""
     generator = torch.Generator().manual_seed(row)
+    further = {id(x) for name, x in call.tensors.items() if name not in ("q", "k", "v")}
 
     def change(x: Tensor, first: int) -> Tensor:
+        if id(x) in further:
+            return torch.cat([x[:, :, :first], x.flip(2)[:, :, first:]], 2)
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
         return torch.cat([x[:, :, :first], FUTURES[kind](noise).to(x)[:, :, first:]], 2)
 
-    return call.change(partial(change, first=row), "query").change(partial(change, first=start + row), "key")
+    firsts = {"query": row, "key": start + row}
+    changed = {id(x): change(x, firsts[call.sides[name]]) for name, x in call.tensors.items()}
+    return call.with_(**{name: changed[id(x)] for name, x in call.tensors.items()})
 
 
 def _check_past(

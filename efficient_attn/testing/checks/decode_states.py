@@ -18,7 +18,7 @@ from ..mechanism_call import Call
 from ..probing import accepts_chunks, find_capacity
 from ..sequence_decoding import Decoding, new_state, step_tolerance, supported_sizes
 from ..subject import Subject
-from ..tensor_comparison import assert_close, assert_same, assert_zero
+from ..tensor_comparison import GRADIENT_TOLERANCES, assert_close, assert_same, assert_zero
 from .growth_claims import MAX_WORK, SLACK, WorkCounter, growth_exponent, not_countable
 
 N, STARTS = 60, (0, 1, 7, 39, 44)
@@ -106,6 +106,32 @@ def _continue_differently(call: Call, other: Call, first: int) -> Call:
     """The call with the contents of another one from a position on."""
     tails = iter([other[name][:, :, first:] for name in {id(x): name for name, x in call.tensors.items()}.values()])
     return call.change(lambda x: torch.cat([x[:, :, :first], next(tails)], 2))
+
+
+@check(needs="decode")
+@torch.no_grad()
+def independent_steps(subject: Subject) -> None:
+    """In a step, a row of a batch has the result that it has alone, and a position that without the later ones, however
+    large those are; the tolerance of a lossy state does not apply, as its loss is the same."""
+    shape, tolerance = subject.shape(24, batch=3), GRADIENT_TOLERANCES[subject.dtype]
+    attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+    sizes = supported_sizes(subject, (7, 1, 1, 5, 10))
+    scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype)
+    batch, alone = (
+        torch.cat([out for _, out, _ in x.steps(attn, new_state(attn, x), sizes)], 2)
+        for x in (call.scale(scales.view(3, 1, 1, 1)), _select(call, [0]))
+    )
+    assert_close(batch[:1], alone, "row 0 of 3, beside a row a hundred times larger", tolerance=tolerance)
+    if not accepts_chunks(subject):
+        return
+    later = torch.ones(24, 1, device=subject.device, dtype=subject.dtype)
+    later[9 + 2 :] = 100
+    outputs = []
+    for x in (call, call.scale(later)):
+        state = x.both(slice(9)).absorb(attn, new_state(attn, x))
+        outputs.append(x.both(slice(9, 14)).step(attn, state)[0][:, :, :2])
+    label = "positions 9 and 10 in a step to 13, whose later positions are a hundred times larger"
+    assert_close(outputs[1], outputs[0], label, tolerance=tolerance)
 
 
 @check(needs="decode")

@@ -34,6 +34,10 @@ WIDTH = 64  # of the heads for which a growth is written
 POWERS = {1: "O(N)", 1.5: "O(N^1.5)", 2: "O(N^2)", 3: "O(N^3)"}
 
 
+# their last argument holds the numbers that are written into some rows of the first one
+WRITE_SOME_ROWS = {torch.ops.aten.index_add_, torch.ops.aten.index_copy_, torch.ops.aten.scatter_add_}
+
+
 class WorkCounter(TorchDispatchMode):
     """Count the work of operators: multiply-adds as far as torch counts them, plus one for each number written.
 
@@ -56,7 +60,8 @@ class WorkCounter(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
         is_view = self._computed_only and any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
-        numbers = [x for x in created if x.is_floating_point() or not self._computed_only]
+        written = args[-1:] if func._overloadpacket in WRITE_SOME_ROWS and isinstance(args[-1], Tensor) else created
+        numbers = [x for x in written if x.is_floating_point() or not self._computed_only]
         self.work += 0 if is_view else sum(x.numel() for x in numbers)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in created)])
         for storage in (x.untyped_storage() for x in created):

@@ -179,7 +179,9 @@ def scores_far_below_zero(subject: Subject) -> None:
         if subject.traits.decode and call.mask.causal and not call.mask.pads_keys:
             state = attn.init_state(shape.batch, shape.n, subject.dtype, subject.device)
             for at, out, _ in call.steps(attn, state, (1,) * shape.n):
-                assert_close(out, want[:, :, at], f"step {at.start}, {label}", tolerance=tolerance)
+                assert_finite(out, f"step {at.start}, {label}")
+                if not subject.traits.state_tolerance:  # rounding keys changes such scores by more than 1
+                    assert_close(out, want[:, :, at], f"step {at.start}, {label}", tolerance=tolerance)
 
 
 @check()

@@ -57,6 +57,16 @@ def test_attend_uses_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
 
 
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_tensors_without_adjacent_columns_use_it_too(kv_heads: int, mask: Mask) -> None:
+    """Torch itself would store all scores."""
+    strided = [torch.stack([x, x], -1)[..., 0] for x in tensors(9, 9, kv_heads=kv_heads, dtype=torch.float32)]
+    names = {event.name for event in _events(lambda: sdpa.attend(*strided, mask))}
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
+    assert "aten::_softmax" not in names
+
+
 def test_groups_of_single_rows_are_folded_into_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "attend_grouped", None)
     q, k, v = tensors(1, 9, kv_heads=2)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from lossy_mechanism import Int8Cache
+import torch
+from lossy_mechanism import Int8Cache, Quantized
+from torch import Tensor
 from toy_mechanisms import Toy, make
 
 import efficient_attn as ea
+from efficient_attn.contract.decode_state import cache_dtype
 from efficient_attn.testing import CHECKS, Outcome, Subject, run_check
 from efficient_attn.testing.checks import call_context, decode_states, decoding
 
-DECODING = [check for check in CHECKS if "decode" in check.needs or check.name == "autocast"]
+DECODING = [check for check in CHECKS if "decode" in check.needs or check.name in ("autocast", "scores_far_below_zero")]
 
 
 def run(check: Any, cls: type[Toy]) -> Outcome:
@@ -37,6 +41,38 @@ def test_an_int8_cache_fails_without_its_tolerance(tolerance: float) -> None:
         outcome = run(check, make(Int8Cache, state_tolerance=tolerance))
         assert outcome.status == "failed"
         assert "off by" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("dims", "found"),
+    [((0,), "row 0 of 3, beside a row a hundred times larger"), ((2,), "positions 9 and 10 in a step")],
+)
+def test_a_scale_that_rows_or_positions_share_is_found(
+    dims: tuple[int, ...], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the tolerance for numbers of one size, and wrong beside larger ones."""
+
+    def write(self: Quantized, first: int, x: Tensor) -> None:
+        scale = x.abs().amax(-1, keepdim=True).amax(dims, keepdim=True).expand(*x.shape[:3], 1).float() / 127
+        self.rows[:, :, first : first + x.shape[2]] = (x / scale).round().to(torch.int8)
+        self.scales[:, :, first : first + x.shape[2]] = scale
+
+    monkeypatch.setattr(Quantized, "write", write)
+    assert run(decoding.decode_equals_forward, make(Int8Cache, state_tolerance=0.1)).status == "passed"
+    outcome = run(decode_states.independent_steps, make(Int8Cache, state_tolerance=0.1))
+    assert outcome.status == "failed"
+    assert found in outcome.reason
+
+
+def test_integer_keys_are_not_the_dtype_of_autocast() -> None:
+    """A quantised cache may call its tensor ``keys``, as `KVCache` does."""
+
+    @dataclass(frozen=True)
+    class Plain:
+        keys: Tensor
+
+    assert cache_dtype(Plain(torch.zeros(1, dtype=torch.int8))) is None
+    assert cache_dtype(Plain(torch.zeros(1, dtype=torch.bfloat16))) == torch.bfloat16
 
 
 def test_a_lossy_state_is_described() -> None:

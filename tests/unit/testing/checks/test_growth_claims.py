@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import Tensor
 from toy_mechanisms import Shrinking, Toy
 
@@ -106,3 +107,12 @@ def test_an_inherited_estimate_of_memory_is_verified(cls: type[ea.Attention], st
     assert outcome.status == status, outcome.reason
     if status == "failed":
         assert "write a workspace_bytes of its own, the inherited one is wrong" in outcome.reason
+
+
+def test_rows_written_into_a_buffer_count_alone() -> None:
+    """A step that adds to one row of a state works on this row, however many there are."""
+    buffer, row, index = torch.zeros(1000, 8), torch.ones(1, 8), torch.tensor([3])
+    for write in (buffer.index_add_, buffer.index_copy_):
+        with growth_claims.WorkCounter(computed_only=True) as counter:
+            write(0, index, row)
+        assert counter.work == 8
