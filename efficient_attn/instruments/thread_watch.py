@@ -37,7 +37,10 @@ class ThreadWatch:
 
     def end_turn(self, case: int) -> float:
         """End the turn of a case. Returns the processor seconds that its threads used since `stop_clock`."""
-        current, others = self._read(), _read_other_seconds()
+        others, current = (
+            _read_other_seconds(),
+            self._read(),
+        )  # so that a busy thread of another case adds nothing
         late_s = foreign_s = 0.0
         for thread, seconds in current.items():
             if (owner := self._owners.setdefault(thread, case)) == case:

@@ -115,7 +115,7 @@ def _run_action(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]
 
 
 PLUGIN = "--plugin my_attn.py"
-NOISE = "--margin 50% --tolerance 50%"  # the sleep is many times the call
+NOISE = "--margin 90% --tolerance 90%"  # the sleep is many times the call
 
 
 @pytest.mark.sampled(6)

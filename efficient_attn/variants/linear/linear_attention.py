@@ -124,16 +124,16 @@ class LinearAttention(Attention):
         return (n + m) * features / 2 + (n * CHUNK if causal else 0)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Also the sums over keys, three times over, with gradients four; forward, the features of some positions."""
+        """Forward, also the features of some positions, three times over, whatever the length. At least the sums over
+        keys, three times over, with gradients four."""
         size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
         if self.backend == "dense":
             return size
-        sums = shape.batch * shape.kv_heads * self.feature_map.width(shape.head_dim) * (shape.value_dim + 1)
-        size += sums * itemsize * (4 if training else 3)
+        sums = shape.batch * shape.kv_heads * self.feature_map.width(shape.head_dim) * (shape.value_dim + 1) * itemsize
         if training:
-            return size
+            return max(size, 4 * sums)
         output = shape.batch * shape.heads * shape.n * shape.value_dim
-        return size + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize
+        return max(size + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize, 3 * sums)
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 

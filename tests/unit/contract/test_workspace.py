@@ -38,6 +38,13 @@ def test_output_and_workspace_bytes_equal_the_peak(variant: str, shape: Shape, t
     assert output + attn.workspace_bytes(shape, 4, causal=causal, training=training) == peak
 
 
+def test_workspace_of_many_features_is_that_of_their_sums() -> None:
+    """The Taylor features of a head of 256 are 34,049, whose sums take far more memory than 64 keys and queries."""
+    shape = Shape(batch=1, heads=2, kv_heads=2, n=64, m=64, head_dim=256, value_dim=16)
+    attn, sums = ea.create("taylor"), 2 * 34_049 * 17 * 4
+    assert [attn.workspace_bytes(shape, 4, causal=True, training=x) for x in (False, True)] == [3 * sums, 4 * sums]
+
+
 def test_workspace_is_proportional_to_the_element_size() -> None:
     attn = ea.create("linear")
     wide, narrow = (attn.workspace_bytes(LARGE, size, causal=True, training=False) for size in (8, 2))
