@@ -37,10 +37,8 @@ class ThreadWatch:
 
     def end_turn(self, case: int) -> float:
         """End the turn of a case. Returns the processor seconds that its threads used since `stop_clock`."""
-        others, current = (
-            _read_other_seconds(),
-            self._read(),
-        )  # so that a busy thread of another case adds nothing
+        others = _read_other_seconds()  # before its parts, so that a busy thread of another case adds nothing
+        current = self._read()
         late_s = foreign_s = 0.0
         for thread, seconds in current.items():
             if (owner := self._owners.setdefault(thread, case)) == case:

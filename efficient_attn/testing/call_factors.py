@@ -43,7 +43,7 @@ LAYOUTS = ("as drawn", "[B, N, H, D]", "one projection", "every other column")
 INCOMING = (1.0, 1e-8, 1e5)  # size of incoming gradients
 VALUES = (1.0, 1e-8)  # size of v
 DEFAULTS = "defaults"
-SIGNED = 100.0  # times as large, or as many times as there are rows, are products over a sum of weights of both signs
+SIGNED = 100.0  # times as large are products over a sum of weights of both signs, which may be nearly zero
 # factors of which triples are met too, as far as they only distinguish the first level from the others
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 ROW_PAIRS = 2**26  # multiply-adds of a reference result that is computed for some rows only
@@ -225,9 +225,7 @@ class DesignedCall:
         """The size of the products that gradients are sums of, which may cancel."""
         largest = max(self.call[name].abs().max().item() for name in ("q", "k"))
         size = 3 * self.case["incoming"] * self.values * largest * self.shape.head_dim**-0.5
-        if not has_signed_weights(self.subject):
-            return size
-        return size * max(SIGNED, self.shape.batch * self.shape.heads * self.shape.n)  # the smallest of so many sums
+        return size * (SIGNED if has_signed_weights(self.subject) else 1)
 
     def count_elements(self) -> int:
         """Numbers in its tensors and their gradients, in a mask ``[B, N, M]``, and in the estimated workspace."""
