@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch.nn.modules.module as hooks
 from torch import Tensor
 
@@ -32,6 +33,13 @@ _HOOKS = (
 def _flushes_denormals() -> bool:
     """Whether denormal numbers are flushed to zero, which torch does not report."""
     return not bool((_TINY * 1).item())
+
+
+@cache
+def _settle_kernel_order() -> None:
+    """Call torch's attention on the GPU once: its first call may itself change the order of torch's kernels."""
+    x = torch.zeros(1, 1, 1, 8, device="cuda")
+    F.scaled_dot_product_attention(x, x, x)
 
 
 def _set_niceness(value: int) -> None:
@@ -99,6 +107,8 @@ class GlobalState:
     @classmethod
     def capture(cls) -> GlobalState:
         """The current settings and random state."""
+        if torch.cuda.is_initialized():
+            _settle_kernel_order()
         return cls(tuple(read() for _, read, _ in SETTINGS), torch.get_rng_state())
 
     def restore(self) -> None:

@@ -163,7 +163,7 @@ def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, 
     counters = _MemoryCounters()
     with (
         garbage_collection_disabled(),
-        profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace,
+        profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu", acc_events=True) as trace,
     ):
         steps(_record_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]

@@ -1,8 +1,8 @@
-"""flash-linear-attention's operations in plain torch, from its package fla-core.
+"""flash-linear-attention's operations from its package fla-core: plain torch, and Triton kernels for GPUs.
 
-Its kernels are written in Triton, for GPUs; the plain forms define what they compute, and are its only implementation
-for CPUs. Their files only need torch and einops, but importing them as modules would import all operations, and so
-Triton: they are executed directly instead.
+The plain forms define what the kernels compute, and are the only implementation for CPUs. Their files only need torch
+and einops, but importing them as modules would import all operations, and so Triton: they are executed directly
+instead.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..contract import Growth, Mask, Traits
-from ..errors import check_at_least_one
+from ..errors import UnsupportedError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from .hosting import LibraryAttention, make_missing_error
@@ -47,6 +47,17 @@ def _load_operations(peer: str, operation: str) -> ModuleType:
     return module
 
 
+@cache
+def _load_kernels(operation: str) -> ModuleType:
+    """The Triton kernels of an operation. Raises `UnsupportedError` without Triton or a GPU."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError("form='triton': flash-linear-attention's kernels need a CUDA device")
+    try:
+        return importlib.import_module(f"fla.ops.{operation}")
+    except ImportError as error:
+        raise UnsupportedError(f"form='triton': flash-linear-attention's kernels: {error}") from error
+
+
 @register("peer_simple_gla", family="linear")
 class PeerSimpleGLA(LibraryAttention):
     """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
@@ -54,13 +65,15 @@ class PeerSimpleGLA(LibraryAttention):
     sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
     keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple; ``recurrent`` processes one
     position after another; ``parallel`` writes all N x N weights. All compute in float32, also for half-precision
-    inputs; float64 is refused.
+    inputs; float64 is refused. ``triton`` is the library's chunked kernel, for GPUs.
     """
 
     declared = replace(CAUSAL, positional=True)
     only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
 
-    def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
+    def __init__(
+        self, *, form: Literal["chunk", "recurrent", "parallel", "triton"] = "chunk", chunk_size: int = 64
+    ) -> None:
         super().__init__()
         check_at_least_one("peer_simple_gla", chunk_size=chunk_size)
         self.form, self.chunk_size = form, chunk_size
@@ -70,12 +83,13 @@ class PeerSimpleGLA(LibraryAttention):
     def growth(self) -> Growth:
         if self.form == "parallel":
             return Growth("O(N^2)", "O(N^2): all weights are written to memory", self._cost)
-        memory = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): one state"
+        kept = {"chunk": "the weights of all chunks' pairs", "triton": "the states of all chunks"}
+        memory = f"O(N): {kept.get(self.form, 'one state')}"
         return Growth("O(N)", memory, self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """The pairs of a query's own chunk, or of all, and two products with a D x D state."""
-        pairs = {"chunk": self.chunk_size, "recurrent": 0, "parallel": m}[self.form]
+        pairs = {"chunk": self.chunk_size, "triton": CHUNK_SIZE, "recurrent": 0, "parallel": m}[self.form]
         return n * (pairs + (0 if self.form == "parallel" else self.dims.head_dim or 64))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -89,9 +103,13 @@ class PeerSimpleGLA(LibraryAttention):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
     ) -> Tensor:
         batch, heads, n, _ = q.shape
+        inputs_in_its_layout = [x.transpose(1, 2) for x in (q, k, v)]  # [B, N, H, D]
+        decays = _log_decays(heads, q.device).float()
+        if self.form == "triton":
+            out, _ = _load_kernels("simple_gla").chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)
+            return out.transpose(1, 2)
         operations = _load_operations("peer_simple_gla", "simple_gla")
-        gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
-        arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # views in its layout, [B, N, H, D]
+        arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
         options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
         out, _ = getattr(operations, f"naive_{self.form}_simple_gla")(*arguments, **options.get(self.form, {}))
         return out.transpose(1, 2).to(q.dtype)  # two of the forms return float32
@@ -104,18 +122,20 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 @register("peer_fla_linear", family="linear")
 class PeerFlaLinear(LibraryAttention):
-    """flash-linear-attention's naive chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
+    """flash-linear-attention's chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
-    weights. It requires a multiple of 64 positions: shorter inputs are padded with zeros at the end. The states of all
-    chunks are summed in the dtype of the inputs; float16, which would overflow, is refused.
+    weights. form: ``chunk``, in plain torch, requires a multiple of 64 positions: shorter inputs are padded with zeros
+    at the end, and the states of all chunks are summed in the dtype of the inputs; float16, which would overflow, is
+    refused. ``triton`` is the library's kernel, for GPUs.
     """
 
     declared = replace(CAUSAL, normalised=True)
     only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
 
-    def __init__(self) -> None:
+    def __init__(self, *, form: Literal["chunk", "triton"] = "chunk") -> None:
         super().__init__()
+        self.form = form
         _load_operations("peer_fla_linear", "linear_attn")
 
     @property
@@ -134,6 +154,8 @@ class PeerFlaLinear(LibraryAttention):
     ) -> Tensor:
         n = q.shape[2]
         arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
+        if self.form == "triton":
+            return _load_kernels("linear_attn").chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
         out = _load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)

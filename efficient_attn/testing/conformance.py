@@ -65,6 +65,8 @@ def run_checks(
     """
     if reason := describe_absence(torch.device(device).type):
         raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
+    if torch.device(device).type == "cuda":
+        torch.cuda.init()  # so that no mechanism's first call changes what torch sets with it
     if isinstance(source, Subject):
         subject = source
     else:

@@ -38,8 +38,8 @@ INSPECTION_LIMIT_S = 300.0  # for measuring the machine
 class PrepareCases:
     """Prepare each case for timing, or make its record if it fails or is not timed. Sends it with the case's index.
 
-    It ends after a case that leaves a thread at work, which would disturb the others. jobs: how many workers there are
-    at the same time, at most.
+    It ends after a case that leaves a thread at work, which would disturb the others, or a GPU that answers no more.
+    jobs: how many workers there are at the same time, at most.
     """
 
     group: Group
@@ -69,7 +69,7 @@ class PrepareCases:
             if isinstance(outcome, PreparedCase):
                 outcome.seconds = time.perf_counter() - start
             send((index, outcome))
-            if disturbing:
+            if disturbing or not _answers(case.group.config.device):
                 return
 
     @staticmethod
@@ -122,6 +122,8 @@ def set_threads(group: Group) -> int:
     """Set the group's number of threads, or the default one, and return it."""
     # read first: if jobs share a process, the setting of one must not become the default of the next
     default = _default_threads()
+    if group.config.device == "cuda" and torch.cuda.is_available():
+        torch.cuda.init()  # so that no mechanism's first call changes what torch sets with it
     torch.set_num_threads(group.config.threads or default)
     return torch.get_num_threads()
 
@@ -146,6 +148,17 @@ def classify_error(error: BaseException) -> tuple[Status, str]:
         return "timeout", str(error)
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     return "oom" if is_out_of_memory(error) else "error", text
+
+
+def _answers(device: str) -> bool:
+    """Whether the device still works in this process. It does not after an error in a kernel, such as an assertion."""
+    if device != "cuda" or not torch.cuda.is_available():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _make_failed_record(row: Row, error: BaseException) -> Record:

@@ -23,7 +23,7 @@ class KernelTrace:
     """A trace of the kernels that this process runs, from its creation until it is stopped."""
 
     def __init__(self) -> None:
-        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
         self._profile.start()
 
     def stop(self) -> list[str]:

@@ -43,7 +43,7 @@ def prepare_case(
     report_stage(prepared_case.MAKING_INPUTS)
     workload = Workload(case)
     with watch_global_state(workload.sampled_inputs):
-        compiles = config.compiled or workload.attn.compiles
+        compiles = config.compiled or workload.attn.compiles or config.device == "cuda"
         first_stage = (prepared_case.COMPILING, None) if compiles else (prepared_case.FIRST_CALL, sampling.budget_s)
         report_stage(*first_stage)
         workload.warm()

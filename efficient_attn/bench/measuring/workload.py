@@ -36,15 +36,16 @@ class Workload:
         self._gradient: Tensor | None = None
 
     def warm(self) -> None:
-        """Make the slow call in which the mechanism is compiled, if the case requests it or it compiles itself."""
-        mode = self.case.group.config.mode
+        """Make the slow call in which the mechanism is compiled, if the case requests it or it compiles itself, or in
+        which a GPU's libraries are loaded."""
+        mode, device = self.case.group.config.mode, self.case.group.config.device
         if self.case.group.config.compiled:
             if mode not in ("forward", "forward_backward"):
                 raise UnsupportedError(f"{mode}: only forward and forward_backward are compiled")
             self.call, before = torch.compile(self.attn), count_graph_breaks()
             self.make_call(self.sample)
             self.graph_breaks = count_graph_breaks() - before
-        elif self.attn.compiles and mode != "decode":  # whose first steps are not timed
+        elif (self.attn.compiles or device == "cuda") and mode != "decode":  # whose first steps are not timed
             self.make_call(self.sample)
 
     def make_call(self, sample: Sample) -> Any:

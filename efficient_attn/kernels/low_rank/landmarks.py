@@ -28,7 +28,11 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
     # of them for masked positions
     index = segment + torch.arange(batch, device=x.device)[:, None] * (slots + 1)
     positions = widen(x).transpose(1, 2).flatten(0, 1)
-    sums = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]).index_add(0, index.flatten(), positions)
+    zeros, index = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]), index.flatten()
+    if x.device.type == "cuda":  # index_add adds in an order that changes from call to call there
+        sums = zeros.index_put((index,), positions, accumulate=True)
+    else:
+        sums = zeros.index_add(0, index, positions)
     sums = sums.unflatten(0, (batch, slots + 1))[:, :slots].transpose(1, 2)
     return Landmarks(sums / counts.clamp(min=1)[:, None, :, None], counts > 0)
 

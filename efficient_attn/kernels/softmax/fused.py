@@ -7,6 +7,7 @@ autograd sums: twice the keys repeated for each head. Here the backward pass pro
 Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..custom_ops import in_functorch_transform
 from ..derivatives import wants_gradient
-from ..half_precision import fused_dtype
+from ..half_precision import HALF_DTYPES, fused_dtype
 from . import merge
 from .merge import FusedInputs, FusedOptions
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
@@ -36,8 +37,29 @@ def attend(
     if not dropout and wants_gradient(q, k, v):
         return attend_differentiable(q, k, v, allowed, causal, scale)
     rows, keys, values = (x.to(compute_dtypes[1] if dropout else compute_dtypes[0]) for x in (q, k, v))
+    return call_torch(rows, keys, values, allowed, causal=causal, scale=scale, dropout=dropout).to(q.dtype)
+
+
+def call_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    groups: bool = False,
+) -> Tensor:
+    """scaled_dot_product_attention, with zeros in rows without keys also on GPUs: cuDNN's kernel gives them others.
+    groups: k and v have fewer heads than q."""
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
-    return F.scaled_dot_product_attention(rows, keys, values, **options).to(q.dtype)
+    if groups:
+        options["enable_gqa"] = True
+    out = F.scaled_dot_product_attention(q, k, v, **options)
+    if allowed is not None and q.device.type == "cuda":
+        return out.masked_fill(~allowed.any(-1, keepdim=True), 0)
+    return out
 
 
 def _call_torch(
@@ -45,12 +67,12 @@ def _call_torch(
 ) -> Tensor:
     """torch's own call, with heads as rows of the batch if gradients are large: it lays them out position by position,
     all heads together, and tensors with heads first then need copies."""
-    options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
+    call = partial(call_torch, causal=causal, scale=scale, dropout=dropout)
     foldable = q.shape[:2] == k.shape[:2] and (allowed is None or len(allowed) == 1)
     if not (foldable and wants_gradient(q, k, v) and k.numel() + q.numel() >= MIN_FLATTENED_ELEMENTS):
-        return F.scaled_dot_product_attention(q, k, v, **options)
+        return call(q, k, v, allowed)
     rows, keys, values = (x.flatten(0, 1)[:, None] for x in (q, k, v))
-    return F.scaled_dot_product_attention(rows, keys, values, **options).unflatten(0, q.shape[:2]).squeeze(2)
+    return call(rows, keys, values, allowed).unflatten(0, q.shape[:2]).squeeze(2)
 
 
 def attend_differentiable(
@@ -63,7 +85,10 @@ def attend_differentiable(
 
 
 def supports_groups(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's kernel supports the groups directly. Half precision is accumulated in float32 here."""
+    """Whether torch's kernel supports the groups directly. Half precision is accumulated in float32 here; on GPUs only
+    its kernels have groups, as flash attention."""
+    if q.device.type == "cuda":
+        return q.dtype in HALF_DTYPES
     if torch.compiler.is_compiling() or in_functorch_transform():
         return False
     supported = KERNEL_SUPPORTS_GROUPS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)

@@ -62,7 +62,11 @@ class _GatheredWindows:
 
     def add_weighted(self, total: Tensor, weights: Tensor, x: Tensor) -> None:
         """Add to a row for each key ``x [G, R, D]`` of every query by its weight."""
-        total.index_add_(0, self.indices.flatten(), (weights[..., None] * x[..., None, :]).flatten(0, 2))
+        index, rows = self.indices.flatten(), (weights[..., None] * x[..., None, :]).flatten(0, 2)
+        if total.device.type == "cuda":  # index_add_ adds in an order that changes from call to call there
+            total.index_put_((index,), rows, accumulate=True)
+        else:
+            total.index_add_(0, index, rows)
 
 
 class _SharedStretch:

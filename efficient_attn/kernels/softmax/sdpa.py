@@ -98,10 +98,21 @@ def pad_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
     """q, k and v of one width and with adjacent columns, which torch's flash kernel requires: without them it stores
     all scores. Zeros change neither scores nor outputs."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    if q.device.type == "cuda":
+        q, k, v = (_align(x) for x in (q, k, v))
     width, value_width = q.shape[-1], v.shape[-1]
     if width < value_width:
         return F.pad(q, (0, value_width - width)), F.pad(k, (0, value_width - width)), v
     return q, k, v if width == value_width else F.pad(v, (0, width - value_width))
+
+
+def _align(x: Tensor) -> Tensor:
+    """x with rows and heads at multiples of 16 bytes, as kernels for GPUs require, also of dimensions of size 1, whose
+    strides are never used."""
+    unit = 16 // x.element_size()
+    if x.shape[-1] % unit or not (x.storage_offset() % unit or any(stride % unit for stride in x.stride()[:-1])):
+        return x
+    return x.clone(memory_format=torch.contiguous_format).flatten().view(x.shape)
 
 
 def attend_grouped(
@@ -109,13 +120,18 @@ def attend_grouped(
 ) -> Tensor:
     """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` with a mask for each row: a group shares its
     keys, by stride zero or in torch's kernel itself. allowed: bool, ``[1 or B, 1, N, M]``."""
+    group, on_gpu = q.shape[1] // k.shape[1], q.device.type == "cuda"
+    if on_gpu and allowed is not None and not causal:  # a mask for each head of a group is smaller than its keys
+        rows, masks = q.reshape(len(q), k.shape[1], -1, q.shape[-1]), allowed.repeat(1, 1, group, 1)
+        out = fused.attend(rows, k, v, allowed=masks, causal=False, scale=scale, dropout=dropout)
+        return out.reshape(q.shape)
     kernel_groups = not dropout and fused.supports_groups(q, k)
     if not kernel_groups and k.shape[1] > 1:
         return _attend_as_batch(q, k, v, allowed, causal, scale, dropout)
     if q.device.type == "cpu" and not dropout and wants_gradient(q, k, v):
         return fused.attend_differentiable(q, k, v, allowed, causal, scale)
     if kernel_groups:
-        return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=True)
+        return fused.call_torch(q, k, v, allowed, causal=causal, scale=scale, dropout=0.0, groups=True)
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
 

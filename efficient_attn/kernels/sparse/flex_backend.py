@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 128  # queries and keys of a block; the kernels require multiples of 128
 MIN_HEAD_WIDTH = 16  # the smallest head width that the kernels support
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of the kernels: Triton compiles none for float64
 MAX_COMPILED_KERNELS = 256  # largest number of compiled kernels in a process
 
 
@@ -131,8 +132,15 @@ def compile_flex_attention() -> Callable[..., Tensor]:
     """flex_attention, compiled separately for each set of shapes, pattern and geometry. With dynamic shapes the first
     length of a process would get specialized kernels and later ones general kernels, so that results would depend on
     the order. Past the limit fullgraph raises an error; uncompiled, scores would be N x M."""
+    import torch._dynamo
     from torch.nn.attention.flex_attention import flex_attention
 
-    compile_parameters = signature(torch.compile).parameters  # older torches have one limit for everything, of 8
-    limit: dict[str, Any] = {"recompile_limit": MAX_COMPILED_KERNELS} if "recompile_limit" in compile_parameters else {}
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True, **limit)
+    has_limit = "recompile_limit" in signature(torch.compile).parameters
+    limit: dict[str, Any] = {"recompile_limit": MAX_COMPILED_KERNELS} if has_limit else {}
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True, **limit)
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:  # older torches have one limit for everything, of 8
+        with torch._dynamo.config.patch(recompile_limit=MAX_COMPILED_KERNELS):
+            return compiled(*args, **kwargs)
+
+    return compiled if has_limit else call

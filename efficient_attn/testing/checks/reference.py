@@ -92,7 +92,7 @@ def equals_oracle_anywhere(subject: Subject) -> None:
 @check(needs="cross", unless="mixes_queries")
 def single_reference_rows(subject: Subject) -> None:
     """The reference computes single rows, at query_positions, as in the whole output. It may refuse them."""
-    shape, rows = subject.shape(150), torch.tensor([0, 5, 6, 77, 149])
+    shape, rows = subject.shape(150), subject.lengths(0, 5, 6, 77, 149)
     attn = subject.oracle(shape)
     for mask in subject.masks(shape):
         call = subject.draw(shape, mask=mask)

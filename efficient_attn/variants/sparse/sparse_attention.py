@@ -45,6 +45,7 @@ class SparseAttention(Attention):
     backends = ("adaptive", "parts", "blocks", "masked", "flex", "dense")
     renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
     only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"flex": flex_backend.DTYPES}
 
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
