@@ -36,6 +36,10 @@ class FeatureMap:
     back: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
     kernel: "PairKernel | None" = None
 
+    def __hash__(self) -> int:
+        """The hash of all fields; torch.compile before torch 2.13 also asks for that of a map that has none yet."""
+        return hash(tuple(vars(self).values()))
+
     def __call__(self, x: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The features ``[.., F]``, and the logarithm ``[..]`` of their common factor if the map is scaled."""
         output = self.phi(x, at) if self.positional else self.phi(x)

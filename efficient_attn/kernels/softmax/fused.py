@@ -51,15 +51,17 @@ def call_torch(
     dropout: float,
     groups: bool = False,
 ) -> Tensor:
-    """scaled_dot_product_attention, with zeros in rows without keys also on GPUs: cuDNN's kernel gives them others.
-    groups: k and v have fewer heads than q."""
+    """scaled_dot_product_attention, with zeros in rows without keys also on GPUs, where cuDNN's kernel gives them other
+    values, and NaN as gradients: there they attend to all keys, and are left out. groups: k has fewer heads than q."""
+    seen = None
+    if allowed is not None and q.device.type == "cuda":
+        seen = allowed.any(-1, keepdim=True)
+        allowed = allowed | ~seen
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     if groups:
         options["enable_gqa"] = True
     out = F.scaled_dot_product_attention(q, k, v, **options)
-    if allowed is not None and q.device.type == "cuda":
-        return out.masked_fill(~allowed.any(-1, keepdim=True), 0)
-    return out
+    return out if seen is None else out.masked_fill(~seen, 0)
 
 
 def _call_torch(

@@ -98,12 +98,14 @@ def pad_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
     """q, k and v of one width and with adjacent columns, which torch's flash kernel requires: without them it stores
     all scores. Zeros change neither scores nor outputs."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    if q.device.type == "cuda":
-        q, k, v = (_align(x) for x in (q, k, v))
     width, value_width = q.shape[-1], v.shape[-1]
     if width < value_width:
-        return F.pad(q, (0, value_width - width)), F.pad(k, (0, value_width - width)), v
-    return q, k, v if width == value_width else F.pad(v, (0, width - value_width))
+        q, k = (F.pad(x, (0, value_width - width)) for x in (q, k))
+    elif width > value_width:
+        v = F.pad(v, (0, width - value_width))
+    if q.device.type == "cpu" or torch.compiler.is_compiling():  # the compiler lays out tensors itself
+        return q, k, v
+    return _align(q), _align(k), _align(v)
 
 
 def _align(x: Tensor) -> Tensor:
