@@ -122,6 +122,9 @@ def run(
                         progress(record, done, len(cases))
             conditions.turns.start_group()
             session.end(conditions)
+        elif (sessions := read_sessions(folder)) and not sessions[-1].get("finished"):
+            # the interrupted session had measured all that is wanted now
+            writer.write_session(sessions[-1] | {"finished": _now(), "finished_by": ["efficient-attn", *sys.argv[1:]]})
         failed = {checkpoints.digest_of(k) for k, status in writer.statuses.items() if checkpoints.is_resumable(status)}
         checkpoints.clear(folder, failed)  # also those of a session that was killed after it had stored a row
         return RunOutcome(folder, Counter(writer.statuses[case.key] for case in cases), tuple(writer.repairs))

@@ -17,12 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..contract import Growth, Mask, Traits
-from ..errors import UnsupportedError, check_at_least_one
+from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from .hosting import LibraryAttention, make_missing_error
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
@@ -47,33 +48,34 @@ def _load_operations(peer: str, operation: str) -> ModuleType:
     return module
 
 
-@cache
-def _load_kernels(operation: str) -> ModuleType:
-    """The Triton kernels of an operation. Raises `UnsupportedError` without Triton or a GPU."""
-    if not torch.cuda.is_available():
-        raise UnsupportedError("form='triton': flash-linear-attention's kernels need a CUDA device")
-    try:
-        return importlib.import_module(f"fla.ops.{operation}")
-    except ImportError as error:
-        raise UnsupportedError(f"form='triton': flash-linear-attention's kernels: {error}") from error
+class _FlaAttention(LibraryAttention):
+    """An operation with the backend ``triton``, the library's kernels for GPUs, next to its plain form."""
+
+    backends = ("library", "triton", "dense")
+    only_on: ClassVar = {"triton": "cuda"}
+
+    def why_not(self, backend: str) -> str | None:
+        if backend != "triton":
+            return None
+        if not torch.cuda.is_available():
+            return "flash-linear-attention's kernels need a CUDA device"
+        return None if importlib.util.find_spec("triton") else "flash-linear-attention's kernels need triton"
 
 
 @register("peer_simple_gla", family="linear")
-class PeerSimpleGLA(LibraryAttention):
+class PeerSimpleGLA(_FlaAttention):
     """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
 
     sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
     keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple; ``recurrent`` processes one
     position after another; ``parallel`` writes all N x N weights. All compute in float32, also for half-precision
-    inputs; float64 is refused. ``triton`` is the library's chunked kernel, for GPUs.
+    inputs; float64 is refused. Backend ``triton`` is the library's chunked kernel, for GPUs.
     """
 
     declared = replace(CAUSAL, positional=True)
-    only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
+    only_dtypes: ClassVar = dict.fromkeys(("library", "triton"), KERNEL_DTYPES)
 
-    def __init__(
-        self, *, form: Literal["chunk", "recurrent", "parallel", "triton"] = "chunk", chunk_size: int = 64
-    ) -> None:
+    def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
         super().__init__()
         check_at_least_one("peer_simple_gla", chunk_size=chunk_size)
         self.form, self.chunk_size = form, chunk_size
@@ -83,13 +85,12 @@ class PeerSimpleGLA(LibraryAttention):
     def growth(self) -> Growth:
         if self.form == "parallel":
             return Growth("O(N^2)", "O(N^2): all weights are written to memory", self._cost)
-        kept = {"chunk": "the weights of all chunks' pairs", "triton": "the states of all chunks"}
-        memory = f"O(N): {kept.get(self.form, 'one state')}"
+        memory = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): one state"
         return Growth("O(N)", memory, self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """The pairs of a query's own chunk, or of all, and two products with a D x D state."""
-        pairs = {"chunk": self.chunk_size, "triton": CHUNK_SIZE, "recurrent": 0, "parallel": m}[self.form]
+        pairs = {"chunk": self.chunk_size, "recurrent": 0, "parallel": m}[self.form]
         return n * (pairs + (0 if self.form == "parallel" else self.dims.head_dim or 64))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -105,8 +106,10 @@ class PeerSimpleGLA(LibraryAttention):
         batch, heads, n, _ = q.shape
         inputs_in_its_layout = [x.transpose(1, 2) for x in (q, k, v)]  # [B, N, H, D]
         decays = _log_decays(heads, q.device).float()
-        if self.form == "triton":
-            out, _ = _load_kernels("simple_gla").chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)
+        if self.backend == "triton":
+            out, _ = importlib.import_module("fla.ops.simple_gla").chunk_simple_gla(
+                *inputs_in_its_layout, g_gamma=decays
+            )
             return out.transpose(1, 2)
         operations = _load_operations("peer_simple_gla", "simple_gla")
         arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
@@ -121,21 +124,20 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 
 @register("peer_fla_linear", family="linear")
-class PeerFlaLinear(LibraryAttention):
+class PeerFlaLinear(_FlaAttention):
     """flash-linear-attention's chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
-    weights. form: ``chunk``, in plain torch, requires a multiple of 64 positions: shorter inputs are padded with zeros
-    at the end, and the states of all chunks are summed in the dtype of the inputs; float16, which would overflow, is
-    refused. ``triton`` is the library's kernel, for GPUs.
+    weights. It requires a multiple of 64 positions: shorter inputs are padded with zeros at the end. The states of all
+    chunks are summed in the dtype of the inputs; float16, which would overflow, is refused. Backend ``triton`` is the
+    library's kernel, for GPUs, which has neither limit and no float64.
     """
 
     declared = replace(CAUSAL, normalised=True)
-    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
+    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16), "triton": KERNEL_DTYPES}
 
-    def __init__(self, *, form: Literal["chunk", "triton"] = "chunk") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.form = form
         _load_operations("peer_fla_linear", "linear_attn")
 
     @property
@@ -154,8 +156,12 @@ class PeerFlaLinear(LibraryAttention):
     ) -> Tensor:
         n = q.shape[2]
         arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
-        if self.form == "triton":
-            return _load_kernels("linear_attn").chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
+        if self.backend == "triton":
+            return (
+                importlib.import_module("fla.ops.linear_attn")
+                .chunk_linear_attn(*arguments, normalize=True)[0]
+                .transpose(1, 2)
+            )
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
         out = _load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)

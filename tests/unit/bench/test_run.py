@@ -267,6 +267,13 @@ def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Pat
     assert _keys(tmp_path) == _planned(text)[:2]  # the interrupted group has no rows
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     assert session["finished"] is None
+    loaded = tiny_suites.parse(text)
+    run(
+        loaded, make_plan(loaded)[:2], tmp_path, start_method="inline", resume=True
+    )  # has been measured: that is complete
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    assert session["finished"]
+    assert session["finished_by"][0] == "efficient-attn"
     stop = False
     _run(tmp_path, text, resume=True)
     assert _keys(tmp_path) == _planned(text)

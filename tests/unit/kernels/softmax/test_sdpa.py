@@ -231,3 +231,18 @@ def test_a_second_derivative_is_refused() -> None:
     (grad_q,) = torch.autograd.grad((out**2).sum(), leaves[:1], create_graph=True)
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
         grad_q.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_are_aligned_for_kernels_of_gpus(dtype: torch.dtype) -> None:
+    """Those refuse rows and heads that do not begin at a multiple of 16 bytes, also in dimensions of size 1."""
+    projection = torch.randn(2, 5, 3, 65, dtype=dtype)
+    one_head = torch.randn(2, 1, 5, 64, dtype=dtype).as_strided((2, 1, 5, 64), (320, 1, 64, 1))
+    for x in (projection[..., :64].transpose(1, 2), projection[..., 1:].transpose(1, 2), one_head):
+        aligned = sdpa._align(x)
+        assert torch.equal(aligned, x)
+        assert not any(stride % 8 for stride in aligned.stride()[:-1])
+        assert aligned.storage_offset() % 8 == 0
+        assert sdpa._align(aligned) is aligned
+    odd = torch.randn(2, 1, 5, 7, dtype=dtype)
+    assert sdpa._align(odd) is odd  # other kernels take these
