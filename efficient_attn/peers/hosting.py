@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..contract import Attention, Growth, Mask, Traits
+from ..contract import Attention, Growth, Mask, Shape, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern
 from ..variants.sparse.sparse_attention import attend_pattern
 
 SPARSE_GROWTH = "O(N P), P keys a query", "O(N P): all weights are written to memory"
+COPIES = 3  # of what a library stores, in training: with gradients
 
 
 class LibraryAttention(Attention):
@@ -26,6 +27,15 @@ class LibraryAttention(Attention):
     @property
     def traits(self) -> Traits:
         return self.declared
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        stored = self.growth.cost(shape.n, shape.m, causal) + self.count_sums(shape, causal=causal)
+        return size + int((COPIES if training else 1) * shape.batch * shape.heads * stored * itemsize)
+
+    def count_sums(self, shape: Shape, *, causal: bool) -> int:
+        """The numbers of sums that a head keeps, besides the weights that growth.cost counts."""
+        return 0
 
 
 class LibraryPattern(LibraryAttention):

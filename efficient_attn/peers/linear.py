@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..contract import Dims, Growth, Mask, Traits
+from ..contract import Dims, Growth, Mask, Shape, Traits
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
@@ -46,6 +46,9 @@ class PeerLinearTransformer(LibraryAttention):
         sums = "O(N D^2): a sum for every position" if self.bucket_size == 1 else "O(N D^2 / bucket)"
         width = self.dims.head_dim or 64
         return Growth("O(N)", f"{sums} when causal, else O(N)", lambda n, m, causal: (n + m) * width / 2)
+
+    def count_sums(self, shape: Shape, *, causal: bool) -> int:
+        return shape.n // self.bucket_size * shape.head_dim * shape.value_dim if causal else 0
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows = widen(q).softmax(-1) * q.shape[-1] ** -0.5
@@ -97,6 +100,9 @@ class PeerPerformer(LibraryAttention):
     def growth(self) -> Growth:
         work = self.n_features  # of a position: half for the features, half for their sums
         return Growth("O(N)", "O(N F D), F features, when causal, else O(N F)", lambda n, m, causal: (n + m) * work)
+
+    def count_sums(self, shape: Shape, *, causal: bool) -> int:
+        return shape.n * self.n_features * shape.value_dim if causal else 0
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, keys = self._compute_features(q, (-1,)), self._compute_features(k, (-1, -2))
