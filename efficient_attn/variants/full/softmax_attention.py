@@ -55,9 +55,13 @@ class SoftmaxAttention(Attention):
         return attend(q, k, v, mask, native=self.backend == "cpp", dropout=self.dropping)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        if not training or self.backend != "sdpa":
-            return super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        return int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if training and self.backend == "sdpa":
+            size = int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
+        # the kernel's tensors have one width: keys and queries, or values and outputs, are copied into wider ones
+        padded = 0 if shape.head_dim == shape.value_dim else max(shape.head_dim, shape.value_dim)
+        copies = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * padded * itemsize
+        return size + (2 if training else 1) * copies
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         return count_possible_pairs(n, m, causal)

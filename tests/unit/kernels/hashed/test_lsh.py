@@ -286,3 +286,12 @@ def test_argmax_abs_ignores_signs(dtype: torch.dtype, count: int) -> None:
     torch.testing.assert_close(magnitude.gather(-1, index), magnitude.amax(-1, keepdim=True), rtol=1e-5, atol=0)
     assert (index == magnitude.argmax(-1, keepdim=True)).double().mean() > 0.99
     assert lsh._argmax_abs(torch.zeros(1, count, dtype=dtype)).item() == 0
+
+
+def test_argmax_abs_is_exact_in_float32() -> None:
+    """Otherwise a key near a border between buckets would have another bucket in float32 than in float64."""
+    x = torch.randn(500, 32)
+    first, second = x.argmax(-1), (x.argmax(-1) + 7) % 32
+    rows = torch.arange(500)
+    x[rows, second] = -torch.nextafter(x[rows, first], torch.tensor(torch.inf))  # larger by one rounding
+    assert torch.equal(lsh._argmax_abs(x)[:, 0], x.abs().argmax(-1))
