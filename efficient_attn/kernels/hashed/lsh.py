@@ -138,7 +138,7 @@ def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tenso
 
 
 def _argmax_abs(x: Tensor) -> Tensor:
-    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]``, the first of equal ones, or in float64
+    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]``, the first of equal ones, in float64
     of nearly equal ones. The last bits of float64, which float32 leaves free, are replaced by places, and the numbers
     compared as integers: torch's argmax takes three times as long."""
     last, bits = x.shape[-1] - 1, x.abs().double().view(torch.int64)
