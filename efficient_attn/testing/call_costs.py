@@ -9,6 +9,8 @@ from .probing import declares_growth
 from .subject import Subject
 
 BLOCK = 128  # keys of a block, which take as long as one of them
+SCORE_MATRICES, TRAINING_SCORE_MATRICES = 6, 16  # of a reference: scores, weights, masks, gradients
+MAX_STORED = 2**28  # numbers in these: 2 GiB in float64
 MAX_SCORES = 2**25  # of a mechanism that stores all of them, several times with gradients: 256 MiB each in float64
 
 
@@ -34,8 +36,10 @@ def estimate_seconds(designed: DesignedCall) -> float:
 
 
 def is_affordable(designed: DesignedCall, elements: int) -> bool:
-    """Whether a case has at most so many numbers, and its reference stores no more."""
+    """Whether a case has at most so many numbers, and its reference stores no more scores."""
     s, longest = designed.shape, max(span.stop - span.start for span in designed.spans)
     if "^2" in designed.subject.attn.growth.memory and s.batch * s.heads * s.n * s.m > MAX_SCORES:
         return False
-    return max(designed.count_elements(), s.batch * s.heads * longest * s.m) <= elements
+    copies = SCORE_MATRICES if designed.case["gradient"] == "nothing" else TRAINING_SCORE_MATRICES
+    scores = s.batch * s.heads * longest * s.m
+    return max(designed.count_elements(), scores) <= elements and copies * scores <= MAX_STORED

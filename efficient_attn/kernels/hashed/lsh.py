@@ -36,8 +36,10 @@ class Rounds:
     def visible_pairs(self, causal: bool) -> Tensor:
         """Whether query i sees key j in any round, or itself if it sees no other: bool ``[R, N, N]``."""
         _, rows, n = self.chunk.shape
-        chunk_distance = self.chunk[..., :, None] - self.chunk[..., None, :]
-        pairs = ((chunk_distance == 0) | (chunk_distance == 1)).any(0)
+        pairs = torch.zeros(rows, n, n, dtype=torch.bool, device=self.chunk.device)
+        for chunk in self.chunk:
+            distance = chunk[:, :, None] - chunk[:, None, :]
+            pairs |= (distance == 0) | (distance == 1)
         if self.lengths is not None:
             slot = torch.empty_like(self.order[0]).scatter_(1, self.order[0].long(), _make_slots(rows, n, self.order))
             valid = slot < self.lengths[:, None]

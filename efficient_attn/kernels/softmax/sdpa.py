@@ -122,11 +122,12 @@ def attend_grouped(
 ) -> Tensor:
     """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` with a mask for each row: a group shares its
     keys, by stride zero or in torch's kernel itself. allowed: bool, ``[1 or B, 1, N, M]``."""
-    group, on_gpu = q.shape[1] // k.shape[1], q.device.type == "cuda"
-    if on_gpu and allowed is not None and not causal:  # a mask for each head of a group is smaller than its keys
-        rows, masks = q.reshape(len(q), k.shape[1], -1, q.shape[-1]), allowed.repeat(1, 1, group, 1)
-        out = fused.attend(rows, k, v, allowed=masks, causal=False, scale=scale, dropout=dropout)
-        return out.reshape(q.shape)
+    on_gpu = q.device.type == "cuda"
+    if on_gpu and causal and allowed is None and q.shape[2] <= MASK_ROWS and not fused.supports_groups(q, k):
+        i, j = (torch.arange(length, device=q.device) for length in (q.shape[2], k.shape[2]))
+        allowed, causal = (j <= i[:, None])[None, None], False
+    if on_gpu and allowed is not None and not causal:
+        return _attend_as_rows(q, k, v, allowed, scale, dropout)
     kernel_groups = not dropout and fused.supports_groups(q, k)
     if not kernel_groups and k.shape[1] > 1:
         return _attend_as_batch(q, k, v, allowed, causal, scale, dropout)
@@ -136,6 +137,12 @@ def attend_grouped(
         return fused.call_torch(q, k, v, allowed, causal=causal, scale=scale, dropout=0.0, groups=True)
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
+
+
+def _attend_as_rows(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float, dropout: float) -> Tensor:
+    """The heads of a group as further rows, each with the mask of its row: smaller than the keys of every head."""
+    rows, masks = q.reshape(len(q), k.shape[1], -1, q.shape[-1]), allowed.repeat(1, 1, q.shape[1] // k.shape[1], 1)
+    return fused.attend(rows, k, v, allowed=masks, causal=False, scale=scale, dropout=dropout).reshape(q.shape)
 
 
 def _attend_as_batch(

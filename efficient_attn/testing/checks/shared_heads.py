@@ -80,7 +80,7 @@ def _check_calls(subject: Subject, run: Callable[[Call, Attention], object], *, 
     if subject.traits.causal:  # such queries may run the same code as N = M
         masks.append(Mask(causal=True, query_start=0))
     copy = GROUP * call["k"].nbytes
-    for backend in subject.backends_for(subject.dtype):
+    for backend in subject.backends_for(torch.float32):
         attn = subject.make(shape, backend=backend, dtype=torch.float32)
 
         def run_all(attn: Attention = attn) -> None:

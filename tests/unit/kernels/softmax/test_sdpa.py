@@ -246,3 +246,11 @@ def test_tensors_are_aligned_for_kernels_of_gpus(dtype: torch.dtype) -> None:
         assert sdpa._align(aligned) is aligned
     odd = torch.randn(2, 1, 5, 7, dtype=dtype)
     assert sdpa._align(odd) is odd  # other kernels take these
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_groups_as_rows_equal_each_head_by_itself(batch: int) -> None:
+    q, (k, v) = torch.randn(3, 6, 9, 8), torch.randn(2, 3, 2, 11, 8)
+    allowed = (torch.rand(batch, 1, 9, 11) < 0.7) | torch.eye(9, 11, dtype=torch.bool)
+    want = dense.softmax_attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), allowed)
+    torch.testing.assert_close(sdpa._attend_as_rows(q, k, v, allowed, 8**-0.5, 0.0), want)
