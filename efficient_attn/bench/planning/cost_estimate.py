@@ -108,6 +108,8 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None, jobs: 
         inputs = INPUT_COPIES * sum(g.input_bytes for g in guesses.values())
         calls = [g.call_bytes for g in guesses.values()]
         peaks[group] = inputs + (sum(calls) if group.config.mode == "decode" else max(calls))
+        if is_parallel(group):  # each worker has a model of its own
+            peaks[group] = jobs * max(costs[case.key][1] for case in members)
     wall = _estimate_wall(cases, {key: seconds for key, (seconds, _) in costs.items()}, jobs)
     return CostEstimate(wall + SESSION_S if wall else 0.0, peaks, costs, absent, tuple(dict.fromkeys(over_budget)))
 

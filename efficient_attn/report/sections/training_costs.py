@@ -35,7 +35,18 @@ def make_cost_table(tests: Sequence[LearningTest]) -> ReportTable:
     body = [_make_cost_row(test, result) for test in tests for result in test.scored_results]
     head = ("Variant", "Task", "Ended by", "Learning rate", "Steps", "Steps to 90%", "Time to 90%")
     head += ("Core minutes", "Parameters", "FLOPs")
-    return drop_empty_columns(ReportTable("Cost of training", head, body, text_columns=3, note=COST_NOTE))
+    note = COST_NOTE + _describe_jobs(tests)
+    return drop_empty_columns(ReportTable("Cost of training", head, body, text_columns=3, note=note))
+
+
+def _describe_jobs(tests: Sequence[LearningTest]) -> str:
+    """How many models were trained at the same time, if several were: they share caches and memory."""
+    frames = [result.scored_attempts for test in tests for result in test.scored_results]
+    jobs = {int(n) for frame in frames if "train.jobs" in frame for n in frame["train.jobs"].dropna()}
+    if not jobs or jobs == {1}:
+        return ""
+    counts = " or ".join(map(str, sorted(jobs)))
+    return f" Up to {counts} models were trained at the same time: they share caches, so that steps may take longer."
 
 
 def _make_cost_row(test: LearningTest, result: MechanismResult) -> list[ReportCell]:

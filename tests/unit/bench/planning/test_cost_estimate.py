@@ -66,6 +66,8 @@ def test_only_trainings_take_less_time_with_several_jobs(monkeypatch: pytest.Mon
 
     one = estimate(training, 1)
     assert estimate(training, 2) == pytest.approx(one / 2)
+    peaks = [estimate_cost(tiny_suites.plan(head + training), best=BEST, jobs=n).peak_bytes for n in (1, 2)]
+    assert peaks[1] == 2 * peaks[0], "each worker has a model of its own"
     chains: Counter[Any] = Counter()
     for case in (cases := tiny_suites.plan(head + training)):
         chains[str(case.variant)] += estimate_cost(cases, best=BEST).cases[case.key][0]  # type: ignore[assignment]

@@ -37,3 +37,12 @@ def test_plots_of_several_tasks_fill_lines(tmp_path: Path) -> None:
     made = block(tmp_path, *two)
     assert len(made.plots) > len({plot.panel.kind for plot in made.plots})
     assert not made.aligned
+
+
+def test_trainings_at_the_same_time_are_named(tmp_path: Path) -> None:
+    for jobs, named in ((1, False), (3, True)):
+        records = [*seeds("full", (0.9, 0.9, 0.9)), *unable("mqa")]
+        for record in records:
+            record.row.extra["train.jobs"] = jobs
+        (table,) = (t for t in block(tmp_path / str(jobs), *records).tables if t.caption == "Cost of training")
+        assert ("Up to 3 models were trained at the same time" in table.note) == named
