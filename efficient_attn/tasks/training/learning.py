@@ -27,7 +27,7 @@ from .attempts import (
     list_uptrainings,
     resolve_attempt,
 )
-from .problem import Baselines, LearnKeys, Problem
+from .problem import Baselines, LearnKeys, Problem, digest_files
 from .reach import compute_lookback, compute_share_within, count_reach
 from .shortcuts import compute_baselines, fit_shortcuts, make_columns
 from .step_cost import estimate_flops, guess
@@ -83,6 +83,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
         raise UsageError(f"{problem.name}: heads={heads} does not divide the model's width, {recipe.d_model}")
     key_values = {name: value for name, value in keys if value != type(keys).model_fields[name].default}
     key_values |= {"seeds": keys.seeds, "examples": keys.examples}
+    if folder := getattr(keys, "data", None):
+        key_values["data_digest"] = digest_files(folder)
     if request.quick and keys.seconds is not None:
         key_values["seconds"] = keys.seconds / QUICK_DIVISOR
     elif request.quick:

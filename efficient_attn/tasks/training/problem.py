@@ -1,7 +1,9 @@
 """A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...bench.task import Keys
+from ...errors import UsageError
 
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
@@ -27,6 +30,23 @@ def check_distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def digest_files(folder: str) -> str:
+    """A digest of a folder's files: their names, sizes, and first and last bytes, as they may have gigabytes. Raises
+    `UsageError` for a file that cannot be read."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+        try:
+            with path.open("rb") as file:
+                ends, size = [file.read(DIGESTED_BYTES)], path.stat().st_size
+                file.seek(max(size - DIGESTED_BYTES, 0))
+                ends.append(file.read(DIGESTED_BYTES))
+        except OSError as error:
+            raise UsageError(f"data: {path}: {error.strerror}") from error
+        digest.update(f"{path.relative_to(folder)}\0{size}\0".encode(errors="surrogateescape") + b"\0".join(ends))
+    return digest.hexdigest()[:12]
+
+
+DIGESTED_BYTES = 2**16  # at either end of a file
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Conversion = Literal["mean", "first", "random"]
@@ -98,7 +118,7 @@ class LearnKeys(Keys):
     ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
     is ``gru``, else with attention. uptrained_from: a variant from whose trained models the others are also made
     (`uptraining`): by each of ``conversions``, and trained further for each of ``shares`` of its steps. checkpoint_s:
-    seconds between checkpoints. attempt: set by the plan, not by suites.
+    seconds between checkpoints. attempt, data_digest: set by the plan, not by suites; the digest is of the given files.
     """
 
     steps: Count | None = None
@@ -122,6 +142,7 @@ class LearnKeys(Keys):
     )
     shares: Annotated[tuple[Share, ...], Field(min_length=1), AfterValidator(check_distinct)] = (0.0, 0.01, 0.05, 0.1)
     attempt: tuple[tuple[str, str | float | int | None], ...] = ()
+    data_digest: str | None = None
     checkpoint_s: Annotated[float, Field(gt=0, exclude=True)] = 60.0
 
 

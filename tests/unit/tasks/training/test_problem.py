@@ -13,9 +13,10 @@ from typing import Any
 import lra_files
 import numpy as np
 import pytest
+import tiny_suites
 
 from efficient_attn.tasks.problems import lm
-from efficient_attn.tasks.training.problem import IGNORED, Baselines, Batch, LearnKeys, Problem
+from efficient_attn.tasks.training.problem import IGNORED, Baselines, Batch, LearnKeys, Problem, digest_files
 
 LENGTHS = {
     "mqar": 64,
@@ -135,3 +136,29 @@ def test_problems_import_no_heavy_packages() -> None:
         f"import sys, {names}; print(*(m for m in ('torch', 'pandas', 'scipy', 'sklearn', 'PIL') if m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+
+
+def test_plans_depend_on_the_contents_of_given_files(tmp_path: Path) -> None:
+    """Otherwise a run that is resumed after the files changed would mix models of both."""
+    file = tmp_path / "part" / "a.txt"
+    file.parent.mkdir()
+    digests = []
+    for content in ("text", "next", "longer text", "longer"):
+        file.write_text(content)
+        digests.append(digest_files(str(tmp_path)))
+    file.rename(file.with_name("b.txt"))
+    digests.append(digest_files(str(tmp_path)))
+    assert len(set(digests)) == 5
+    (tmp_path / "empty").mkdir()
+    assert digest_files(str(tmp_path)) == digests[-1]
+
+
+def test_the_digest_of_the_files_is_in_the_keys_of_a_plan(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn.datasets")
+    lra_files.write_reviews(tmp_path)
+    text = f"title='t'\nmeasure=['imdb']\nbaseline='full'\ndata='{tmp_path}'\n[axes]\nseq_len=[32]\nthreads=[1]\n"
+    (case, *_) = tiny_suites.plan(text + "[[variant]]\nname='full'\n")
+    assert case.keys.data_digest == digest_files(str(tmp_path))
+    next(path for path in tmp_path.rglob("*.txt")).write_text("changed")
+    (changed, *_) = tiny_suites.plan(text + "[[variant]]\nname='full'\n")
+    assert changed.key != case.key
