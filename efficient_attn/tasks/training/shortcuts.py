@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .problem import Baselines, LearnKeys, Problem
 
@@ -14,16 +14,29 @@ PREFIX = "train.shortcut_"  # of the column of each method
 Columns = dict[str, str | float | None]
 
 
-@cache
 def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
     """The baselines, computed once in a worker."""
+    return _compute_baselines(problem, _without_attempt(keys), length)
+
+
+def fit_shortcuts(problem: Problem, keys: LearnKeys, length: int, index: int, steps: int) -> dict[str, float]:
+    """The shortcuts that are fitted to the examples of so many steps with a seed, which models with other mechanisms
+    and learning rates saw too: computed once in a worker."""
+    return _fit_shortcuts(problem, _without_attempt(keys), length, index, steps)
+
+
+def _without_attempt(keys: LearnKeys) -> Any:
+    """The same for all attempts, so that what does not depend on them is computed once."""
+    return keys.model_copy(update={"attempt": ()})
+
+
+@cache
+def _compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
     return problem.baselines(keys, length)
 
 
 @cache
-def fit_shortcuts(problem: Problem, keys: LearnKeys, length: int, index: int, steps: int) -> dict[str, float]:
-    """The shortcuts that are fitted to the examples of so many steps with a seed, which models with other mechanisms
-    saw too."""
+def _fit_shortcuts(problem: Problem, keys: LearnKeys, length: int, index: int, steps: int) -> dict[str, float]:
     from .loop import draw
 
     setup = make_drawing_setup(problem, keys, length, index)

@@ -79,6 +79,9 @@ def test_shortcuts_are_fitted_to_the_examples_of_training(shortest: int | None) 
     assert all(np.array_equal(a, b) for a, b in zip(*drawn, strict=True))
     assert fitted == {"the number of tokens": sum(inputs.size for inputs in drawn[0])}
     assert shortcuts.fit_shortcuts(problem, keys, tiny.LENGTH, 1, trained.progress.step) is fitted  # computed once
+    other_attempt = keys.model_copy(update={"attempt": (("kind", "above"),)})
+    assert shortcuts.fit_shortcuts(problem, other_attempt, tiny.LENGTH, 1, trained.progress.step) is fitted
+    assert shortcuts.compute_baselines(problem, keys, 8) is shortcuts.compute_baselines(problem, other_attempt, 8)
     shortcuts.fit_shortcuts(problem, keys, tiny.LENGTH, 0, 1)
     assert not np.array_equal(drawn[1][-1], drawn[1][0])  # another seed
 

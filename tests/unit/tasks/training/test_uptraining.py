@@ -263,15 +263,15 @@ def test_without_the_originals_model_uptraining_fails(folder: Path, tmp_path: Pa
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         _run(out, progress=stop)
-    damaged, *_ = list_files(out)
-    data = damaged.read_bytes()
-    damaged.write_bytes(data[:-1])
+    models = {path: path.read_bytes() for path in list_files(out)}  # not all of them are of the selected rate
+    for path, data in models.items():
+        path.write_bytes(data[:-1])
     assert _run(out, resume=True).failed > 0
     reasons = {record.row.reason or "" for record in read(out) if record.row.status == "error"}
-    assert len(reasons) == 1
-    assert "MissingOriginal: " in (reason := reasons.pop())
-    assert reason.endswith("; run again with another --out")
-    damaged.write_bytes(data)
+    assert reasons
+    assert all("MissingOriginal: " in text and text.endswith("; run again with another --out") for text in reasons)
+    for path, data in models.items():
+        path.write_bytes(data)
     assert _run(out, resume=True, retry_failed=True).failed == 0
     assert _comparable(read(out)) == _comparable(read(folder))
 
