@@ -155,7 +155,9 @@ class PeerBigBird(LibraryAttention):
     @property
     def growth(self) -> Growth:
         if self.return_weights:
-            return Growth("O(N^2): it returns the weights", "O(N^2): it returns the weights", self.pairs)
+            width = 2 * (self.dims.head_dim or 64)  # numbers of a pair's products, beside one written weight
+            cost = "O(N^2): it returns the weights"
+            return Growth(cost, cost, lambda n, m, causal: self.pairs(n, m, causal) + n * m / width)
         return Growth(*SPARSE_GROWTH, self.pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:

@@ -58,7 +58,10 @@ class WorkCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        created = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
+        tensors = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
+        created = [x for x in tensors if x.device.type != "meta"]
+        if tensors and not created:
+            return out  # without data, such an operator does nothing
         is_view = self._computed_only and any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
         written = args[-1:] if func._overloadpacket in WRITE_SOME_ROWS and isinstance(args[-1], Tensor) else created
         numbers = [x for x in written if x.is_floating_point() or not self._computed_only]

@@ -116,3 +116,14 @@ def test_rows_written_into_a_buffer_count_alone() -> None:
         with growth_claims.WorkCounter(computed_only=True) as counter:
             write(0, index, row)
         assert counter.work == 8
+
+
+def test_tensors_without_data_are_no_work() -> None:
+    """A library's unused N x N output, on the meta device, costs nothing."""
+    x = torch.zeros(64, 64)
+    with growth_claims.WorkCounter() as counter:
+        on_meta = torch.zeros(64, 64, device="meta") @ torch.zeros(64, 64, device="meta")
+    assert (counter.work, counter.largest, counter.peak, on_meta.shape) == (0, 0, 0, (64, 64))
+    with growth_claims.WorkCounter() as counter:
+        x @ x
+    assert counter.work >= 64**3
