@@ -68,7 +68,9 @@ class LinearConfig:
     """The arguments of a call besides its tensors. divisor: of outputs, a function of the sum of a row's weights; None
     without division. decays: keys decay with distance, at a rate of their head. start, first_key: positions of the
     first query and the first key. parameters: of the feature map. native: whether causal stretches run in C++, which
-    does not support key weights."""
+    does not support key weights. wide_rows: whether divided rows have the dtype of sums, as the backward pass reads
+    them: rounded, they leave an error where the gradient cancels, as by a query's only feature, which no row depends
+    on."""
 
     phi: FeatureMap
     divisor: Divisor | None
@@ -77,6 +79,7 @@ class LinearConfig:
     first_key: int = 0
     parameters: tuple[Tensor, ...] = ()
     native: bool = False
+    wide_rows: bool = False
 
     @property
     def steady(self) -> bool:
@@ -86,6 +89,10 @@ class LinearConfig:
     def widen(self, x: Tensor) -> Tensor:
         """x in the dtype in which sums over it are accumulated."""
         return x.double() if self.phi.exact else widen(x)
+
+    def make_rows(self, q: Tensor, sums: Tensor) -> Tensor:
+        """Rows ``[Bh, G, N, E]`` to write divided ones into. sums: over keys, ``[.., E]``."""
+        return (sums if self.wide_rows else q).new_empty(*q.shape[:3], sums.shape[-1])
 
     def queries(self, q: Tensor, rows: slice) -> Features:
         """Features ``[Bh, G, rows, F]`` of the queries of these rows, without their common factors, which cancel."""

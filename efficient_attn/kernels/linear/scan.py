@@ -38,7 +38,7 @@ class _ScanFunction(KernelFunction):
     def forward(config: LinearConfig, q: Tensor, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
         state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
-        out = q.new_empty(*q.shape[:3], keys.v.shape[2])
+        out = config.make_rows(q, state.kv)
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in _cut_stretches(config, q, keys.k):
             x, _ = config.queries(q[:, :, rows], rows)

@@ -121,8 +121,8 @@ class _ShortFunction(KernelFunction):
         keys, parts = KeyInputs(k, v, valid, logs), _cut_lanes(call, q, k)
         if len(parts) == 1:  # without a copy
             out, total = _attend(call, q, keys)
-            return out.to(q.dtype), total
-        out, totals = q.new_empty(*q.shape[:3], v.shape[2]), []
+            return out if call.config.wide_rows else out.to(q.dtype), total
+        out, totals = call.config.make_rows(q, call.config.widen(v[:0])), []
         for lanes in parts:
             out[lanes], total = _attend(call, q[lanes], keys.lanes(lanes))
             totals.append(total)

@@ -222,7 +222,7 @@ class _ReadSumsFunction(KernelFunction):
     def forward(
         config: LinearConfig, q: Tensor, kv: Tensor, z: Tensor, fading: Any, *parameters: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        out = q.new_empty(*q.shape[:3], kv.shape[2])
+        out = config.make_rows(q, kv)
         totals = kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
             x = _fade(config.queries(q[:, :, rows], rows)[0], fading, rows)

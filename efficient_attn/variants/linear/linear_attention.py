@@ -1,7 +1,7 @@
 """Attention from a feature map: exp(q.k) is replaced by phi(q).phi(k), so that keys can be summed first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -181,6 +181,8 @@ class LinearAttention(Attention):
         keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
         start = mask.start(n, m)
         config = self._make_config(start, 0, divisor)
+        if divisor is not None and (in_functorch_transform() or wants_gradient(q, k, v, *config.parameters)):
+            config = replace(config, wide_rows=True)
         causal = mask.causal and start < m - 1
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
@@ -193,7 +195,7 @@ class LinearAttention(Attention):
             else:
                 past = sums.sum_keys(config, lane_keys)
                 out.append(sums.read(config, lane.rows, past, lane.compute_fade(start - m + 1)))
-        return unfold(out, q)
+        return unfold(out, q).to(q.dtype)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
         d = self.dims

@@ -172,3 +172,19 @@ def test_outputs_that_float16_cannot_represent_leave_other_gradients(
     assert all(want.isfinite().all() for want in grads[1][1:])
     for got, want in zip(*grads, strict=True):  # the last row's query may have an infinite gradient
         torch.testing.assert_close(got, want, rtol=4e-3, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [16, 700])
+def test_no_row_depends_on_its_only_feature(n: int, causal: bool, dtype: torch.dtype) -> None:
+    """It cancels. With outputs rounded to bfloat16 in the backward pass the gradient would be about 1 here."""
+    q, k, v = torch.randn(3, 1, 2, n, 8)
+    q = -q.abs()
+    q[..., 3] = 2.0**-8
+    q, k, v = (x.to(dtype).requires_grad_() for x in (q, k, v))
+    out = ea.create("relu_linear")(q, k, v, ea.Mask(causal=causal))
+    assert out.dtype == dtype
+    (grad,) = torch.autograd.grad(out.sum(), q)
+    seen = (k.relu()[..., 3].cumsum(2) > 0) if causal else torch.ones(1, 2, n, dtype=torch.bool)
+    assert grad[seen].abs().max() < 0.02
