@@ -181,7 +181,9 @@ class LinearAttention(Attention):
         keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
         start = mask.start(n, m)
         config = self._make_config(start, 0, divisor)
-        if divisor is not None and (in_functorch_transform() or wants_gradient(q, k, v, *config.parameters)):
+        if divisor is not None and (
+            in_functorch_transform() or wants_gradient(q, k, v, *inputs.values(), *config.parameters)
+        ):
             config = replace(config, wide_rows=True)
         causal = mask.causal and start < m - 1
         out = []
