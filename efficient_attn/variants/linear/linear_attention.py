@@ -15,6 +15,7 @@ from ...feature_maps import FeatureMap
 from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
 from ...kernels.dense import expand_heads
 from ...kernels.derivatives import wants_gradient
+from ...kernels.half_precision import HALF_DTYPES
 from ...kernels.linear import scan, sums
 from ...kernels.linear.chunks import CHUNK
 from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, KeyInputs, LinearConfig
@@ -181,9 +182,9 @@ class LinearAttention(Attention):
         keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
         start = mask.start(n, m)
         config = self._make_config(start, 0, divisor)
-        if divisor is not None and (
-            in_functorch_transform() or wants_gradient(q, k, v, *inputs.values(), *config.parameters)
-        ):
+        tensors = q, k, v, *inputs.values(), *config.parameters
+        is_followed = divisor is not None and (in_functorch_transform() or wants_gradient(*tensors))
+        if is_followed and q.dtype in HALF_DTYPES:
             config = replace(config, wide_rows=True)
         causal = mask.causal and start < m - 1
         out = []
@@ -191,7 +192,9 @@ class LinearAttention(Attention):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
             if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
                 rates = lane.list_rates() if config.steady else ()
-                out.append(attend_short(config, lane.rows, lane_keys, causal, rates))
+                # rows of float64 would take much memory in longer calls
+                short_config = replace(config, wide_rows=True) if is_followed and config.phi.exact else config
+                out.append(attend_short(short_config, lane.rows, lane_keys, causal, rates))
             elif causal:
                 out.append(attend_causal(config, lane, lane_keys))
             else:
