@@ -67,3 +67,6 @@ CATALOGUE = tuple(
 BACKEND_DTYPES = {
     (x.name, "backend=cpp"): ("float32", "float64") for x in CATALOGUE if x.family in ("full", "shared_kv")
 }
+BACKEND_DTYPES |= {
+    (x.name, "backend=flex"): ("float32", "bfloat16", "float16") for x in CATALOGUE if x.family == "sparse"
+}

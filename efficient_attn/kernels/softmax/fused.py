@@ -53,15 +53,15 @@ def call_torch(
 ) -> Tensor:
     """scaled_dot_product_attention, with zeros in rows without keys also on GPUs, where cuDNN's kernel gives them other
     values, and NaN as gradients: there they attend to all keys, and are left out. groups: k has fewer heads than q."""
-    seen = None
+    has_keys = None
     if allowed is not None and q.device.type == "cuda":
-        seen = allowed.any(-1, keepdim=True)
-        allowed = allowed | ~seen
+        has_keys = allowed.any(-1, keepdim=True)
+        allowed = allowed | ~has_keys
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     if groups:
         options["enable_gqa"] = True
     out = F.scaled_dot_product_attention(q, k, v, **options)
-    return out if seen is None else out.masked_fill(~seen, 0)
+    return out if has_keys is None else out.masked_fill(~has_keys, 0)
 
 
 def _call_torch(

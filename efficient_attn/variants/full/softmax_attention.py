@@ -58,8 +58,10 @@ class SoftmaxAttention(Attention):
         size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
         if training and self.backend == "sdpa":
             size = int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
+        if self.backend != "sdpa" or shape.head_dim == shape.value_dim:
+            return size
         # the kernel's tensors have one width: keys and queries, or values and outputs, are copied into wider ones
-        padded = 0 if shape.head_dim == shape.value_dim else max(shape.head_dim, shape.value_dim)
+        padded = max(shape.head_dim, shape.value_dim)
         copies = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * padded * itemsize
         return size + (2 if training else 1) * copies
 

@@ -14,8 +14,8 @@ LARGE = Shape(batch=2, heads=4, kv_heads=1, n=16384, m=16384, head_dim=64, value
 @pytest.mark.parametrize(
     ("variant", "shape", "training", "peak"),
     [
-        ("full", SMALL, False, 49_152),
-        ("full", SMALL, True, 180_224),
+        ("full", SMALL, False, 147_456),
+        ("full", SMALL, True, 376_832),
         ("full:backend=dense", SMALL, False, 2_146_304),
         ("full:backend=dense", SMALL, True, 4_489_216),
         ("gqa", LARGE, False, 50_331_648),
