@@ -107,10 +107,8 @@ class PeerSimpleGLA(_FlaAttention):
         inputs_in_its_layout = [x.transpose(1, 2) for x in (q, k, v)]  # [B, N, H, D]
         decays = _log_decays(heads, q.device).float()
         if self.backend == "triton":
-            out, _ = importlib.import_module("fla.ops.simple_gla").chunk_simple_gla(
-                *inputs_in_its_layout, g_gamma=decays
-            )
-            return out.transpose(1, 2)
+            kernels = importlib.import_module("fla.ops.simple_gla")
+            return kernels.chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)[0].transpose(1, 2)
         operations = _load_operations("peer_simple_gla", "simple_gla")
         arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
         options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
@@ -130,7 +128,7 @@ class PeerFlaLinear(_FlaAttention):
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
     weights. It requires a multiple of 64 positions: shorter inputs are padded with zeros at the end. The states of all
     chunks are summed in the dtype of the inputs; float16, which would overflow, is refused. Backend ``triton`` is the
-    library's kernel, for GPUs, which has neither limit and no float64.
+    library's kernel for GPUs, for any length and for float16, but not for float64.
     """
 
     declared = replace(CAUSAL, normalised=True)
@@ -157,11 +155,8 @@ class PeerFlaLinear(_FlaAttention):
         n = q.shape[2]
         arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
         if self.backend == "triton":
-            return (
-                importlib.import_module("fla.ops.linear_attn")
-                .chunk_linear_attn(*arguments, normalize=True)[0]
-                .transpose(1, 2)
-            )
+            kernels = importlib.import_module("fla.ops.linear_attn")
+            return kernels.chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
         out = _load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)

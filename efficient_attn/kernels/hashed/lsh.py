@@ -14,7 +14,6 @@ from torch import Tensor
 
 from .. import products
 from ..custom_ops import in_functorch_transform, is_traced, make_op
-from ..dense import widen
 from ..derivatives import vmap_serially
 
 BITS_PER_POLYTOPE = 6  # 64 buckets; more need several cross-polytopes, so that work grows with their logarithm
@@ -129,10 +128,11 @@ def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) ->
 def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tensor) -> None:
     """Write the buckets of ``x [rows, D]`` into ``codes [rounds, rows]``: one cross-polytope after another."""
     for count, rotation in zip(counts, rotations.unbind(1), strict=False):
-        axes = widen(rotation[:, :count]).flatten(0, 1)
+        axes = rotation[:, :count].flatten(0, 1).double()
         for first in range(0, len(x), ROWS_A_STEP):
-            rows = widen(x[first : first + ROWS_A_STEP])
-            projections = products.project_onto(rows, axes.to(rows.dtype)).view(len(rows), -1, count)
+            # in float64 for all dtypes, so that a key close to a border between buckets has the same one in each
+            rows = x[first : first + ROWS_A_STEP].double()
+            projections = products.project_onto(rows, axes).view(len(rows), -1, count)
             corner = _argmax_abs(projections).long()
             opposite = projections.gather(-1, corner) < 0
             code = codes[:, first : first + ROWS_A_STEP]
@@ -140,13 +140,13 @@ def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tenso
 
 
 def _argmax_abs(x: Tensor) -> Tensor:
-    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]``, the first of equal ones, in float64
-    of nearly equal ones. The last bits of float64, which float32 leaves free, are replaced by places, and the numbers
-    compared as integers: torch's argmax takes three times as long."""
-    last, bits = x.shape[-1] - 1, x.abs().double().view(torch.int64)
-    bits = bits.bitwise_and_(~last) if x.dtype == torch.float64 else bits
+    """The index ``[.., 1]`` of the largest absolute value in a row ``[.., 2^b]`` of float64; the first of nearly equal
+    ones. It replaces the last bits of numbers, compared as integers: torch's argmax takes five times as long."""
+    last = x.shape[-1] - 1
     places = torch.arange(last, -1, -1, device=x.device)
-    return bits.bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last
+    return (
+        x.abs().view(torch.int64).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last
+    )
 
 
 def _make_slots(rows: int, n: int, like: Tensor) -> Tensor:

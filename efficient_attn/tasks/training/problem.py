@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ...bench.task import Keys
 from ...errors import UsageError
 
+DIGESTED_BYTES = 2**16  # at either end of a file
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
 RecipeModel = Literal["decoder", "encoder", "pair", "vision", "patches", "sequence"]
@@ -46,7 +47,6 @@ def digest_files(folder: str) -> str:
     return digest.hexdigest()[:12]
 
 
-DIGESTED_BYTES = 2**16  # at either end of a file
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Conversion = Literal["mean", "first", "random"]
