@@ -25,8 +25,9 @@ class Linformer(Attention):
     rank: their number. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
     good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is
     ``[rank, max_len]`` and drawn from N(0, 1 / max_len), so that max_len keys of unit variance give combinations of
-    unit variance; M < max_len keys use the first M columns. Padding is zero. Needs dims with max_len, for share=None
-    also with kv_heads or heads; raises `UsageError` without them, and for more than max_len keys.
+    unit variance; M < max_len keys use the first M columns. Padding is zero. In half precision
+    combinations are rounded, so that errors are about twice those of exact attention. Needs dims with max_len, for
+    share=None also with kv_heads or heads; raises `UsageError` without them, and for more than max_len keys.
     """
 
     backends = ("projected", "dense")

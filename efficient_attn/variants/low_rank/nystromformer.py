@@ -23,8 +23,9 @@ class Nystromformer(Attention):
     shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.low_rank.landmarks.pseudo_inverse``. The
     paper's 6 damp small singular values. With more steps the weights of a row approach a sum of 1, if queries have as
     many landmarks as keys, and with one for every position at least 20 steps approach full attention. A converged
-    inverse of a nearly singular matrix amplifies rounding, so more than 10 steps are computed in float64. Does not
-    include the paper's depthwise convolution. Options below 1 raise `UsageError`.
+    inverse of a nearly singular matrix amplifies rounding, so more than 10 steps are computed in float64; two orders of
+    summation can still differ by 3.25^(s / 2) 1e-16 after s steps, 1e-10 after 24. Does not include the paper's
+    depthwise convolution. Options below 1 raise `UsageError`.
     """
 
     backends = ("landmarks", "dense")
