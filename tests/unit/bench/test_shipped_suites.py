@@ -178,7 +178,18 @@ WITH_FIDELITY = sorted(
     - {"ci"}  # it compares times of two revisions
     - {"pretrained"}  # swap_long measures the quality of its specs
     # these train models instead
-    - {"abilities", "accuracy", "accuracy_full", "language", "prediction", "recall", "seq2seq", "uptraining", "vision"}
+    - {
+        "abilities",
+        "accuracy",
+        "accuracy_full",
+        "language",
+        "longer",
+        "prediction",
+        "recall",
+        "seq2seq",
+        "uptraining",
+        "vision",
+    }
     - {"windows"}
     - {name for name in list_suite_names() if name.startswith("swap")}
 )
