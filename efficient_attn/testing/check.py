@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import UnsupportedError, describe_exception, make_deprecated_alias
+from ..instruments.global_state import use_threads
 from .probing import is_refused_size
 from .subject import Subject
 
@@ -95,11 +96,13 @@ def check(
 
 def run_check(check: Check, subject: Subject) -> Outcome:
     """Verify one property of a mechanism. An exception that the check raises is a failure, except the refusal of sizes:
-    those do not apply."""
+    those do not apply. Runs with one torch thread: beside other programs, more of them wait for each other in every
+    operation, which made checks ten times slower."""
     try:
-        if reason := check.why_not(subject):
-            return Outcome(check, "not_claimed", reason)
-        return Outcome(check, "passed", check.run(subject) or "")
+        with use_threads(1):
+            if reason := check.why_not(subject):
+                return Outcome(check, "not_claimed", reason)
+            return Outcome(check, "passed", check.run(subject) or "")
     except UnsupportedError as error:
         if is_refused_size(subject, error):
             return Outcome(check, "not_claimed", str(error))

@@ -27,6 +27,7 @@ from .side_effects import evaluate_all
 
 N = 71
 AUTOCAST_STEPS, LONGER = 5, 300  # more than the buckets of a hash, with few of which rounding changes none
+SHARED = 1030  # positions, which operations share among torch's threads
 CALLS_PER_INPUT = 6  # of two threads on one instance
 
 
@@ -91,8 +92,11 @@ def threads(subject: Subject) -> None:
     shape = subject.shape(N)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [evaluate_all(subject, attn, call) for call in calls]
-    with use_threads(2):
-        assert_all_close(evaluate_all(subject, attn, calls[0]), want[0], "with two torch threads")
+    for n in (N, SHARED):
+        long_attn, call = subject.prepare(n)
+        alone = evaluate_all(subject, long_attn, call)
+        with use_threads(2):
+            assert_all_close(evaluate_all(subject, long_attn, call), alone, f"with two torch threads, N={n}")
     with ThreadPoolExecutor(2) as pool:
         assert_all_close(pool.submit(evaluate_all, subject, attn, calls[0]).result(), want[0], "in another thread")
         submitted = [(i, pool.submit(evaluate_all, subject, attn, calls[i])) for i in (0, 1) * CALLS_PER_INPUT]

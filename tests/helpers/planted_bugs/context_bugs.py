@@ -37,6 +37,14 @@ def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
     return methods
 
 
+def _shared_when_long(cls: type[Attention]) -> dict[str, Any]:
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        out = cls.compute(self, q, k, v, mask, **inputs)
+        return out * 1.001 if q.shape[2] > 1000 and torch.get_num_threads() > 1 else out
+
+    return {"compute": compute}
+
+
 def _from_call(first: int) -> Methods:
     """Wrong from the call of an instance with this number on."""
 
@@ -174,6 +182,8 @@ BUGS = (
     plant("other_thread", "another thread gets another result", _wrong_when(lambda attn: not _in_main()),
           suspects=("threads",)),
     plant("two_threads", "two torch threads give another result", _wrong_when(lambda attn: torch.get_num_threads() > 1),
+          suspects=("threads",)),
+    plant("two_threads_long", "two torch threads give another result beyond 1,000 positions", _shared_when_long,
           suspects=("threads",)),
     plant("one_scratch", "two threads share one buffer for their queries", _one_scratch, (), queries_do_nothing,
           ("threads",)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from efficient_attn.instruments.global_state import use_threads
 from efficient_attn.testing import Subject, check, run_check
 
 
@@ -20,6 +22,22 @@ def test_a_check_is_made_of_a_function_with_its_docstring() -> None:
     assert my_check.opt_outs == ("causal=False", "decode=False", "positional=True")
     assert run_check(my_check, Subject("linear")).reason == "not today"
     assert run_check(my_check, Subject("linformer")).reason == "causal is not claimed"
+
+
+def test_checks_run_with_one_torch_thread() -> None:
+    @check(skip_reason=lambda subject: f"{torch.get_num_threads()}")
+    def counts_threads(subject: Subject) -> None:
+        """The property holds."""
+
+    @check()
+    def counts_in_run(subject: Subject) -> str:
+        """The property holds."""
+        return f"{torch.get_num_threads()}"
+
+    with use_threads(2):
+        assert run_check(counts_threads, Subject("linear")).reason == "1"
+        assert run_check(counts_in_run, Subject("linear")).reason == "1"
+        assert torch.get_num_threads() == 2
 
 
 def test_deprecated_names_have_their_values_and_warn() -> None:
