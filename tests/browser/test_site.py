@@ -171,6 +171,7 @@ def test_the_shape_is_chosen_and_kept_in_the_address(browser: sync_api.Browser, 
     again.close()
 
 
+@pytest.mark.sampled(4)
 def test_the_chosen_length_returns_after_a_shape_without_it(browser: sync_api.Browser, tmp_path: Path) -> None:
     records = [*runs.speed(), *runs.speed(lengths=(2048,), heads=16, kv_heads=16)]
     site = publish([runs.write_run(tmp_path / "run", records)], tmp_path / "site").site
@@ -265,6 +266,7 @@ PAGES += ("claims.html", "m/linear-????????.html", "c/*.html", "t/fidelity*.html
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.sampled(4)
 def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(
     scheme: str, browser: sync_api.Browser, small: Path
 ) -> None:

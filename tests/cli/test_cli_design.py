@@ -30,6 +30,7 @@ head_dim   = 8
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 def test_a_design_is_planned_run_and_its_effects_shown(command: Command, tmp_path: Path) -> None:
     (tmp_path / "points.toml").write_text(DESIGN)
     assert "14 cases" in command("plan", "points.toml").out

@@ -16,6 +16,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(4)
 def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path, command: Command) -> None:
     done = command("publish", "--json")
     assert done.code == 0, done.err
@@ -41,6 +42,7 @@ def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path,
     assert stopped.err == f"efficient-attn: {message}\n"
 
 
+@pytest.mark.sampled(4)
 def test_the_documentation_is_linked_if_its_address_is_a_page(here: Path, command: Command) -> None:
     done = command("publish", "--site", "site", "--docs", "../docs/")
     assert done.code == 0, done.err

@@ -118,7 +118,7 @@ PLUGIN = "--plugin my_attn.py"
 NOISE = "--margin 90% --tolerance 90%"  # the sleep is many times the call
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_the_action_reports_what_changed_between_two_commits(repository: Path) -> None:
     (repository / "bench/my_attn.py").write_text("raise RuntimeError('uncommitted, and not measured')")
     plugins = f"{PLUGIN} --plugin unused.py"

@@ -114,6 +114,7 @@ def test_its_section_is_drawn_without_the_plugin_and_torch(task_run: tuple[Path,
     assert list((folder / "page" / "plots").glob("*.svg"))
 
 
+@pytest.mark.sampled(4)
 def test_a_task_is_planned_and_resumed(task_run: tuple[Path, Done]) -> None:
     folder, _ = task_run
     planned = run("plan", "sorting.toml", "--set", "lengths=100,200", "--json", cwd=folder)

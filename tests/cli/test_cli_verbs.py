@@ -178,6 +178,7 @@ def test_doctor_reports_the_machine(command: Any) -> None:
     assert isinstance(json.loads(command("doctor", "--quick", "--threads", "1", "--json").out), dict)
 
 
+@pytest.mark.sampled(6)
 def test_check_fails_for_a_file_that_violates_its_traits(command: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WRONG)
     done = command("check", "mine.py", "--json")
@@ -246,6 +247,7 @@ class Untold(ea.Attention):
 '''
 
 
+@pytest.mark.sampled(6)
 def test_check_prints_outcomes_before_it_writes_their_coverage(command: Any, tmp_path: Path) -> None:
     """Mechanisms that cannot be created or declare no traits have none, and the others keep theirs."""
     (tmp_path / "mine.py").write_text(COVERED)

@@ -42,6 +42,7 @@ def test_the_python_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_the_mechanism_passes_the_conformance_tests(example: Path) -> None:
     (words,) = [words for words in COMMANDS if "check" in words]
     done = _command(words, example)
@@ -55,6 +56,7 @@ def test_the_mechanism_is_short() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_the_mechanism_runs_in_a_suite(example: Path) -> None:
     (words,) = [words for words in COMMANDS if "--plugin" in words and "run" in words]
     done = _command(words, example, "--quick", "--seq-len", "64", "--out", "run")

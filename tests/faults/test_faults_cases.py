@@ -104,7 +104,7 @@ def test_other_mechanisms_of_the_suite_are_measured(name: str, outcome: tuple[Do
     assert (rows.threads == 1).all()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_spawned_workers_report_crashes_and_have_a_memory_limit(tmp_path: Path) -> None:
     spawned = ("zz_segfaults", "zz_exceeds_memory")
     folder = _folder(tmp_path, "full", *spawned, processes=1)
@@ -116,6 +116,7 @@ def test_spawned_workers_report_crashes_and_have_a_memory_limit(tmp_path: Path) 
     assert "killed by SIGSEGV" in rows.reason["zz_segfaults"]
 
 
+@pytest.mark.sampled(4)
 def test_failures_are_repeated_only_with_retry_failed(tmp_path: Path) -> None:
     folder = _folder(tmp_path, "full", "zz_raises")
     arguments = ("run", "failing.toml", "--out", "out", "--seq-len", "16", "--resume")

@@ -136,6 +136,7 @@ def _check_completed(folder: Path, expected: dict[str, Any]) -> None:
     assert not (folder / "out" / CHECKPOINT_FOLDER).exists()
 
 
+@pytest.mark.sampled(6)
 def test_parallel_trainings_have_equal_results_and_timed_cases_run_alone(
     folder: Path, expected: dict[str, Any]
 ) -> None:
@@ -160,6 +161,7 @@ def _start_and_hold(folder: Path) -> tuple[int, set[int]]:
     return pid, held
 
 
+@pytest.mark.sampled(6)
 def test_a_killed_worker_fails_only_its_case(folder: Path, expected: dict[str, Any]) -> None:
     pid, held = _start_and_hold(folder)
     os.kill(min(held), signal.SIGKILL)
@@ -173,7 +175,7 @@ def test_a_killed_worker_fails_only_its_case(folder: Path, expected: dict[str, A
     assert _read_results(folder)[crashed] == expected[crashed]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_trainings_are_resumed(sent: signal.Signals, folder: Path, expected: dict[str, Any]) -> None:
     pid, held = _start_and_hold(folder)

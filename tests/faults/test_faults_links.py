@@ -131,6 +131,7 @@ def test_foreign_files_are_not_overwritten(line: str, base: Path, tmp_path: Path
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.sampled(4)
 def test_generated_files_are_overwritten(base: Path, tmp_path: Path) -> None:
     lines = [
         *(f"compare A A --format {form} --out to/{form}" for form in ("text", "markdown", "json")),

@@ -89,6 +89,7 @@ def test_a_replacement_by_a_plugin_without_mechanisms_is_an_error(tmp_path: Path
     assert "zz_0.py: when it was imported, it replaced torch.nn.functional.scaled_dot_product_attention" in done.err
 
 
+@pytest.mark.sampled(4)
 def test_a_thread_that_a_plugin_starts_makes_all_cases_invalid(tmp_path: Path) -> None:
     burn = "threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()"
     rows = _run(tmp_path, [burn], ["zz_first"])
@@ -112,7 +113,7 @@ if __name__ == "__main__":
 REPLACE = "F.scaled_dot_product_attention = slow"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("replaces_in_workers", [False, True])
 def test_replacements_in_a_script(replaces_in_workers: bool, tmp_path: Path) -> None:
     (tmp_path / "plugins.toml").write_text(SUITE.format(plugins="", variants='{ name = "full" }, { name = "linear" }'))

@@ -151,6 +151,7 @@ def _read_results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(count_usable_cores() < 2, reason="needs two cores")
+@pytest.mark.sampled(6)
 def test_killed_uptraining_starts_from_the_same_originals(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()

@@ -26,7 +26,7 @@ def test_documents_have_the_published_figures() -> None:
     assert figures.main(check=True) == 0, "run: python suites/trials/figures.py"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", ["README", "MEASURED"])
 def test_a_changed_figure_is_detected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = getattr(figures, name).read_text(encoding="utf-8")

@@ -125,7 +125,7 @@ def test_a_built_in_suite_is_planned_outside_of_the_checkout(installed: Path, tm
     assert len({case["case_key"] for case in cases}) == len(cases) > 40
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_a_built_in_suite_runs_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     options = ("--quick", "--seq-len", "64", "--variant", "full", "--out", "out")
     found = _command(installed, tmp_path, "run", "quickstart", *options)

@@ -119,6 +119,7 @@ def test_resuming_an_absent_folder_starts_a_run(tmp_path: Path) -> None:
     assert _keys(tmp_path / "new" / "one") == _planned()
 
 
+@pytest.mark.sampled(4)
 def test_resuming_measures_only_missing_cases(tmp_path: Path, measured_lengths: list[int]) -> None:
     _run(tmp_path)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
@@ -152,6 +153,7 @@ def test_untimed_tasks_are_resumed_case_by_case(tmp_path: Path, monkeypatch: pyt
     assert Counter(_keys(tmp_path)).total() == len(lines)
 
 
+@pytest.mark.sampled(4)
 def test_rows_of_a_changed_plan_supersede_earlier_ones(tmp_path: Path) -> None:
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()

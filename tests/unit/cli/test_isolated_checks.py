@@ -118,6 +118,7 @@ def test_only_the_beginning_of_printed_text_is_kept() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+@pytest.mark.sampled(4)
 def test_copies_of_the_process_that_a_mechanism_forks_end(capfd: pytest.CaptureFixture[str]) -> None:
     names = ("equals_oracle", "dtypes", "value_width", "output", "determinism")
     outcomes = run_isolated_checks(Subject("zz_odd:how=forks:n=0"), names=names, limit_s=30.0).outcomes
@@ -134,6 +135,7 @@ def test_a_mechanism_whose_every_check_ends_the_process_is_given_up() -> None:
     assert results.left_out == 2
 
 
+@pytest.mark.sampled(4)
 def test_outcomes_are_those_of_the_same_process() -> None:
     names, own = ("output", "sizes_and_pairs", "dropout_drops_weights"), Subject("linear")
     results = run_isolated_checks(Subject("linear"), names=names, coverage=True)

@@ -28,6 +28,7 @@ PROCESSES = tuple(m for m in METHODS if m != "inline")
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.sampled(4)
 def test_messages_of_a_worker_arrive_in_order(method: Any) -> None:
     engine = LocalEngine(method)
     *messages, (pid, torch_was_imported) = engine.run(Tells(("a", 2, [3.0])))
@@ -104,6 +105,7 @@ def test_failures_are_reported_with_case_stage_and_reason(failure: str) -> None:
 
 
 @LINUX
+@pytest.mark.sampled(4)
 def test_failures_of_spawned_workers_are_reported() -> None:
     with pytest.raises(WorkerDied, match="killed by SIGSEGV, in segfault"):
         list(LocalEngine("spawn").run(Ends("segfault")))
@@ -200,6 +202,7 @@ def test_a_worker_that_is_still_ending_is_no_error(monkeypatch: pytest.MonkeyPat
 
 @LINUX
 @pytest.mark.parametrize("method", PROCESSES)
+@pytest.mark.sampled(6)
 def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) -> None:
     """Modules are imported by the fork server before it ignores Ctrl-C, and by workers."""
     (tmp_path / "slow_import.py").write_text(

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_counted_peaks_agree_with_traced_allocations() -> None:
     command = [sys.executable, str(TRIAL), "full", "linear", "sliding_window:window=16", "--lengths", "700"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

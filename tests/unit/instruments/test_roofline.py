@@ -84,6 +84,7 @@ def test_no_memory_read_exceeds_the_roofline(measured: Roofline) -> None:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("processor_time")
+@pytest.mark.sampled(6)
 def test_rates_are_repeatable(measured: Roofline) -> None:
     def holds(best: Roofline) -> bool:
         again = measure_roofline_rates("cpu", "float32", 1)

@@ -47,6 +47,7 @@ def test_its_block_mask_contains_our_pairs(peer: str, ours: str, causal: bool) -
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 def test_the_compiled_peer_equals_our_mechanism() -> None:
     (q, k, v), mask = _draw(130), ea.Mask(causal=True)
     got = ea.create("peer_flex_longformer:window=4:n_global=3")(q, k, v, mask)

@@ -71,6 +71,7 @@ def test_correct_toys_pass(cls: type[Toy], check: Check) -> None:
     assert failures(cls, checks=[check]) == {}
 
 
+@pytest.mark.sampled(4)
 def test_what_is_not_claimed_is_reported() -> None:
     outcomes = {o.check.name: o for o in run_checks(factory(Humble))}
     assert outcomes["causality"].status == "not_claimed"
@@ -152,6 +153,7 @@ def test_untested_cases_are_reported_in_one_line(name: str) -> None:
     assert "\n" not in found.reason
 
 
+@pytest.mark.sampled(6)
 def test_a_failure_reports_property_smallest_input_and_opt_outs() -> None:
     class Ungrouped(Toy):
         claims = replace(PLAIN, grouped=True)

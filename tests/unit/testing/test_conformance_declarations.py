@@ -42,7 +42,7 @@ def paste(lines: tuple[str, ...]) -> dict[str, object]:
     return {name: body[name] for name in ("traits", "growth") if name in body}
 
 
-@pytest.mark.sampled(15, "declarations")
+@pytest.mark.sampled(30, "declarations")
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [*FAMILIES, *OTHERS])
 def test_pasted_lines_pass(spec: str) -> None:
@@ -111,6 +111,7 @@ def test_a_broken_mechanism_is_corrected_first() -> None:
     assert "cannot be measured yet: output: output for N=1, M=1: not finite" in missing.reason
 
 
+@pytest.mark.sampled(4)
 def test_a_method_without_property_is_explained() -> None:
     (found,) = run_checks(strip(Broken, traits=lambda self: ea.Traits()))
     assert "cannot be measured yet" in found.reason

@@ -66,6 +66,7 @@ def _process(folder: Path, source: str, **variables: str) -> subprocess.Popen[st
 
 
 @needs_cpp
+@pytest.mark.sampled(6)
 def test_concurrent_builds_succeed_and_are_reused(tmp_path: Path) -> None:
     decode_step = """
 import torch, efficient_attn as ea

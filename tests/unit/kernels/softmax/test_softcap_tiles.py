@@ -96,6 +96,7 @@ def test_rows_with_all_scores_at_the_lower_cap_are_accurate() -> None:
 
 
 @pytest.mark.parametrize("cap", [50.0, 500.0])
+@pytest.mark.sampled(4)
 def test_memory_grows_linearly_with_length(cap: float) -> None:
     def measure(n: int) -> int:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))

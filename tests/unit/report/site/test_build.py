@@ -56,6 +56,7 @@ def test_every_page_is_linked_and_no_link_is_broken(site: Path) -> None:
     assert {name: len(data) for name, data in files.items() if len(data) > run_pages.MAX_PAGE_BYTES} == {}
 
 
+@pytest.mark.sampled(4)
 def test_runs_of_older_protocols_are_marked_where_they_are_linked(tmp_path: Path) -> None:
     first, second = sites.write_runs(tmp_path / "runs")
     about = runs.about("Other-x8", run_id="other-1", protocol=3)
@@ -83,6 +84,7 @@ def test_heads_titles_and_policies(site: Path) -> None:
     assert len(set(titles)) == len(titles)
 
 
+@pytest.mark.sampled(4)
 def test_publishing_again_gives_the_same_bytes(two: list[Path], site: Path, tmp_path: Path) -> None:
     before = _read(site)
     publish(two, site, details=DETAILS)
@@ -163,6 +165,7 @@ def test_task_pages_list_scores_or_leaderboards(site: Path) -> None:
     assert 'href="../leaderboard.html"' in speed.read_text()
 
 
+@pytest.mark.sampled(4)
 def test_task_pages_start_with_what_the_task_measures(two: list[Path], site: Path, tmp_path: Path) -> None:
     sentence = "How far each mechanism is <b>from</b> exact attention."
     told = publish(two, tmp_path / "site", task_sentences={"fidelity": sentence}).site
@@ -205,6 +208,7 @@ def test_other_addresses_of_the_documentation_are_errors(docs: str, two: list[Pa
     assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.sampled(4)
 def test_rows_without_conditions_are_published(tmp_path: Path) -> None:
     """Rows of other programs may lack the machine, the model, and the direction."""
     records = [*runs.speed(), *runs.fidelity()]

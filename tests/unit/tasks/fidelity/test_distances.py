@@ -171,6 +171,7 @@ def test_all_rows_are_used_if_queries_are_mixed(
     assert whole["weight_rows"] == N
 
 
+@pytest.mark.sampled(6)
 def test_memory_stays_below_one_matrix_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (distances, exact):
         monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 2**17)

@@ -69,6 +69,7 @@ def test_the_upstream_gradient_is_deterministic() -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.sampled(6)
 def test_memory_does_not_grow_with_the_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 2**17)
 

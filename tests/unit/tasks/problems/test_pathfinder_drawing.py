@@ -62,6 +62,7 @@ def test_pairs_have_equal_ink_and_distances() -> None:
     assert len(np.unique(np.rint(distances))) > 8
 
 
+@pytest.mark.sampled(6)
 def test_every_cell_has_ink_as_often_with_either_label() -> None:
     """The largest of 256 differences of a cell's frequencies, in standard errors; as for dots alone."""
     images = _draw(SIZES["side 16"], 4000)

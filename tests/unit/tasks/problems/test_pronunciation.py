@@ -92,6 +92,7 @@ def test_rules_are_scored_by_whole_words(words: dict[str, list[str]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="pronunciation is not installed")
+@pytest.mark.sampled(6)
 def test_scores_of_the_dictionary() -> None:
     assert list(compute_scores(KEYS, 16).values()) == pytest.approx([0.404, 0.505], abs=0.001)
     assert list(compute_phone_scores(KEYS, 16).values()) == pytest.approx([0.137, 0.860], abs=0.001)

@@ -78,6 +78,7 @@ def test_scores_of_whole_sequences_have_the_accuracy_of_tokens(tmp_path: Path) -
         ("matching", 32, lra_files.write_pairs),
     ],
 )
+@pytest.mark.sampled(6)
 def test_models_are_trained_on_the_tasks_of_long_range_arena(
     name: str, length: int, write: Callable[[Path], Path] | None, tmp_path: Path
 ) -> None:

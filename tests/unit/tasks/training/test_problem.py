@@ -116,6 +116,7 @@ def test_draws_are_determined_by_the_generator(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.sampled(6)
 def test_baselines_are_ordered_from_worst_to_best(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm, "MAX_BASELINE_BYTES", 200_000)
     problem, keys, length = _get(name, folder)

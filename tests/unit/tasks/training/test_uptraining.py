@@ -232,6 +232,7 @@ def test_the_original_itself_is_trained_further_once(folder: Path) -> None:
     assert (skipped.status, skipped.reason) == ("skipped", SAME_REASON)
 
 
+@pytest.mark.sampled(4)
 def test_interrupted_runs_give_the_same_bits(folder: Path, tmp_path: Path) -> None:
     whole = read(folder)
     for stop in (3, 11, 15, 16, 22, 30):
@@ -255,6 +256,7 @@ def test_models_are_kept_until_the_run_is_compressed(folder: Path, tmp_path: Pat
     assert list_files(tmp_path / "out") == []
 
 
+@pytest.mark.sampled(4)
 def test_without_the_originals_model_uptraining_fails(folder: Path, tmp_path: Path) -> None:
     def stop(record: Record, done: int, total: int) -> None:
         if "uptrain" in record.row.inputs:
@@ -276,6 +278,7 @@ def test_without_the_originals_model_uptraining_fails(folder: Path, tmp_path: Pa
     assert _comparable(read(out)) == _comparable(read(folder))
 
 
+@pytest.mark.sampled(4)
 def test_uptraining_is_repeated_after_its_original_failed(tmp_path: Path) -> None:
     fails = True
 

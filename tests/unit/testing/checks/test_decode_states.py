@@ -25,6 +25,7 @@ def run(check: Any, cls: type[Toy]) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", DECODING, ids=lambda c: c.name)
+@pytest.mark.sampled(4)
 def test_an_int8_cache_passes_with_its_tolerance(check: Any) -> None:
     outcome = run(check, Int8Cache)
     assert outcome.status != "failed", outcome.reason

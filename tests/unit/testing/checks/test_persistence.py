@@ -70,6 +70,7 @@ pickle.dump([call.run(attn).detach() for attn, call in calls], sys.stdout.buffer
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 def test_every_mechanism_can_be_sent_to_another_process() -> None:
     calls, wanted = [], []
     for spec in SPECS:
@@ -123,6 +124,7 @@ print("loaded")
 """
 
 
+@pytest.mark.sampled(4)
 def test_what_works_in_its_own_process_only_is_detected_if_thorough(tmp_path: Path) -> None:
     file = tmp_path / "tables.py"
     file.write_text(KEEPS_TABLES)

@@ -270,6 +270,7 @@ LONG = 1 << 14
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(6)
 def test_forward_memory_is_at_most_two_outputs() -> None:
     attn, mask = reformer(width=64), ea.Mask(causal=True)
     q, v = torch.randn(2, 1, 4, LONG, 64)
@@ -279,6 +280,7 @@ def test_forward_memory_is_at_most_two_outputs() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(6)
 def test_training_memory_is_at_most_six_outputs() -> None:
     """The output and three gradients are four of them."""
     attn, (gradient, q, v) = reformer(width=64), torch.randn(3, 1, 4, LONG, 64)
@@ -292,6 +294,7 @@ def test_training_memory_is_at_most_six_outputs() -> None:
     assert footprint.saved <= q.numel() * 4 / 4  # sorted positions, their chunks, two numbers per row
 
 
+@pytest.mark.sampled(4)
 def test_memory_of_long_chunks_is_linear() -> None:
     """The scores of a whole chunk, 8192 x 16384 pairs, would take 512 MiB."""
     attn = reformer(1, 8192, width=8)
