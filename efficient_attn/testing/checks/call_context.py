@@ -27,7 +27,7 @@ from .side_effects import evaluate_all
 
 N = 71
 AUTOCAST_STEPS, LONGER = 5, 300  # more than the buckets of a hash, with few of which rounding changes none
-SHARED = 1030  # positions, which operations share among torch's threads
+SHARED = 515  # positions, which operations share among torch's threads
 CALLS_PER_INPUT = 6  # of two threads on one instance
 
 
