@@ -40,7 +40,7 @@ def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
 def _shared_when_long(cls: type[Attention]) -> dict[str, Any]:
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         out = cls.compute(self, q, k, v, mask, **inputs)
-        return out * 1.001 if q.shape[2] > 1000 and torch.get_num_threads() > 1 else out
+        return out * 1.001 if q.shape[2] > 500 and torch.get_num_threads() > 1 else out
 
     return {"compute": compute}
 
@@ -183,7 +183,7 @@ BUGS = (
           suspects=("threads",)),
     plant("two_threads", "two torch threads give another result", _wrong_when(lambda attn: torch.get_num_threads() > 1),
           suspects=("threads",)),
-    plant("two_threads_long", "two torch threads give another result beyond 1,000 positions", _shared_when_long,
+    plant("two_threads_long", "two torch threads give another result beyond 500 positions", _shared_when_long,
           suspects=("threads",)),
     plant("one_scratch", "two threads share one buffer for their queries", _one_scratch, (), queries_do_nothing,
           ("threads",)),
