@@ -93,10 +93,10 @@ def threads(subject: Subject) -> None:
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     want = [evaluate_all(subject, attn, call) for call in calls]
     for n in (N, SHARED):
-        long_attn, call = subject.prepare(n)
-        alone = evaluate_all(subject, long_attn, call)
+        instance, call = subject.prepare(n)
+        alone = evaluate_all(subject, instance, call)
         with use_threads(2):
-            assert_all_close(evaluate_all(subject, long_attn, call), alone, f"with two torch threads, N={n}")
+            assert_all_close(evaluate_all(subject, instance, call), alone, f"with two torch threads, N={n}")
     with ThreadPoolExecutor(2) as pool:
         assert_all_close(pool.submit(evaluate_all, subject, attn, calls[0]).result(), want[0], "in another thread")
         submitted = [(i, pool.submit(evaluate_all, subject, attn, calls[i])) for i in (0, 1) * CALLS_PER_INPUT]

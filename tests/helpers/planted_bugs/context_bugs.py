@@ -24,25 +24,17 @@ from .planting import planter
 plant = planter("context")
 
 
-def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
-    """Methods with a ``compute`` whose output has an error of 0.1% under a condition."""
+def _wrong_when(when: Callable[[Attention], bool], *, beyond: int = 0) -> Methods:
+    """Methods with a ``compute`` whose output has an error of 0.1% under a condition, beyond a number of positions."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
             out = cls.compute(self, q, k, v, mask, **inputs)
-            return out * 1.001 if when(self) else out
+            return out * 1.001 if q.shape[2] > beyond and when(self) else out
 
         return {"compute": compute}
 
     return methods
-
-
-def _shared_when_long(cls: type[Attention]) -> dict[str, Any]:
-    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        out = cls.compute(self, q, k, v, mask, **inputs)
-        return out * 1.001 if q.shape[2] > 500 and torch.get_num_threads() > 1 else out
-
-    return {"compute": compute}
 
 
 def _from_call(first: int) -> Methods:
@@ -183,8 +175,8 @@ BUGS = (
           suspects=("threads",)),
     plant("two_threads", "two torch threads give another result", _wrong_when(lambda attn: torch.get_num_threads() > 1),
           suspects=("threads",)),
-    plant("two_threads_long", "two torch threads give another result beyond 500 positions", _shared_when_long,
-          suspects=("threads",)),
+    plant("two_threads_long", "two torch threads give another result beyond 500 positions",
+          _wrong_when(lambda attn: torch.get_num_threads() > 1, beyond=500), suspects=("threads",)),
     plant("one_scratch", "two threads share one buffer for their queries", _one_scratch, (), queries_do_nothing,
           ("threads",)),
     plant("eval_mode", "eval() changes the result", _wrong_when(lambda attn: not attn.training), suspects=("modes",)),
