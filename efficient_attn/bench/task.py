@@ -47,7 +47,7 @@ class Task:
 
     judge: evaluates a case in a worker and returns its record, or calibrates it if it is timed interleaved with others;
     it reports its stages. work: what is timed then. chain: for tasks that time nothing, whose cases may be evaluated at
-    the same time on the CPU (``run --jobs``): cases with an equal value are not, because later ones read the rows of
+    the same time (``run --jobs``): cases with an equal value are not, because later ones read the rows of
     earlier ones. guess: the cost, from the machine's rates. mechanisms: whether it uses variants. blocks: whether it
     also evaluates layers, including baselines; it then plans groups of them if `TaskRequest.blocks` is set. home: a
     function of its file, if ``plan`` is not. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames),

@@ -32,7 +32,7 @@ class UnusedJobs(UserWarning):
 
 def is_parallel(group: Group) -> bool:
     """Whether cases of a group may be evaluated at the same time as others."""
-    return group.config.device == "cpu" and find_task(group.target).chain is not None
+    return find_task(group.target).chain is not None
 
 
 def find_chain(case: Case) -> Hashable:

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, tuple[Any, ...]] = {
     "fill": ("full",),
     "budget": (None,),
 }
-DTYPES = {"cuda": ("float16", "bfloat16")}  # if the suite sets none; elsewhere float32
+DTYPES = {"cuda": ("float16", "bfloat16")}
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class AxisGrid:
     def __getitem__(self, axis: str) -> tuple[Any, ...]:
         return self.axes[axis]
 
-    def combine(self, *names: str) -> list[dict[str, Any]]:
-        """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments."""
+    def combine(self, *names: str, dtypes: Mapping[str, tuple[str, ...]] = DTYPES) -> list[dict[str, Any]]:
+        """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments. dtypes: of
+        devices, if the suite sets none; elsewhere float32."""
         if self.points is not None:
             all_names = ("device", "dtype", *names)
             combinations = dict.fromkeys(tuple(point[name] for name in all_names) for point in self.points)
@@ -48,7 +49,7 @@ class AxisGrid:
         return [
             {"device": device, "dtype": dtype, **dict(zip(names, values, strict=True))}
             for device in self["device"]
-            for dtype in self["dtype"] or DTYPES.get(device, ("float32",))
+            for dtype in self["dtype"] or dtypes.get(device, ("float32",))
             for values in product(*(self[name] for name in names))
         ]
 

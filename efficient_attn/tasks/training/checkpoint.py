@@ -94,7 +94,7 @@ def _read_states(path: Path, kind: str) -> dict[str, Any] | None:
     content = data[CHECKSUM_BYTES:]
     if not content or zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "big") != data[:CHECKSUM_BYTES]:
         return None
-    states = torch.load(io.BytesIO(content), weights_only=True)
+    states = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return states if states["kind"] == kind else None
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .learners import Learner
     from .loop import TrainingSetup
 
+DEVICES = "cpu", "cuda"
 SECTION = Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy")
 
 
@@ -70,7 +71,7 @@ def make_task(problem: Problem) -> Task:
 
 def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A group for each attempt at each length, so that an interrupted run has the same attempts of all mechanisms."""
-    check_axes(request)
+    check_axes(request, devices=DEVICES)
     keys: LearnKeys = request.keys
     recipe = problem.recipe
     if keys.architecture == "recurrent" and recipe.model != "sequence":
@@ -91,7 +92,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
         key_values["steps"] = max(1, (keys.steps or recipe.steps) // QUICK_DIVISOR)
     trainings = list_attempts(problem, keys, quick=request.quick, variants=request.names)
     for attempt in chain(trainings, list_uptrainings(keys, quick=request.quick)):
-        for point in request.grid.combine("threads", "seq_len"):
+        for point in request.grid.combine("threads", "seq_len", dtypes={}):
             length = point["seq_len"]
             for n in (length, *keys.test_len):
                 problem.check(keys, n)

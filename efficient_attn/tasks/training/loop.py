@@ -7,14 +7,17 @@ The decay, over the last fifth of the steps, makes the result that of a schedule
 
 import copy
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
 import torch
+from torch.utils import deterministic as filling
 
 from ...bench.measuring.row_errors import InvalidResult
 from . import checkpoint, plateau
@@ -29,6 +32,7 @@ BETAS = 0.9, 0.98
 MAX_GRADIENT_NORM = 1.0  # of all gradients together
 MAX_VALIDATIONS = 40  # evenly over the largest number of steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
+CUBLAS_WORKSPACE = ":4096:8"  # eight buffers of 4 MiB, as cuBLAS documents for equal results
 LEVELLED_OFF = "levelled off"
 STILL_IMPROVING, NOT_LEARNED = "still improving after the most steps", "nothing learned in the most steps"
 SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
@@ -85,7 +89,7 @@ class Trainer:
 
     def __init__(self, learner: Learner, setup: TrainingSetup, path: Path | None = None) -> None:
         self.learner, self.setup, self.path = learner, setup, path
-        parameters = learner.model.parameters()
+        parameters = learner.model.to(setup.device).parameters()
         self.optimizer = torch.optim.AdamW(
             parameters, lr=setup.rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
@@ -101,6 +105,10 @@ class Trainer:
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
         """Train and test. on_step: called before each step and batch of tests. Raises `InvalidResult` for a loss that
         is not finite."""
+        with _use_deterministic_kernels(self.setup.device):
+            return self._run(on_step)
+
+    def _run(self, on_step: Callable[[], None]) -> TrainingResult:
         progress, setup = self.progress, self.setup
         # processor time does not grow beside other programs; that of an accelerator is not counted by the system
         read_clock = process_time if setup.device == "cpu" else perf_counter
@@ -215,6 +223,24 @@ class Trainer:
                     edge_counts = EvaluationCounts(int(in_range.sum()), n_correct)
                     within_distance[edge] = within_distance.get(edge, NO_COUNTS) + edge_counts
         return counts, dict(sorted(within_distance.items()))
+
+
+@contextmanager
+def _use_deterministic_kernels(device: str) -> Iterator[None]:
+    """On a GPU some kernels sum in an order that changes from call to call; without them, equal training is equal to
+    the bit, and a mechanism that has no other kernel fails with torch's message."""
+    if device == "cpu":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)  # without which torch refuses matrix products
+    before = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    filling.fill_uninitialized_memory = False  # which would find reads of memory that nothing has written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        filling.fill_uninitialized_memory = before[1]
 
 
 def count_steps(most_steps: int, decay_from: int | None) -> int:
