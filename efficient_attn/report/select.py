@@ -88,7 +88,10 @@ def add_labels(rows: Frame) -> Frame:
         key_columns = [name for name in (*RESULT_KEY_COLUMNS, *part_columns) if name != column]
         several = ok_rows.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
         unclear = rows["label"].isin(ok_rows.loc[several, "label"].unique()) & rows[column].notna()
-        rows.loc[unclear, "label"] += f" ({column}=" + rows.loc[unclear, column].astype(str) + ")"
+        extended = [
+            f"{x} ({column}={value})" for x, value in rows.loc[unclear, ["label", column]].itertuples(index=False)
+        ]
+        rows.loc[unclear, "label"] = pd.Series(extended, index=rows.index[unclear], dtype=object)
     return rows
 
 
