@@ -25,6 +25,7 @@ from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weigh
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT = 128  # where lanes go group by group
+MAX_ELEMENTS_ON_GPU = 1 << 26  # instead of those of the cache: 256 MiB of float32, so that few kernels are launched
 
 
 def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
@@ -32,8 +33,9 @@ def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weight
     whether keys have weights in addition to their features.
 
     What exists at a time, the features of a side or the products of a causal call, must fit the cache as a stretch
-    does; many short lanes are processed in groups that do. That pays as long as a call's products are no more than a
-    stretch's, or are those of a kernel. C++ has its own implementation of causal calls.
+    does, or on a GPU a part of its memory; many short lanes are processed in groups that do. That pays as long as a
+    call's products are no more than a stretch's, or are those of a kernel. C++ has its own implementation of causal
+    calls.
     """
     n, m = q.shape[2], k.shape[1]
     if (config.native and causal) or torch.compiler.is_compiling():
@@ -90,10 +92,11 @@ class _ShortCall:
 
 
 def _count_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> int:
-    """How many of the ``Bh`` lanes fit the cache together."""
+    """How many of the ``Bh`` lanes fit the cache together, or on a GPU a part of its memory."""
+    most = MAX_FEATURE_ELEMENTS if q.device.type == "cpu" else MAX_ELEMENTS_ON_GPU
     group, n, m = q.shape[1], q.shape[2], k.shape[1]
     features = group * max(n, m) * call.config.phi.width(k.shape[2])
-    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if call.forms_pairs else 0)
+    return most // max(1, features, group * n * m if call.forms_pairs else 0)
 
 
 def _cut_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> list[slice]:

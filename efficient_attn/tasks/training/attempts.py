@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from ...errors import NotNeeded
 from ...results.learning_rates import BOTH_ENDS, End, RateChoice, TriedRate, choose_rate
 from ...results.rows import Row
-from .plateau import SOLVED, compute_error
+from .plateau import NOT_LEARNED, SOLVED, compute_error
 from .problem import Baselines, Conversion, LearnKeys, Problem
 
 AttemptKind = Literal["grid", "above", "below", "given", "best", "more", "uptrain"]
@@ -177,7 +177,7 @@ def _list_open_ends(
 ) -> tuple[End, ...]:
     """The ends of the grid beyond which further rates are tried: both if nothing was learned with any."""
     trained = [row for _, row in first_seed if row.status == "ok"]
-    if any(not is_at_chance(row, problem, baselines) for row in trained):
+    if any(row.stop_reason != NOT_LEARNED and not is_at_chance(row, problem, baselines) for row in trained):
         return choice.open_ends
     if reach_score is not None and reach_score <= CHANCE_MARGIN * baselines.chance:
         raise NotNeeded("no model that sees so few keys does better than chance: computed, not trained")

@@ -34,7 +34,6 @@ MAX_VALIDATIONS = 40  # evenly over the largest number of steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
 CUBLAS_WORKSPACE = ":4096:8"  # eight buffers of 4 MiB, as cuBLAS documents for equal results
 LEVELLED_OFF = "levelled off"
-STILL_IMPROVING, NOT_LEARNED = "still improving after the most steps", "nothing learned in the most steps"
 SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 
 
@@ -124,7 +123,8 @@ class Trainer:
                 self._validate()
             if progress.step == last_decay_from and progress.decay_from is None and progress.stopped is None:
                 learned = plateau.has_learned(progress.scores, setup.problem.metric, setup.trivial_score)
-                progress.decay_from, progress.stopped = progress.step, STILL_IMPROVING if learned else NOT_LEARNED
+                progress.decay_from = progress.step
+                progress.stopped = plateau.STILL_IMPROVING if learned else plateau.NOT_LEARNED
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
         if not progress.scores:  # without steps

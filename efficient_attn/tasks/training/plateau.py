@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 SOLVED = "solved"  # why training ended before its score had levelled off
+STILL_IMPROVING, NOT_LEARNED = "still improving after the most steps", "nothing learned in the most steps"
 UPTRAINED = "a share of the original's steps"  # why further training ended
 LAST_SHARE = 0.25  # the last part of the steps, over which the improvement is measured
 LEAST_SHARE = 0.25  # of the largest number of steps, before which no training ends: some tasks are learned suddenly

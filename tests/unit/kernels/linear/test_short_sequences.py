@@ -85,15 +85,17 @@ def test_gates_have_gradients(lanes: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_is_short_depends_on_length_width_and_weights() -> None:
-    def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0) -> bool:
+    def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0, device: str = "cpu") -> bool:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
         config = attn._make_config(start, 0, None)  # pyright: ignore
-        q, k = torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64)
+        q, k = torch.zeros(heads, 1, n, 64, device=device), torch.zeros(heads, m, 64, device=device)
         return is_short(config, q, k, causal, weighted=attn.weighs_keys)
 
     assert short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=True)
     assert short("linear", 256, 256, 4, causal=True)
+    for device, uncut in (("cpu", False), ("meta", True)):  # like a GPU: 256 lanes are one group
+        assert short("linear", 256, 256, 256, causal=True, device=device) is uncut
     assert not short("linear", MAX_LENGTH + 1, 8, 1, causal=False)
     assert not short("linear", 8, MAX_LENGTH + 1, 1, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 16, causal=False)

@@ -186,7 +186,7 @@ NEEDLESS = trained_scores.NEEDLESS_REASONS[:2]
 
 def test_texts_match_the_trainer(tmp_path: Path) -> None:
     """Rows store them as text."""
-    from efficient_attn.tasks.training import attempts, loop, plateau
+    from efficient_attn.tasks.training import attempts, plateau
 
     baselines = Baselines(chance=0.1, majority=0.1)
     problem: Any = COPYING.plan.args[0]  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def test_texts_match_the_trainer(tmp_path: Path) -> None:
         with pytest.raises(NotNeeded) as raised:
             resolve_attempt(needless, grid, problem, keys, WINDOW, baselines=baselines, reach_score=None)
         assert str(raised.value) == text
-    assert (mechanism_result.STILL_IMPROVING, mechanism_result.SOLVED) == (loop.STILL_IMPROVING, plateau.SOLVED)
+    assert (mechanism_result.STILL_IMPROVING, mechanism_result.SOLVED) == (plateau.STILL_IMPROVING, plateau.SOLVED)
     assert trained_scores.NEEDLESS_REASONS[2] == attempts.GIVEN_REASON
     assert trained_scores.GRID_REASON == attempts.GRID_REASON
 

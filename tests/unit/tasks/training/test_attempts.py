@@ -20,7 +20,7 @@ from efficient_attn.tasks.training.attempts import (
     list_attempts,
     resolve_attempt,
 )
-from efficient_attn.tasks.training.plateau import SOLVED
+from efficient_attn.tasks.training.plateau import NOT_LEARNED, SOLVED
 from efficient_attn.tasks.training.problem import Baselines
 
 BASELINES = Baselines(chance=1 / 16, majority=1 / 16)
@@ -171,9 +171,12 @@ def test_skipped_attempts_are_not_tried_rates() -> None:
 
 
 def test_all_rates_are_tried_if_nothing_was_learned() -> None:
-    rows = _grid(0.06, 0.065, 0.06)  # the best lies inside, by chance
+    by_chance, hardly_more = _grid(0.06, 0.065, 0.06), _grid(0.075, 0.076, 0.075, error=0.001, stop_reason=NOT_LEARNED)
     for attempt in (_above(8e-3), _below(5e-4), _above(32e-3)):
-        assert _resolve(attempt, rows) == AttemptSettings(attempt.rate or 0.0, None)
+        for rows in (by_chance, hardly_more):  # the best lies inside
+            assert _resolve(attempt, rows) == AttemptSettings(attempt.rate or 0.0, None)
+    with pytest.raises(NotNeeded, match=WITHIN):
+        _resolve(_above(8e-3), [*hardly_more, _row(_below(5e-4), 0.076, error=0.001)])  # one has learned
 
 
 @pytest.mark.parametrize("attempt", [_above(8e-3), _below(5e-4)])

@@ -27,7 +27,7 @@ from efficient_attn.results.learning_rates import choose_rate
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 from efficient_attn.tasks.problems.copying import COPYING
-from efficient_attn.tasks.training import loop
+from efficient_attn.tasks.training import plateau
 from efficient_attn.tasks.training.attempts import list_attempts, list_tried
 from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.learning import COLUMNS, compute_reach_score, list_earlier, make_task
@@ -156,7 +156,7 @@ def test_rows_have_the_declared_columns_and_no_others(whole: list[Record]) -> No
 
 def test_rows_contain_settings_scores_and_curves(whole: list[Record]) -> None:
     row, extra = whole[0].row, whole[0].row.extra
-    assert (row.mode, row.metric, row.steps, row.stop_reason) == ("train", "accuracy", 3, loop.NOT_LEARNED)
+    assert (row.mode, row.metric, row.steps, row.stop_reason) == ("train", "accuracy", 3, plateau.NOT_LEARNED)
     assert (extra["train.budget"], extra["train.batch"], extra["train.examples"]) == (3, 4, 8)
     assert row.accuracy == extra["train.score"]
     assert extra["train.low"] <= extra["train.score"] <= extra["train.high"]  # type: ignore[operator]

@@ -215,7 +215,7 @@ def test_training_stops_when_the_problem_is_solved() -> None:
     easy = replace(tiny.TINY, recipe=replace(tiny.TINY.recipe, solved=0.0))
     progress = tiny.train(problem=easy).run().progress
     assert (progress.step, progress.stopped, progress.steps) == (1, plateau.SOLVED, tiny.STEPS)
-    assert tiny.train().run().progress.stopped == loop.NOT_LEARNED
+    assert tiny.train().run().progress.stopped == plateau.NOT_LEARNED
 
 
 def _score(trainer: Any, curve: Callable[[int], float]) -> None:
@@ -234,8 +234,8 @@ def _score(trainer: Any, curve: Callable[[int], float]) -> None:
     ("curve", "steps", "stopped"),
     [
         (lambda step: 0.5, 38, loop.LEVELLED_OFF),  # 30 is a quarter of 120; then the decay
-        (lambda step: step / 200, 120, loop.STILL_IMPROVING),
-        (lambda step: 0.01, 120, loop.NOT_LEARNED),
+        (lambda step: step / 200, 120, plateau.STILL_IMPROVING),
+        (lambda step: 0.01, 120, plateau.NOT_LEARNED),
         (lambda step: 0.01 if step < 48 else 0.6, 83, loop.LEVELLED_OFF),  # at 66, as 0.75 * 63 < 48
         (lambda step: 0.5 if step < 36 else 1.0, 36, plateau.SOLVED),  # during the decay
     ],
