@@ -27,12 +27,35 @@ MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of batch index, head, quer
 class ModelMask:
     """The mask of a model's layers. window: keys that a query sees at most, including its own, if the model has one.
 
-    shift: the position of the first key, if older ones were dropped.
+    shift: the position of the first key, if older ones were dropped. keys: their number, if the mask was made for it.
     """
 
     mask: Mask
     window: int | None = None
     shift: int = 0
+    keys: int | None = None
+
+    def check_keys(self, count: int, layer: str) -> None:
+        """Raise `UnsupportedError` if a layer's keys are not those that its mask was made for."""
+        if self.keys not in (None, count):
+            problem = f"{layer} attends over {count} keys, and its mask is for {self.keys}"
+            raise UnsupportedError(f"{problem}: such a cache is not supported; use transformers' own")
+
+    @property
+    def ndim(self) -> int:
+        """That of a mask tensor that transformers does not change. With a static cache, generation makes the mask
+        before the forward pass and gives it to the model as if it were a tensor."""
+        return 4
+
+    def contiguous(self) -> ModelMask:
+        """Itself."""
+        return self
+
+    def __radd__(self, other: Any) -> Any:
+        """Raises `UnsupportedError`: a model adds a tensor, such as BEiT's bias of positions, to the mask."""
+        raise UnsupportedError(
+            "this model adds a tensor to its mask, which no mechanism supports; use its own attention"
+        )
 
 
 def describe_mask(  # noqa: PLR0917  (the signature is transformers')
@@ -42,7 +65,7 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: MaskFunction = masking_utils.causal_mask_function,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | ModelMask | None = None,
     local_size: int | None = None,
     device: torch.device | str = "cpu",
     **_: Any,
@@ -51,17 +74,20 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
 
     Raises `UnsupportedError` for one that no `Mask` represents.
     """
+    if isinstance(attention_mask, ModelMask):
+        return attention_mask  # made before the forward pass
     start = int(q_offset) - kv_offset
     padding_fields: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
     aligned = None if start == kv_length - q_length else start
     is_causal = mask_function is masking_utils.causal_mask_function
     if is_causal or mask_function is masking_utils.bidirectional_mask_function:
-        return ModelMask(Mask(causal=is_causal, query_start=aligned, **padding_fields), None, kv_offset)
+        return ModelMask(Mask(causal=is_causal, query_start=aligned, **padding_fields), None, kv_offset, kv_length)
     probe = _MaskProbe(mask_function, batch_size, q_length, kv_length, start, kv_offset, torch.device(device))
     for window in (None, local_size) if local_size else (None,):
         for causal in (True, False):
             if probe.equals(lambda i, j, c=causal, w=window: _is_visible(i, j, c, w)):
-                return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), window, kv_offset)
+                mask = Mask(causal=causal, query_start=aligned, **padding_fields)
+                return ModelMask(mask, window, kv_offset, kv_length)
     if not padding_fields and (ends := probe.find_sequences()) is not None:
         return ModelMask(Mask(causal=True, cu_seqlens=ends))
     raise UnsupportedError(

@@ -6,6 +6,7 @@ layer of the cache returns new keys and values unchanged, and the mechanism's `s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -21,30 +22,41 @@ if TYPE_CHECKING:
     from ..contract.mechanism import Attention
     from .model_masks import ModelMask
 
-LAYER_ATTRIBUTE = "_efficient_attn_layer"  # of new keys: the cache layer, for the model layer that receives them
+_waiting = threading.local()  # layer: the cache layer whose new keys wait for attention
 
 
 class StateLayer(CacheLayerMixin):
-    """One layer's state, for up to ``max_len`` positions."""
+    """One layer's state, for up to ``max_len`` positions. cache_key: the same for all layers of a cache. pending: new
+    positions that no attention has received yet."""
 
     is_sliding = False
 
-    def __init__(self, max_len: int) -> None:
+    def __init__(self, max_len: int, cache_key: object) -> None:
         super().__init__()
-        self.max_len, self.length, self.state = max_len, 0, None
+        self.max_len, self.cache_key = max_len, cache_key
+        self.length, self.state, self.pending = 0, None, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The new keys and values, marked with this layer; they are stored when attention is computed."""
+        """The new keys and values unchanged; they are stored when attention is computed, which a model does next, also
+        if it changes them in between. Raises `UnsupportedError` if it has not done so with earlier ones."""
         self.lazy_initialization(key_states, value_states)
-        keys = key_states.view_as(key_states)
-        setattr(keys, LAYER_ATTRIBUTE, self)
-        return keys, value_states
+        require_received(self)
+        earlier = find_waiting()
+        if earlier is not None and earlier.cache_key is self.cache_key:
+            require_received(earlier)
+        self.pending, _waiting.layer = key_states.shape[2], self
+        return key_states, value_states
 
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
         """Outputs of the new positions over all so far. Raises `UnsupportedError` for padded and non-causal masks."""
+        pending, self.pending, _waiting.layer = self.pending, 0, None
+        if k.shape[2] != pending:
+            raise UnsupportedError(
+                f"{attn.label}: {pending} new positions were stored, and {k.shape[2]} keys attended to"
+            )
         if model_mask.mask.pads_keys:
             raise UnsupportedError(
                 f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
@@ -60,20 +72,24 @@ class StateLayer(CacheLayerMixin):
     def copy_rows(self, rows: Sequence[int], batch: int) -> StateLayer:
         """A copy with these rows of the batch."""
         duplicate = copy(self)
-        duplicate.state = select_state_rows(self.state, batch, rows)
+        duplicate.pending, duplicate.state = 0, select_state_rows(self.state, batch, rows)
         return duplicate
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
+        require_received(self)
         return self.length
 
     def get_max_length(self) -> int:
         return self.max_len
 
     def reset(self) -> None:
-        self.length, self.state = 0, None
+        self.length, self.state, self.pending = 0, None, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise UnsupportedError("StateCache cannot forget tokens, as assisted decoding and prompt lookup have to")
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         raise UnsupportedError("StateCache does not support beam search: decode greedily or by sampling")
@@ -94,7 +110,8 @@ class StateCache(Cache):
         if not str(attention := config._attn_implementation).startswith("efficient_attn:"):
             remedy = "call model.set_attn_implementation('efficient_attn:...') first"
             raise UsageError(f"StateCache: the model runs {attention!r}; {remedy}")
-        super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
+        key = object()
+        super().__init__(layers=[StateLayer(longest, key) for _ in range(config.num_hidden_layers)])
 
     def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
         """An independent copy with these rows of a batch, which may be repeated."""
@@ -104,10 +121,24 @@ class StateCache(Cache):
 
     @property
     def states(self) -> list[Any]:
-        """Every layer's state; ``ea.state_bytes`` counts their bytes."""
-        return [layer.state for layer in self.layers if isinstance(layer, StateLayer)]
+        """Every layer's state; ``ea.state_bytes`` counts their bytes. Raises `UnsupportedError` if new keys of a layer
+        have reached no mechanism."""
+        layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+        for layer in layers:
+            require_received(layer)
+        return [layer.state for layer in layers]
 
 
-def find_state_layer(keys: Tensor) -> StateLayer | None:
-    """The layer of a `StateCache` that returned these new keys, if any."""
-    return getattr(keys, LAYER_ATTRIBUTE, None)
+def find_waiting() -> StateLayer | None:
+    """The layer of a `StateCache` that has just received new keys, whose attention is due; None without any."""
+    return getattr(_waiting, "layer", None)
+
+
+def require_received(layer: StateLayer) -> None:
+    """Raise `UnsupportedError` if new keys of a layer have not reached its mechanism."""
+    if layer.pending:
+        count, layer.pending, _waiting.layer = layer.pending, 0, None
+        raise UnsupportedError(
+            f"StateCache: {count} new positions reached no mechanism: this model's attention does not go through "
+            "transformers' AttentionInterface; use transformers' own cache"
+        )

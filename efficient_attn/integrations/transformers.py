@@ -31,7 +31,7 @@ from ..spec import SpecLike, parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
 from .model_masks import ModelMask, describe_mask
-from .state_cache import find_state_layer
+from .state_cache import find_waiting
 
 T = TypeVar("T")
 PREFIX = "efficient_attn:"
@@ -125,7 +125,7 @@ def attend(
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
             raise UnsupportedError(f"{spec}: {type(module).__name__} requires {feature} ({name})")
-    state = find_state_layer(key)
+    state = find_waiting()
     model_mask = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
     attn = _get_instance(spec, module, query, key, value)
     attn.train(module.training)
@@ -138,6 +138,7 @@ def attend(
     if state is not None:
         out = state.attend(_restrict_to_window(attn, model_mask), query, key, value, model_mask)
     else:
+        model_mask.check_keys(key.shape[2], type(module).__name__)
         out = _apply_window(attn, model_mask, query, key)(query, key, value, mask=model_mask.mask)
     out = out.transpose(1, 2).contiguous()
     for meter in _meters:

@@ -1,4 +1,4 @@
-"""Tiny transformers models with random weights: Llama with grouped heads, Mistral with a window, GPT-2, BERT."""
+"""Tiny transformers models with random weights: Llama with grouped heads, Mistral with a window, and others."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def mistral(**more: Any) -> Any:
 def gpt2() -> Any:
     sizes: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
     return tf.GPT2LMHeadModel(tf.GPT2Config(**sizes, bos_token_id=1, eos_token_id=None))
+
+
+def deepseek() -> Any:
+    """DeepSeek V3, which makes its keys from what its cache returns."""
+    sizes: dict[str, Any] = SIZES | {"num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 4}
+    sizes |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    sizes |= {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
+    return tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**sizes))
+
+
+def gemma3n() -> Any:
+    """Gemma 3n, whose last layers attend to the keys of earlier ones."""
+    sizes: dict[str, Any] = SIZES | {"num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 4}
+    sizes |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 8}
+    sizes |= {"num_kv_shared_layers": 2, "activation_sparsity_pattern": [0.0] * 4, "vocab_size_per_layer_input": 97}
+    sizes |= {"hidden_size_per_layer_input": 8, "laurel_rank": 4, "altup_num_inputs": 2}
+    return tf.Gemma3nForCausalLM(tf.Gemma3nTextConfig(**sizes))
 
 
 def bert() -> Any:

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import deterministic as filling
+from torch.utils import deterministic
 
 from ...bench.measuring.row_errors import InvalidResult
 from . import checkpoint, plateau
@@ -32,6 +33,7 @@ BETAS = 0.9, 0.98
 MAX_GRADIENT_NORM = 1.0  # of all gradients together
 MAX_VALIDATIONS = 40  # evenly over the largest number of steps
 TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
+filling: Any = deterministic  # whose setting is a property, which type checkers do not see
 CUBLAS_WORKSPACE = ":4096:8"  # eight buffers of 4 MiB, as cuBLAS documents for equal results
 LEVELLED_OFF = "levelled off"
 SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import gpt2, llama, make_ids, mistral
+from tiny_models import deepseek, gemma3n, gpt2, llama, make_ids, mistral
 
 import efficient_attn as ea
 from efficient_attn.errors import UnsupportedError, UsageError
@@ -25,7 +25,7 @@ def _model(make: Any, spec: str) -> Any:
 
 
 @pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "linear", "attention_sinks:window=4:n_sink=2"])
-@pytest.mark.parametrize("make", [llama, gpt2])
+@pytest.mark.parametrize("make", [llama, gpt2, deepseek])
 def test_states_generate_the_tokens_of_a_full_cache(make: Any, spec: str) -> None:
     model, ids = _model(make, spec), make_ids(1)
     own = model.generate(ids, max_new_tokens=40, do_sample=False)
@@ -70,6 +70,39 @@ def test_unsupported_uses_of_states_are_reported() -> None:
     model.set_attn_implementation("eager")
     with pytest.raises(UsageError, match="set_attn_implementation"):
         StateCache(model)
+
+
+def test_logits_of_a_model_that_changes_keys_after_the_cache() -> None:
+    model, ids = _model(deepseek, "full"), make_ids(2)
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "output_scores": True}
+    options["return_dict_in_generate"] = True
+    want, got = (model.generate(ids, past_key_values=c, **options).scores for c in (None, StateCache(model)))
+    torch.testing.assert_close(torch.stack(got), torch.stack(want), rtol=0, atol=1e-5)
+
+
+def test_positions_that_reach_no_mechanism_are_reported() -> None:
+    cache, keys = StateCache(_model(llama, "full")), torch.zeros(1, 2, 5, 16)
+    cache.update(keys, keys, 0)
+    with pytest.raises(UnsupportedError, match="5 new positions reached no mechanism"):
+        cache.update(keys, keys, 1)
+    for read in (cache.get_seq_length, lambda: cache.states):
+        cache.reset()
+        cache.update(keys, keys, 0)
+        with pytest.raises(UnsupportedError, match="5 new positions"):
+            read()
+    StateCache(_model(llama, "full")).update(keys, keys, 0)
+    other = StateCache(_model(llama, "full"))
+    other.update(keys, keys, 0)  # an abandoned pass of another cache is no error
+    model = _model(gemma3n, "full")
+    with pytest.raises(UnsupportedError, match="attends over 1 keys, and its mask is for 25"):
+        model.generate(make_ids(1), max_new_tokens=4, past_key_values=StateCache(model))
+
+
+def test_prompt_lookup_is_refused() -> None:
+    model = _model(llama, "full")
+    ids = make_ids(1).repeat(1, 2)
+    with pytest.raises(UnsupportedError, match="cannot forget tokens"):
+        model.generate(ids, max_new_tokens=20, prompt_lookup_num_tokens=3, past_key_values=StateCache(model))
 
 
 @pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "retention"])

@@ -14,6 +14,7 @@ from tiny_models import bert, gpt2, llama, make_ids, mistral
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.contract.mask import Mask
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.integrations import transformers as ours
 from efficient_attn.integrations.model_masks import ModelMask
@@ -223,3 +224,23 @@ def test_a_model_that_bypasses_the_interface_is_reported() -> None:
         _run(model, "eager", ids)
     with pytest.raises(UsageError, match="LlamaForCausalLM called full in 0 of its 2 layers"):
         meter.check(model, "full")
+
+
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "linear", "longformer"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_static_cache_gives_the_scores_of_a_growing_one(name: str, spec: str, side: str) -> None:
+    if name == "mistral" and spec in ("linear", "longformer"):
+        pytest.skip("neither can be restricted to the model's window")
+    model, ids, valid = _make(name), make_ids(), _padding(side)
+    model.set_attn_implementation(ours.register(spec))
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "output_scores": True}
+    options |= {"return_dict_in_generate": True, "attention_mask": torch.ones_like(ids) if valid is None else valid}
+    want = model.generate(ids, **options).scores
+    got = model.generate(ids, cache_implementation="static", disable_compile=True, **options).scores
+    torch.testing.assert_close(torch.stack(got), torch.stack(want), rtol=0, atol=1e-5)
+
+
+def test_a_model_that_adds_to_its_mask_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="adds a tensor to its mask"):
+        torch.zeros(1, 4, 3, 3) + ModelMask(Mask(causal=False))

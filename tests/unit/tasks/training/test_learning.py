@@ -18,6 +18,7 @@ from inline_measurement import measure_cases
 from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring import scratch
+from efficient_attn.bench.measuring.parallel import is_parallel
 from efficient_attn.bench.run import RunOutcome
 from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UsageError
@@ -119,12 +120,19 @@ def test_keys_can_be_set_to_their_defaults() -> None:
         ({"keys": {"heads": 3}}, "tiny: heads=3 does not divide the model's width, 16"),
         ({"keys": {"architecture": "recurrent"}}, "architecture recurrent is for sequence to sequence only"),
         ({"axes": {"dtype": ["float64"]}}, "models are run with dtype float32, not float64"),
+        ({"axes": {"device": ["mps"]}}, "models are run with device cpu or cuda, not mps"),
         ({"seed": 3}, "so seed must be 0, not 3"),
     ],
 )
 def test_invalid_settings_are_refused_when_planning(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tiny_suites.plan(TEXT, **changed)
+
+
+def test_models_are_trained_in_float32_on_a_gpu_too() -> None:
+    cases = tiny_suites.plan(TEXT, axes={"device": ["cpu", "cuda"]})
+    assert {(c.group.config.device, c.group.config.dtype) for c in cases} == {("cpu", "float32"), ("cuda", "float32")}
+    assert all(is_parallel(case.group) for case in cases)
 
 
 def test_the_file_of_the_problem_is_the_tasks_source() -> None:

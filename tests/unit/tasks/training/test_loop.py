@@ -310,3 +310,11 @@ def test_optimizer_follows_the_schedule_and_clips_gradients() -> None:
     training.run()
     assert rates == [0.01 * compute_rate_factor(n, tiny.STEPS, tiny.STEPS - 1) for n in range(tiny.STEPS)]
     assert max(norms) == pytest.approx(MAX_GRADIENT_NORM, rel=1e-4)  # gradients are larger at first
+
+
+def test_kernels_are_deterministic_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", loop.CUBLAS_WORKSPACE)
+    for device, expected in (("cuda", True), ("cpu", False)):
+        with loop._use_deterministic_kernels(device):  # pyright: ignore[reportPrivateUsage]
+            assert torch.are_deterministic_algorithms_enabled() is expected
+        assert not torch.are_deterministic_algorithms_enabled()
