@@ -28,12 +28,22 @@ class ModelMask:
     """The mask of a model's layers. window: keys that a query sees at most, including its own, if the model has one.
 
     shift: the position of the first key, if older ones were dropped. keys: their number, if the mask was made for it.
+    is_supported: whether ``mask`` represents the model's.
     """
 
     mask: Mask
     window: int | None = None
     shift: int = 0
     keys: int | None = None
+    is_supported: bool = True
+
+    def check_supported(self) -> None:
+        """Raise `UnsupportedError` for a mask that no `Mask` represents."""
+        if not self.is_supported:
+            raise UnsupportedError(
+                "this model's mask is neither causal nor within a window nor of packed sequences (one row of the "
+                "batch), which is all that efficient_attn mechanisms support; use the model's own attention"
+            )
 
     def check_keys(self, count: int, layer: str) -> None:
         """Raise `UnsupportedError` if a layer's keys are not those that its mask was made for."""
@@ -70,10 +80,8 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     device: torch.device | str = "cpu",
     **_: Any,
 ) -> ModelMask:
-    """The mask of a forward pass, with the arguments of transformers' mask functions.
-
-    Raises `UnsupportedError` for one that no `Mask` represents.
-    """
+    """The mask of a forward pass, with the arguments of transformers' mask functions. One that no `Mask` represents is
+    refused by the layers that use it: Qwen2-MoE makes one that hides all keys, for layers that it does not have."""
     if isinstance(attention_mask, ModelMask):
         return attention_mask  # made before the forward pass
     start = int(q_offset) - kv_offset
@@ -90,10 +98,7 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
                 return ModelMask(mask, window, kv_offset, kv_length)
     if not padding_fields and (ends := probe.find_sequences()) is not None:
         return ModelMask(Mask(causal=True, cu_seqlens=ends))
-    raise UnsupportedError(
-        "this model's mask is neither causal nor within a window nor of packed sequences (one row of the batch), "
-        "which is all that efficient_attn mechanisms support; use the model's own attention"
-    )
+    return ModelMask(Mask(), is_supported=False)
 
 
 def _describe_padding(attention_mask: Tensor | None, keys: int, first: int) -> dict[str, Tensor]:

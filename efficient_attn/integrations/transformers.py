@@ -189,6 +189,7 @@ def _read_mask(
 ) -> ModelMask:
     """The mask of a layer. If a model passes None, the layer defines whether it is causal."""
     if isinstance(attention_mask, ModelMask):
+        attention_mask.check_supported()
         return attention_mask
     if attention_mask is not None:
         problem = f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"

@@ -58,6 +58,12 @@ def gemma3n() -> Any:
     return tf.Gemma3nForCausalLM(tf.Gemma3nTextConfig(**sizes))
 
 
+def qwen2_moe() -> Any:
+    """Qwen2-MoE, which without windows makes a mask of windows of no keys, which no layer uses."""
+    sizes: dict[str, Any] = SIZES | {"num_key_value_heads": 2, "num_experts": 4, "moe_intermediate_size": 16}
+    return tf.Qwen2MoeForCausalLM(tf.Qwen2MoeConfig(**sizes, shared_expert_intermediate_size=16))
+
+
 def bert() -> Any:
     return tf.BertModel(tf.BertConfig(**SIZES))
 

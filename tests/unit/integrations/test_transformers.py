@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import bert, gpt2, llama, make_ids, mistral
+from tiny_models import bert, gpt2, llama, make_ids, mistral, qwen2_moe
 from torch import Tensor
 
 import efficient_attn as ea
@@ -20,7 +20,13 @@ from efficient_attn.integrations import transformers as ours
 from efficient_attn.integrations.model_masks import ModelMask
 
 FULL = "efficient_attn:full"
-MODELS: dict[str, Callable[[], Any]] = {"llama": llama, "mistral": mistral, "gpt2": gpt2, "bert": bert}
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": llama,
+    "mistral": mistral,
+    "gpt2": gpt2,
+    "bert": bert,
+    "qwen2_moe": qwen2_moe,
+}
 DECODERS = ("llama", "mistral", "gpt2")
 
 
