@@ -12,6 +12,8 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -22,6 +24,8 @@ from ..errors import UsageError
 from .model_info import BUNDLED_MODELS, ModelSizes, check_folder, describe_model
 
 CHECKSUMS_FILE = "checksums.json"
+ATTENTION = "efficient_attn:full"
+OWN_ATTENTION = "it computes attention itself, not through transformers' AttentionInterface, so nothing can be swapped"
 
 
 @dataclass(frozen=True)
@@ -41,22 +45,41 @@ def load(name: str) -> LoadedModel:
     if find_spec("transformers") is None:
         raise UsageError("models need transformers; run: pip install 'efficient-attn[transformers]'")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
-    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     from . import transformers as _  # noqa: F401  (registers the mechanisms)
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     folder = find_folder(name)
     sizes = describe_model(name)
     model_class = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
     try:
-        options = {"dtype": "float32", "attn_implementation": "efficient_attn:full"}
-        model = model_class.from_pretrained(folder, local_files_only=True, **options)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        options = {"dtype": "float32", "attn_implementation": ATTENTION}
+        with _silence_library():
+            model = model_class.from_pretrained(folder, local_files_only=True, **options)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, KeyError) and error.args == (ATTENTION,):  # looked up in the model's own table
+            raise UsageError(f"--model {name}: {OWN_ATTENTION}") from error
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_format_error(error)}") from error
+    if not str(model.config.get_text_config()._attn_implementation).startswith("efficient_attn:"):
+        raise UsageError(f"--model {name}: {OWN_ATTENTION}")
     return LoadedModel(sizes, model.eval().requires_grad_(False), tokenizer)
+
+
+@contextmanager
+def _silence_library() -> Iterator[None]:
+    """Errors only and no progress bars of transformers, within this context."""
+    from transformers import logging
+
+    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()
 
 
 def find_folder(name: str) -> Path:

@@ -64,6 +64,12 @@ def qwen2_moe() -> Any:
     return tf.Qwen2MoeForCausalLM(tf.Qwen2MoeConfig(**sizes, shared_expert_intermediate_size=16))
 
 
+def gptj() -> Any:
+    """GPT-J, which computes attention itself."""
+    sizes: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    return tf.GPTJForCausalLM(tf.GPTJConfig(**sizes, rotary_dim=8, bos_token_id=1, eos_token_id=1))
+
+
 def bert() -> Any:
     return tf.BertModel(tf.BertConfig(**SIZES))
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import llama
+from tiny_models import gptj, llama, save_tiny
 from torch import Tensor
 
 from efficient_attn.errors import NotInstalled, UsageError
@@ -122,3 +122,13 @@ def test_a_bundled_model_loads_unchanged(name: str) -> None:
         with torch.inference_mode():
             found.append(loaded.model(tokens)[0])
     assert (found[1] - found[0]).norm() / found[0].norm() < 1e-5
+
+
+def test_loading_changes_nothing_in_the_library_and_refuses_models_with_their_own_attention(tmp_path: Path) -> None:
+    from transformers import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    bundled.load(str(save_tiny(tmp_path / "llama")))
+    with pytest.raises(UsageError, match="gptj: it computes attention itself"):
+        bundled.load(str(save_tiny(tmp_path / "gptj", gptj)))
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
