@@ -44,19 +44,20 @@ class StateLayer(CacheLayerMixin):
         if it changes them in between. Raises `UnsupportedError` if it has not done so with earlier ones."""
         self.lazy_initialization(key_states, value_states)
         require_received(self)
-        earlier = find_waiting()
+        earlier = take_waiting()
         if earlier is not None and earlier.cache_key is self.cache_key:
             require_received(earlier)
         self.pending, _waiting.layer = key_states.shape[2], self
         return key_states, value_states
 
+    def expects(self, count: int, visible: int | None) -> bool:
+        """Whether attention is for its new keys: as many, with a mask for all so far. It is not after a pass that ended
+        before its attention. visible: keys that the mask is for, if known."""
+        return count == self.pending and visible in (None, self.length + count)
+
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
         """Outputs of the new positions over all so far. Raises `UnsupportedError` for padded and non-causal masks."""
-        pending, self.pending, _waiting.layer = self.pending, 0, None
-        if k.shape[2] != pending:
-            raise UnsupportedError(
-                f"{attn.label}: {pending} new positions were stored, and {k.shape[2]} keys attended to"
-            )
+        self.pending = 0
         if model_mask.mask.pads_keys:
             raise UnsupportedError(
                 f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
@@ -129,15 +130,16 @@ class StateCache(Cache):
         return [layer.state for layer in layers]
 
 
-def find_waiting() -> StateLayer | None:
-    """The layer of a `StateCache` that has just received new keys, whose attention is due; None without any."""
-    return getattr(_waiting, "layer", None)
+def take_waiting() -> StateLayer | None:
+    """The layer of a `StateCache` that has received new keys and whose attention is due, once; None without any."""
+    layer, _waiting.layer = getattr(_waiting, "layer", None), None
+    return layer
 
 
 def require_received(layer: StateLayer) -> None:
     """Raise `UnsupportedError` if new keys of a layer have not reached its mechanism."""
     if layer.pending:
-        count, layer.pending, _waiting.layer = layer.pending, 0, None
+        count, layer.pending = layer.pending, 0
         raise UnsupportedError(
             f"StateCache: {count} new positions reached no mechanism: this model's attention does not go through "
             "transformers' AttentionInterface; use transformers' own cache"

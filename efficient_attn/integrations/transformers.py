@@ -31,7 +31,7 @@ from ..spec import SpecLike, parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
 from .model_masks import ModelMask, describe_mask
-from .state_cache import find_waiting
+from .state_cache import take_waiting
 
 T = TypeVar("T")
 PREFIX = "efficient_attn:"
@@ -121,12 +121,14 @@ def attend(
     this layer that the mechanism does not support.
     """
     start, layer_index = time.perf_counter(), getattr(module, "layer_idx", None)
+    state = take_waiting()
     spec = _layer_specs.get(layer_index, spec) if _layer_specs and layer_index is not None else spec
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
             raise UnsupportedError(f"{spec}: {type(module).__name__} requires {feature} ({name})")
-    state = find_waiting()
     model_mask = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
+    if state is not None and not state.expects(key.shape[2], model_mask.keys):
+        state = None
     attn = _get_instance(spec, module, query, key, value)
     attn.train(module.training)
     if dropout or attn.dropout:

@@ -93,6 +93,20 @@ def test_positions_that_reach_no_mechanism_are_reported() -> None:
     StateCache(_model(llama, "full")).update(keys, keys, 0)
     other = StateCache(_model(llama, "full"))
     other.update(keys, keys, 0)  # an abandoned pass of another cache is no error
+
+
+def test_an_abandoned_pass_does_not_affect_the_next_one() -> None:
+    model, ids = _model(llama, "full"), make_ids(1)
+    with torch.inference_mode():
+        want, cache = model(ids).logits, StateCache(model)
+        model(ids, past_key_values=cache)
+        cache.update(torch.zeros(1, 2, ids.shape[1], 16), torch.zeros(1, 2, ids.shape[1], 16), 0)
+        assert torch.equal(model(ids).logits, want)
+        with pytest.raises(UnsupportedError, match="24 new positions reached no mechanism"):
+            cache.get_seq_length()
+
+
+def test_layers_that_share_keys_are_refused() -> None:
     model = _model(gemma3n, "full")
     with pytest.raises(UnsupportedError, match="attends over 1 keys, and its mask is for 25"):
         model.generate(make_ids(1), max_new_tokens=4, past_key_values=StateCache(model))
