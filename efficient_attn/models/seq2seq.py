@@ -1,6 +1,6 @@
 """Recurrent sequence to sequence, with and without attention."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -73,8 +73,8 @@ class Seq2Seq(nn.Module):
         check_tokens("Seq2Seq", target, self.targets.num_embeddings)
         read, state = self.read(source, source_lengths)
         outputs = []
-        for token in target.unbind(1):
-            logits, state = self.write(token, state, read)
+        for position, token in enumerate(target.unbind(1)):
+            logits, state = self.write(token, state, read, position)
             outputs.append(logits)
         return torch.stack(outputs, 1)
 
@@ -88,8 +88,9 @@ class Seq2Seq(nn.Module):
         rows, _ = nn.utils.rnn.pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1])
         return Read(rows, Mask(key_lengths=lengths)), self.bridge(torch.cat([*last], -1)).tanh()
 
-    def write(self, token: Tensor, state: Tensor, read: Read) -> tuple[Tensor, Tensor]:
-        """The logits of the token after ``[B]``, and the next state."""
+    def write(self, token: Tensor, state: Tensor, read: Read, position: int) -> tuple[Tensor, Tensor]:
+        """The logits of the token after that ``[B]`` at a position, counted from 0, and the next state."""
+        read = replace(read, mask=replace(read.mask, query_start=position))
         x = self.targets(token)
         if self.how == "bahdanau":
             x = torch.cat([x, self._attend(state, read)], -1)
@@ -111,8 +112,8 @@ class Seq2Seq(nn.Module):
         with torch.no_grad():
             read, state = self.read(source, source_lengths)
             token, tokens = source.new_full((len(source),), begin), []
-            for _ in range(steps):
-                logits, state = self.write(token, state, read)
+            for position in range(steps):
+                logits, state = self.write(token, state, read, position)
                 token = logits.argmax(-1)
                 tokens.append(token)
         return torch.stack(tokens, 1)

@@ -100,8 +100,9 @@ class DecoderState:
 class Decoder(Stack):
     """Causal blocks, and a map to the logits of the next token.
 
-    cross: a spec for cross attention to a context. Raises `UnsupportedError` for a mechanism without causal masks, or,
-    for cross attention, without contexts.
+    cross: a spec for cross attention to a context. The first token is at the context's first position, unless the mask
+    of the context has a query_start, so that a window depends neither on padding nor on the number of tokens. Raises
+    `UnsupportedError` for a mechanism without causal masks, or, for cross attention, without contexts.
     """
 
     causal = True
@@ -125,6 +126,7 @@ class Decoder(Stack):
         the last feed-forward part and the head, which work position by position, leave out the others.
         """
         x, mask = self.read(tokens), mask or Mask(causal=True)
+        context_mask = _place(context_mask, 0)
         if not mask.causal:
             raise UsageError("Decoder: the mask has to be causal")
         if at is not None and (at.shape != tokens.shape or at.dtype != torch.bool):
@@ -149,10 +151,17 @@ class Decoder(Stack):
     ) -> tuple[Tensor, DecoderState]:
         """The logits of T new tokens ``[B, T]``, and the state after them."""
         x, states = self.read(tokens, state.length, state.starts), []
+        context_mask = _place(context_mask, state.length)
         for block, block_state in zip(self.layers, state.blocks, strict=True):
             x, next_state = block.step(x, block_state, context, context_mask)
             states.append(next_state)
         return self.head(self.finish(x)), replace(state, blocks=tuple(states), length=state.length + tokens.shape[1])
+
+
+def _place(context_mask: Mask | None, start: int) -> Mask:
+    """The context's mask for tokens from a position on."""
+    mask = context_mask or Mask()
+    return mask if mask.query_start is not None else replace(mask, query_start=start)
 
 
 class EncoderDecoder(nn.Module):

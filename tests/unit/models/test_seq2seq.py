@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,22 @@ def test_generated_tokens_are_the_argmax(how: Any) -> None:
 def test_luong_attention_can_use_other_mechanisms() -> None:
     model = Seq2Seq(source_vocab=7, target_vocab=9, width=8, attention="luong", variant="linear")
     assert model(torch.randint(7, (2, 5)), torch.randint(9, (2, 3))).shape == (2, 3, 9)
+
+
+def test_a_window_moves_with_each_token() -> None:
+    """Local-m of Luong et al. 2015: token t sees the encoded rows around t."""
+    spec = "luong_local:window=1:position=own"
+    model = Seq2Seq(source_vocab=7, target_vocab=9, width=8, attention="luong", variant=spec)
+    read, state = model.read(torch.randint(7, (1, 9)))
+    for position in range(8):
+        is_read = []
+        for row in range(9):
+            changed = read.rows.clone()
+            changed[:, row] += 1.0
+            both = (replace(read, rows=rows) for rows in (changed, read.rows))
+            got, want = (model.write(torch.tensor([0]), state, x, position)[0] for x in both)
+            is_read.append(not torch.allclose(got, want))
+        assert is_read == [abs(row - position) <= 1 for row in range(9)]
 
 
 def test_invalid_arguments_are_reported() -> None:

@@ -15,6 +15,10 @@ from efficient_attn.models.stacks import Decoder, Encoder, EncoderDecoder
 
 SIZES: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "hidden": 24, "max_len": 32}
 CAUSAL = [name for name in ea.names() if name not in ("linformer", "nystromformer")]
+CROSS = [
+    *(name for name in ea.names() if name not in ("attention_sinks", "retention", "nystromformer", "reformer")),
+    *("sliding_window:window=1", "luong_local:window=1", "longformer:window=1:n_global=1", "strided:stride=3"),
+]
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -168,9 +172,10 @@ def test_equal_configs_give_equal_models_and_keep_torchs_rng_state() -> None:
     assert torch.equal(first(tokens), other(tokens))
 
 
-def test_targets_depend_on_sources_and_not_on_padding() -> None:
+@pytest.mark.parametrize("cross", CROSS)
+def test_targets_depend_on_sources_and_not_on_padding(cross: str) -> None:
     config = Config(**SIZES)
-    model = EncoderDecoder(config, source_vocab=7, target_vocab=11).double()
+    model: Any = randomise(EncoderDecoder(config, source_vocab=7, target_vocab=11, cross=cross))
     source, target, lengths = torch.randint(7, (2, 8)), torch.randint(11, (2, 6)), torch.tensor([8, 5])
     got = model(source, target, lengths)
     torch.testing.assert_close(got[1:], model(source[1:, :5], target[1:]), rtol=0, atol=1e-12)
@@ -180,6 +185,21 @@ def test_targets_depend_on_sources_and_not_on_padding() -> None:
     written = model.generate(source, begin=1, steps=6, source_lengths=lengths)
     inputs = torch.cat([torch.ones(2, 1, dtype=torch.long), written[:, :-1]], 1)
     assert torch.equal(model(source, inputs, lengths).argmax(-1), written)
+
+
+def test_a_window_over_a_context_starts_with_it() -> None:
+    """So that the first token sees the context's beginning, whatever the lengths of the two and of what is batched."""
+    config = Config(**{**SIZES, "layers": 1})
+    model: Any = randomise(Decoder(config, vocab=11, cross="sliding_window:window=2"))
+    tokens, context = torch.randint(11, (1, 6)), torch.randn(1, 9, 16, dtype=torch.float64)
+    rows = model(tokens, context=context)
+    for position in range(9):
+        changed = context.clone()
+        changed[:, position] += 1.0
+        is_changed = (model(tokens, context=changed) - rows).abs().amax(-1)[0] > 1e-9
+        assert is_changed.tolist() == [abs(token - position) <= 2 for token in range(6)]
+    later = model(tokens, context=context, context_mask=ea.Mask(query_start=3))
+    assert not torch.equal(later, rows), "a mask's own start is kept"
 
 
 @pytest.mark.parametrize(
