@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
     from .feature_maps import FeatureMap as FeatureMap
+    from .integrations.swapping import swap as swap
     from .kernels.derivatives import KernelFunction as KernelFunction
     from .kernels.derivatives import differentiate_once as differentiate_once
     from .layers.grouping import mean_pool_kv as mean_pool_kv
@@ -81,6 +82,7 @@ _MODULE_OF_NAME = {
     "run": "cli.python_api",
     "select_state_rows": "contract.decode_state",
     "state_bytes": "contract.decode_state",
+    "swap": "integrations.swapping",
 }
 _PUBLIC_MODULES = ("feature_maps", "patterns", "testing")
 

@@ -25,7 +25,6 @@ from .model_info import BUNDLED_MODELS, ModelSizes, check_folder, describe_model
 
 CHECKSUMS_FILE = "checksums.json"
 ATTENTION = "efficient_attn:full"
-OWN_ATTENTION = "it computes attention itself, not through transformers' AttentionInterface, so nothing can be swapped"
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ def load(name: str) -> LoadedModel:
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     from . import transformers as _  # noqa: F401  (registers the mechanisms)
+    from .first_pass import OWN_ATTENTION
 
     folder = find_folder(name)
     sizes = describe_model(name)
@@ -59,10 +59,10 @@ def load(name: str) -> LoadedModel:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         if isinstance(error, KeyError) and error.args == (ATTENTION,):  # looked up in the model's own table
-            raise UsageError(f"--model {name}: {OWN_ATTENTION}") from error
+            raise UsageError(f"--model {name}: it {OWN_ATTENTION}") from error
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_format_error(error)}") from error
     if not str(model.config.get_text_config()._attn_implementation).startswith("efficient_attn:"):
-        raise UsageError(f"--model {name}: {OWN_ATTENTION}")
+        raise UsageError(f"--model {name}: it {OWN_ATTENTION}")
     return LoadedModel(sizes, model.eval().requires_grad_(False), tokenizer)
 
 

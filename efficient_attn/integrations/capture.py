@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .bundled import LoadedModel, load
+from .observers import listen
 from .segments import cut_segment
 from .texts import Text
-from .transformers import listen, register
+from .transformers import register
 
 
 def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:

@@ -18,8 +18,9 @@ from ..contract.decode_state import state_bytes
 from ..spec import SpecLike
 from .bundled import LoadedModel
 from .haystacks import Haystack, Question
+from .observers import watch
 from .state_cache import StateCache
-from .transformers import register, watch
+from .transformers import register
 
 MAX_STATE_BYTES = 1 << 30  # of the copies of states in a batch of several rows
 

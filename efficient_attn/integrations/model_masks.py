@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class ModelMask:
     """The mask of a model's layers. window: keys that a query sees at most, including its own, if the model has one.
 
     shift: the position of the first key, if older ones were dropped. keys: their number, if the mask was made for it.
-    is_supported: whether ``mask`` represents the model's.
+    is_supported: whether ``mask`` represents the model's. make_own: makes the mask for the model's own attention.
     """
 
     mask: Mask
@@ -36,6 +36,7 @@ class ModelMask:
     shift: int = 0
     keys: int | None = None
     is_supported: bool = True
+    make_own: Callable[[], Any] | None = None
 
     def check_supported(self) -> None:
         """Raise `UnsupportedError` for a mask that no `Mask` represents."""
@@ -61,11 +62,29 @@ class ModelMask:
         """Itself."""
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises `UnsupportedError` for attributes of tensors, and `AttributeError` for others."""
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"ModelMask has no attribute {name!r}")
+        _refuse_use()
+
+    def __getitem__(self, index: Any) -> Any:
+        _refuse_use()
+
     def __radd__(self, other: Any) -> Any:
-        """Raises `UnsupportedError`: a model adds a tensor, such as BEiT's bias of positions, to the mask."""
-        raise UnsupportedError(
-            "this model adds a tensor to its mask, which no mechanism supports; use its own attention"
-        )
+        _refuse_use()
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        _refuse_use()
+
+
+def _refuse_use() -> NoReturn:
+    """A model uses its mask as a tensor: it adds a bias of positions, as BEiT does, or computes attention itself."""
+    raise UnsupportedError(
+        "this model computes with its mask, so it has a bias of positions or computes attention itself, "
+        "which no mechanism supports; use the model's own attention"
+    )
 
 
 def describe_mask(  # noqa: PLR0917  (the signature is transformers')

@@ -18,8 +18,10 @@ from ..errors import UsageError
 from ..instruments.disturbance import DisturbanceWatch
 from ..spec import SpecLike
 from .bundled import LoadedModel
+from .observers import watch
 from .state_cache import StateCache
-from .transformers import register, swapped, watch
+from .swapping import swap
+from .transformers import register
 
 TIMED_STEPS = 8  # decode steps that are timed
 
@@ -109,8 +111,9 @@ class LayerSwap:
 
     def run(self, spec: SpecLike) -> Tensor:
         """The output with a mechanism in the one layer; earlier layers are not computed again."""
-        blocks = list_layers(self.loaded_model.model)
-        with swapped(self.layer, spec), ExitStack() as stack:
+        model = self.loaded_model.model
+        blocks = list_layers(model)
+        with swap(model, {self.layer: spec}), ExitStack() as stack:
             for block in blocks[: self.layer]:  # whose outputs are known; only the last one's is used
                 block.forward = lambda *_, **__: self.previous_out
                 stack.callback(delattr, block, "forward")

@@ -1,19 +1,20 @@
 """Decode states of mechanisms as transformers' cache.
 
 ``model.generate(..., past_key_values=StateCache(model))``: windows store a ring buffer, linear attention its sums. A
-layer of the cache returns new keys and values unchanged, and the mechanism's `step` adds them to its state.
+layer of the cache returns new keys and values unchanged, and the mechanism's `step` adds them to its state. Layers that
+``ea.swap`` leaves to the model's own attention keep all keys, as in transformers' own cache.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, LinearAttentionCacheLayerMixin
 
 from ..contract.decode_state import select_state_rows
 from ..errors import UnsupportedError, UsageError
@@ -21,6 +22,10 @@ from ..errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from ..contract.mechanism import Attention
     from .model_masks import ModelMask
+
+PREFIX = "efficient_attn:"  # of the names of attentions
+SWAPPED = f"{PREFIX}swap-"  # followed by the phase and the model's own attention
+SUBMODULE = "efficient_attn"  # of a swapped layer's attention: its mechanism
 
 _waiting = threading.local()  # layer: the cache layer whose new keys wait for attention
 
@@ -97,9 +102,11 @@ class StateLayer(CacheLayerMixin):
 
 
 class StateCache(Cache):
-    """A cache of states, one for each layer. max_len: its capacity; by default the model's number of positions.
+    """A cache of states, one for each layer with a mechanism. max_len: its capacity; by default the model's number of
+    positions.
 
-    Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given.
+    Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given, one without
+    mechanisms, and one that is swapped for one phase only, whose other phase needs all keys.
     """
 
     def __init__(self, model: Any, max_len: int | None = None) -> None:
@@ -108,26 +115,41 @@ class StateCache(Cache):
         if not longest:
             name = type(model).__name__
             raise UsageError(f"StateCache: {name} does not define its number of positions; give max_len")
-        if not str(attention := config._attn_implementation).startswith("efficient_attn:"):
-            remedy = "call model.set_attn_implementation('efficient_attn:...') first"
-            raise UsageError(f"StateCache: the model runs {attention!r}; {remedy}")
-        key = object()
-        super().__init__(layers=[StateLayer(longest, key) for _ in range(config.num_hidden_layers)])
+        attention, numbers = str(config._attn_implementation), set(range(config.num_hidden_layers))
+        if not attention.startswith(PREFIX):
+            raise UsageError(f"StateCache: the model runs {attention!r}; call ea.swap(model, ...) first")
+        if attention.startswith(SWAPPED):
+            if not attention.startswith(f"{SWAPPED}all-"):
+                raise UsageError("StateCache: the model is swapped for one phase only, and the other needs all keys")
+            numbers = {getattr(m, "layer_idx", None) for m in model.modules() if SUBMODULE in m._modules}
+        key, layers = object(), list[Any](DynamicCache(config=config).layers)
+        for n, own in enumerate(layers):
+            if n in numbers and not isinstance(own, LinearAttentionCacheLayerMixin):  # as those of Mamba
+                layers[n] = StateLayer(longest, key)
+        super().__init__(layers=layers)
 
     def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
         """An independent copy with these rows of a batch, which may be repeated."""
         duplicate = copy(self)
-        duplicate.layers = [layer.copy_rows(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
+        duplicate.layers = [_copy_layer(layer, rows, batch) for layer in self.layers]
         return duplicate
 
     @property
     def states(self) -> list[Any]:
-        """Every layer's state; ``ea.state_bytes`` counts their bytes. Raises `UnsupportedError` if new keys of a layer
-        have reached no mechanism."""
-        layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
-        for layer in layers:
-            require_received(layer)
-        return [layer.state for layer in layers]
+        """Every layer's state, or what the model's own layer holds; ``ea.state_bytes`` counts their bytes. Raises
+        `UnsupportedError` if new keys of a layer have reached no mechanism."""
+        for layer in self.layers:
+            if isinstance(layer, StateLayer):
+                require_received(layer)
+        return [layer.state if isinstance(layer, StateLayer) else vars(layer) for layer in self.layers]
+
+
+def _copy_layer(layer: Any, rows: Sequence[int], batch: int) -> Any:
+    if isinstance(layer, StateLayer):
+        return layer.copy_rows(rows, batch)
+    duplicate = deepcopy(layer)
+    duplicate.reorder_cache(torch.tensor(rows, dtype=torch.int64))
+    return duplicate
 
 
 def take_waiting() -> StateLayer | None:

@@ -9,12 +9,9 @@ Features of a model that a mechanism does not support raise `UnsupportedError`.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,17 +21,17 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError
 from ..patterns import Band
 from ..registry import create, names, rename_backend
 from ..spec import SpecLike, parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
+from .first_pass import check_named_mechanisms
 from .model_masks import ModelMask, describe_mask
-from .state_cache import take_waiting
+from .observers import report_call, report_inputs
+from .state_cache import PREFIX, take_waiting
 
-T = TypeVar("T")
-PREFIX = "efficient_attn:"
 OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names that transformers treats specially
 WINDOWS = (64, 128, 256, 512, 1024)
 # unsupported arguments of a model's attention, with their meaning
@@ -46,30 +43,9 @@ REFUSED = {
 }
 
 
-@dataclass
-class Meter:
-    """Counts calls of mechanisms. calls: by the model's layer, its number or its module. seconds: in total."""
-
-    calls: Counter[int | nn.Module] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def check(self, model: Any, spec: str) -> None:
-        """Raise `UsageError` for a model if not all of its layers called the mechanism."""
-        layers = model.config.get_text_config().num_hidden_layers
-        if len(self.calls) < layers:
-            counted = f"the model {type(model).__name__} called {spec} in {len(self.calls)} of its {layers} layers"
-            raise UsageError(f"{counted}: its attention does not go through transformers' AttentionInterface")
-
-
-# called with a layer's number, and the inputs of its attention
-Listener = Callable[[int, Tensor, Tensor, Tensor], None]
-
 PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # sizes of instances that only check support
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
-_meters: list[Meter] = []
-_listeners: list[Listener] = []
-_layer_specs: dict[int, str] = {}  # by layer, while `swapped` is active
 
 
 def register(spec: SpecLike) -> str:
@@ -81,11 +57,16 @@ def register(spec: SpecLike) -> str:
     """
     parsed = rename_backend(parse(spec))
     check_serves(create(parsed, dims=PROBE))
-    name = f"{PREFIX}{parsed}"
-    for word in OTHERS:
-        name = name.replace(word, f"{word[0]}-{word[1:]}")
+    name = avoid_reserved_words(f"{PREFIX}{parsed}")
     AttentionInterface.register(name, partial(attend, str(parsed)))
     AttentionMaskInterface.register(name, describe_mask)
+    return name
+
+
+def avoid_reserved_words(name: str) -> str:
+    """A name without the parts that transformers treats specially."""
+    for word in OTHERS:
+        name = name.replace(word, f"{word[0]}-{word[1:]}")
     return name
 
 
@@ -108,6 +89,20 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: ModelMask | Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The function that transformers calls in each layer: `run_mechanism` with the layer's own instance."""
+    attn = _get_instance(spec, module, query, key, value).train(module.training)
+    return run_mechanism(attn, module, query, key, value, attention_mask, **options)
+
+
+def run_mechanism(
+    attn: Attention,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ModelMask | Tensor | None,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -115,76 +110,37 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls in each layer: ``[B, N, H, E]``, and no weights.
+    """A layer's attention by a mechanism: ``[B, N, H, E]``, and no weights.
 
     query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for features of
     this layer that the mechanism does not support.
     """
     start, layer_index = time.perf_counter(), getattr(module, "layer_idx", None)
     state = take_waiting()
-    spec = _layer_specs.get(layer_index, spec) if _layer_specs and layer_index is not None else spec
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
-            raise UnsupportedError(f"{spec}: {type(module).__name__} requires {feature} ({name})")
-    model_mask = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
+            raise UnsupportedError(f"{attn.label}: {type(module).__name__} requires {feature} ({name})")
+    model_mask = _read_mask(attn, module, attention_mask, is_causal, sliding_window)
     if state is not None and not state.expects(key.shape[2], model_mask.keys):
         state = None
-    attn = _get_instance(spec, module, query, key, value)
-    attn.train(module.training)
     if dropout or attn.dropout:
         attn.dropout = dropout
     if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
         query = query * factor
-    for listener in _listeners:
-        listener(layer_index or 0, query, key, value)
+    report_inputs(layer_index, query, key, value)
     if state is not None:
         out = state.attend(_restrict_to_window(attn, model_mask), query, key, value, model_mask)
     else:
         model_mask.check_keys(key.shape[2], type(module).__name__)
         out = _apply_window(attn, model_mask, query, key)(query, key, value, mask=model_mask.mask)
     out = out.transpose(1, 2).contiguous()
-    for meter in _meters:
-        meter.calls[module if layer_index is None else layer_index] += 1
-        meter.seconds += time.perf_counter() - start
+    report_call(module if layer_index is None else layer_index, start)
     return out, None
 
 
-@contextmanager
-def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
-    """Run another mechanism in one layer of a model that runs one of our mechanisms, within this context."""
-    register(spec)
-    _layer_specs[layer] = str(rename_backend(parse(spec)))
-    try:
-        yield
-    finally:
-        del _layer_specs[layer]
-
-
-def listen(listener: Listener) -> AbstractContextManager[Listener]:
-    """Call a function with each layer's number and its q, k and v, after positions and scaled for 1 / sqrt(D)."""
-    return _append(_listeners, listener)
-
-
-def watch() -> AbstractContextManager[Meter]:
-    """Count the calls of mechanisms, and their CPU wall time, within this context."""
-    return _append(_meters, Meter())
-
-
-@contextmanager
-def _append(entries: list[T], entry: T) -> Iterator[T]:
-    """Keep an entry in a list within this context."""
-    entries.append(entry)
-    try:
-        yield entry
-    finally:
-        entries.remove(entry)
-
-
 def _read_mask(
-    spec: str,
+    attn: Attention,
     module: nn.Module,
-    query: Tensor,
-    key: Tensor,
     attention_mask: ModelMask | Tensor | None,
     causal: bool | None,
     window: int | None,
@@ -194,7 +150,7 @@ def _read_mask(
         attention_mask.check_supported()
         return attention_mask
     if attention_mask is not None:
-        problem = f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
+        problem = f"{attn.label}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
         raise UnsupportedError(f"{problem}; give the model a padding mask, [B, positions], or use its own attention")
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
@@ -205,11 +161,15 @@ def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, valu
     instances = _instances.setdefault(module, {})
     if spec not in instances:
         (_, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
-        longest = getattr(getattr(module, "config", None), "max_position_embeddings", None) or keys
-        sizes = {"head_dim": head_dim, "value_dim": value.shape[3], "max_len": longest}
+        sizes = {"head_dim": head_dim, "value_dim": value.shape[3], "max_len": find_max_len(module) or keys}
         dims = Dims(heads=heads, kv_heads=kv_heads, **sizes)
         instances[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
     return instances[spec].to(query.device)
+
+
+def find_max_len(module: nn.Module) -> int | None:
+    """The number of positions of a layer's model, if it has one."""
+    return getattr(getattr(module, "config", None), "max_position_embeddings", None)
 
 
 def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Tensor) -> Attention:
@@ -241,6 +201,7 @@ def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
     return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
 
 
+check_named_mechanisms()
 for _spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
     with suppress(UnsupportedError):  # mechanisms whose inputs models do not provide
         register(_spec)

@@ -18,6 +18,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.integrations import transformers as ours
 from efficient_attn.integrations.model_masks import ModelMask
+from efficient_attn.integrations.observers import watch
 
 FULL = "efficient_attn:full"
 MODELS: dict[str, Callable[[], Any]] = {
@@ -62,11 +63,11 @@ def test_exact_attention_equals_the_models(name: str, side: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_layer_calls_the_mechanism(name: str) -> None:
     model = _make(name)
-    with ours.watch() as meter:
+    with watch() as meter:
         _run(model, FULL, make_ids())
     assert meter.calls == {0: 1, 1: 1}
     assert meter.seconds > 0
-    with ours.watch() as meter:
+    with watch() as meter:
         _run(model, "eager", make_ids())
     assert not meter.calls
 
@@ -205,7 +206,7 @@ def test_names_that_transformers_treats_specially_are_aliased() -> None:
     model, ids = _make("llama"), make_ids()
     name = ours.register("full:backend=sdpa")
     assert "sdpa" not in name
-    with ours.watch() as meter:
+    with watch() as meter:
         found = _run(model, name, ids)
     assert meter.calls.total() == 2
     torch.testing.assert_close(found, _run(model, "eager", ids), rtol=0, atol=1e-5)
@@ -223,10 +224,10 @@ def test_each_layer_has_its_own_instance() -> None:
 
 def test_a_model_that_bypasses_the_interface_is_reported() -> None:
     model, ids = _make("llama"), make_ids(1)
-    with ours.watch() as meter:
+    with watch() as meter:
         _run(model, FULL, ids)
     meter.check(model, "full")
-    with ours.watch() as meter:
+    with watch() as meter:
         _run(model, "eager", ids)
     with pytest.raises(UsageError, match="LlamaForCausalLM called full in 0 of its 2 layers"):
         meter.check(model, "full")
@@ -247,6 +248,11 @@ def test_a_static_cache_gives_the_scores_of_a_growing_one(name: str, spec: str, 
     torch.testing.assert_close(torch.stack(got), torch.stack(want), rtol=0, atol=1e-5)
 
 
-def test_a_model_that_adds_to_its_mask_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="adds a tensor to its mask"):
-        torch.zeros(1, 4, 3, 3) + ModelMask(Mask(causal=False))
+@pytest.mark.parametrize(
+    "use", [lambda mask: torch.zeros(1, 4, 3, 3) + mask, lambda mask: mask[:, :, 0], lambda mask: mask.shape]
+)
+def test_a_model_that_computes_with_its_mask_is_refused(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(UnsupportedError, match="this model computes with its mask"):
+        use(ModelMask(Mask(causal=False)))
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = ModelMask(Mask()).colour  # pyright: ignore[reportAttributeAccessIssue]
