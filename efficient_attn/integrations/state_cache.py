@@ -123,8 +123,8 @@ class StateCache(Cache):
                 raise UsageError("StateCache: the model is swapped for one phase only, and the other needs all keys")
             numbers = {getattr(m, "layer_idx", None) for m in model.modules() if SUBMODULE in m._modules}
         key, layers = object(), list[Any](DynamicCache(config=config).layers)
-        for n, own in enumerate(layers):
-            if n in numbers and not isinstance(own, LinearAttentionCacheLayerMixin):  # as those of Mamba
+        for n, own_layer in enumerate(layers):
+            if n in numbers and not isinstance(own_layer, LinearAttentionCacheLayerMixin):  # as those of Mamba
                 layers[n] = StateLayer(longest, key)
         super().__init__(layers=layers)
 

@@ -138,23 +138,23 @@ def _replace_configs(handle: Swap) -> None:
 
 
 @cache
-def _register(phase: Phase, own: str) -> str:
-    name = avoid_reserved_words(f"{SWAPPED}{phase}-{own}")
-    AttentionInterface.register(name, partial(attend, phase, own))
-    AttentionMaskInterface.register(name, partial(describe_both_masks, own))
+def _register(phase: Phase, own_attention: str) -> str:
+    name = avoid_reserved_words(f"{SWAPPED}{phase}-{own_attention}")
+    AttentionInterface.register(name, partial(attend, phase, own_attention))
+    AttentionMaskInterface.register(name, partial(describe_both_masks, own_attention))
     return name
 
 
-def describe_both_masks(own: str, *args: Any, **options: Any) -> ModelMask:
+def describe_both_masks(own_attention: str, *args: Any, **options: Any) -> ModelMask:
     """The mask for mechanisms, which makes the one for the model's own attention when a layer needs it."""
-    make_own = AttentionMaskInterface().get(own)  # None for functions that take no mask
+    make_own = AttentionMaskInterface().get(own_attention)  # None for functions that take no mask
     mask = describe_mask(*args, **options)
     return replace(mask, make_own=None if make_own is None else cache(partial(make_own, *args, **options)))
 
 
 def attend(
     phase: Phase,
-    own: str,
+    own_attention: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -174,7 +174,7 @@ def attend(
         attention_mask = attention_mask.make_own() if attention_mask.make_own is not None else None
     names = inspect.unwrap(type(module).forward).__globals__  # of the model's source, which may have its own table
     table, default = names["ALL_ATTENTION_FUNCTIONS"], names.get("eager_attention_forward")
-    return table.get_interface(own, default)(module, query, key, value, attention_mask, **options)
+    return table.get_interface(own_attention, default)(module, query, key, value, attention_mask, **options)
 
 
 def _observe(model: Any, sample: Mapping[str, Any] | None) -> dict[nn.Module, Dims]:
