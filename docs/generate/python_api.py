@@ -19,6 +19,7 @@ GROUPS = {
         "select_state_rows",
     ),
     "Layers": ("MultiHeadAttention", "mean_pool_kv"),
+    "Trained models": ("swap",),
     "Run and read": ("run", "Run", "load"),
     "Write a mechanism": (
         *(

@@ -16,6 +16,7 @@ from tiny_models import SIZES, bert, deepseek, gpt2, gptj, llama, make_ids, mist
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.integrations import swapping
 from efficient_attn.integrations.observers import watch
 from efficient_attn.integrations.state_cache import StateCache
 from efficient_attn.integrations.transformers import register
@@ -275,7 +276,7 @@ def check_refused(model: Any, mechanisms: Any, error: type[Exception], message: 
     assert read(model).isfinite().all()
 
 
-def test_other_arguments_are_checked() -> None:
+def test_other_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = make()
     with pytest.raises(ea.UsageError, match="phase is one of all, prefill, decode, got 'decoding'"):
         ea.swap(model, "full", phase="decoding")  # pyright: ignore[reportArgumentType]
@@ -287,3 +288,6 @@ def test_other_arguments_are_checked() -> None:
     with ea.swap(model, "full", sample={"input_ids": make_ids(1)}) as handle:
         assert list(handle.mechanisms) == [0, 1]
         assert "phase='all'" in repr(handle)
+    monkeypatch.setattr(swapping, "find_spec", lambda _: None)
+    with pytest.raises(ea.UsageError, match="swap needs transformers; run: pip install"):
+        ea.swap(model, "full")
