@@ -182,6 +182,8 @@ def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
         return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)
     if state is None or isinstance(state, bool | int | float | str):
         return state
+    if select_rows := getattr(state, "select_rows", None):
+        return select_rows(rows, select_state_rows)
 
     def select(part: Any) -> Any:
         return select_state_rows(part, batch, rows)

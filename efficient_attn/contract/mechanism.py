@@ -1,7 +1,6 @@
 """The contract of mechanisms: one call signature, declared traits, and a dense reference implementation."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
@@ -13,15 +12,16 @@ from .autocast import attach_zero_gradient, is_autocast_enabled, run_under_autoc
 from .budget import Budget
 from .call_checks import AcceptedCall, check_dropout, check_dtype, find_accepted
 from .decode_state import cache_dtype
+from .left_padding import run_each_start
 from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, zero_invalid
-from .origin import Origin
+from .origin import HasOrigin, Origin
 from .packed_sequences import run_each_sequence
-from .row_starts import advance_from_starts, make_row_starts, set_row_starts
-from .shapes import Device, Dims, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
+from .row_starts import advance_from_starts, make_state
+from .shapes import Device, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
 from .traits import Growth, Traits
 
 
-class Attention(nn.Module):
+class Attention(HasOrigin, nn.Module):
     """Base class of every mechanism. A subclass provides `oracle`, `compute`, `traits` and `growth`.
 
     `forward` checks the call against the traits, zeroes padded inputs, runs the backend and zeroes padded output rows,
@@ -33,7 +33,6 @@ class Attention(nn.Module):
     only_on: ClassVar[Mapping[str, str]] = {}  # the type of device of backends that run on one only
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}  # of backends that do not support all dtypes
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
-    origin: Origin = Origin()
     _backend: str | None = None
     _dropout: float = 0.0
     _default_backend: str | None = None
@@ -98,8 +97,14 @@ class Attention(nn.Module):
         """The decode state for up to max_len positions; raises `UnsupportedError` without decoding."""
         raise UnsupportedError(f"{self.label} has no decode state")
 
+    @property
+    def absolute(self) -> bool:
+        """Whether results depend on positions beyond distances, which then count from the first valid key of a row."""
+        return self.traits.positional
+
     def why_no_starts(self) -> str | None:
-        """Why rows of a decode state cannot begin late; None where `advance` respects its state's ``starts``."""
+        """Why `advance` does not respect its state's ``starts``, so that rows that begin at different positions have
+        states and steps of their own; None where it does."""
         return "its decode steps do not support padding"
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
@@ -151,37 +156,9 @@ class Attention(nn.Module):
 
     # -- what users call ----------------------------------------------------------------------------------------
     @property
-    def spec(self) -> str:
-        """The name with its options; empty for instances not made by `create`."""
-        return str(self.origin.spec or "")
-
-    @property
-    def dims(self) -> Dims:
-        """The known sizes of the tensors."""
-        return self.origin.dims
-
-    @dims.setter
-    def dims(self, dims: Dims) -> None:
-        self.origin = replace(self.origin, dims=dims)
-
-    @property
-    def seed(self) -> int:
-        """The seed of everything random."""
-        return self.origin.seed
-
-    @seed.setter
-    def seed(self, seed: int) -> None:
-        self.origin = replace(self.origin, seed=seed)
-
-    @property
     def compiles(self) -> bool:
         """Whether a call with new sizes is compiled first, which takes seconds and is not part of its time."""
         return False
-
-    @property
-    def label(self) -> str:
-        """Its name in messages: the spec, or else the class."""
-        return self.spec or type(self).__name__
 
     @property
     def backend(self) -> str:
@@ -238,10 +215,17 @@ class Attention(nn.Module):
             return run_each_sequence(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
             return attach_zero_gradient(self, q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
+        if mask.key_mask is not None and self.absolute:
+            trimmed = run_each_start(partial(Attention.forward, self), q, k, v, mask, inputs, traits.inputs)
+            if trimmed is not None:
+                return trimmed
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
-        if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = zero_invalid(k, key_valid), None if v is None else zero_invalid(v, key_valid)
-        q = q if query_valid is None else zero_invalid(q, query_valid)
+        # a weight of zero does not undo an overflow, so padding is blanked first
+        q, k, v = (
+            zero_invalid(q, query_valid),
+            zero_invalid(k, key_valid),
+            v if v is None else zero_invalid(v, key_valid),
+        )
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: zero_invalid(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         out = attach_zero_gradient(self, self.run(q, k, v, mask, **inputs), *tensors)
@@ -258,15 +242,15 @@ class Attention(nn.Module):
         """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait.
 
         starts: ``[B]`` integers, the first position of each row (left padding): earlier positions are never seen, and
-        their outputs are zeros. Raises `UnsupportedError` if `why_no_starts` gives a reason.
+        their outputs are zeros. Where `why_no_starts` gives a reason, rows with equal starts form a state.
         """
         if not self.traits.decode:
             raise UnsupportedError(f"{self.label} cannot decode step by step")
         check_dtype(self, dtype)
         if batch < 1 or max_len < 1:
             raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
-        state = self.new_state(batch, max_len, dtype, torch.device(device))
-        return state if starts is None else set_row_starts(self, state, make_row_starts(starts, batch, max_len, device))
+        new_state = partial(self.new_state, dtype=dtype, device=torch.device(device))
+        return make_state(self, new_state, batch, max_len, starts, device)
 
     def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .call_checks import CheckedMechanism
+from .left_padding import StatesByStart
 from .mask import CAUSAL, INTEGER_DTYPES, Mask, zero_invalid
 from .shapes import Inputs, Values, map_tensors
 
@@ -41,15 +42,31 @@ def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.devi
     return RowStarts(starts.to(device, torch.int64), high)
 
 
-def set_row_starts(attn: CheckedMechanism, state: Any, starts: RowStarts) -> Any:
-    """A state with the starts of its rows. Raises `UnsupportedError` if the mechanism does not support them."""
-    if reason := explain_no_starts(attn, state):
-        raise UnsupportedError(f"{attn.label} does not support starts: {reason}")
-    return replace(state, starts=starts)
+def make_state(
+    attn: CheckedMechanism,
+    new_state: Callable[[int, int], Any],
+    batch: int,
+    max_len: int,
+    starts: Tensor | None,
+    device: torch.device | str,
+) -> Any:
+    """An empty state, with the starts of its rows or one for each start. Raises `UnsupportedError` for starts of
+    mechanisms without padding, and `UsageError` unless starts are positions."""
+    if starts is None:
+        return new_state(batch, max_len)
+    row_starts = make_row_starts(starts, batch, max_len, device)
+    if not attn.traits.padding:
+        raise UnsupportedError(f"{attn.label} does not support starts: it does not support padding")
+    state = new_state(batch, max_len)
+    if explain_no_starts(attn, state) is None:
+        return replace(state, starts=row_starts)
+    if starts.is_meta:
+        raise UnsupportedError(f"{attn.label} needs starts with values, to make a state for each")
+    return StatesByStart.create(new_state, starts.tolist(), max_len)
 
 
 def explain_no_starts(attn: CheckedMechanism, state: Any) -> str | None:
-    """Why the mechanism does not support starts with this state; None if it does."""
+    """Why the mechanism's own steps do not support starts with this state; None if they do."""
     defining_class = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
     if "why_no_starts" not in vars(defining_class):  # an inherited declaration is about other steps
         return f"{defining_class.__name__} has its own steps, and does not declare that they support padding"
@@ -71,6 +88,8 @@ def advance_from_starts(
     advance: Callable[..., tuple[Tensor, Any]], q: Tensor, k: Tensor, v: Values, state: Any, inputs: Inputs
 ) -> tuple[Tensor, Any]:
     """Run a step. Queries, keys, values and outputs before the start of their row are zeros."""
+    if isinstance(state, StatesByStart):
+        return state.advance(advance, q, k, v, inputs)
     starts = getattr(state, "starts", None)
     valid = None if starts is None else starts.valid_or_none(state.length, q.shape[2])
     if valid is None:

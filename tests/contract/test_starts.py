@@ -1,10 +1,11 @@
-"""Left-padded batches (`starts`): mechanisms that do not support them refuse in one line.
+"""Left-padded batches (`starts`): mechanisms whose steps do not support them have a state for each start.
 
-The conformance test `row_starts` compares the rows of the others.
+The conformance test `row_starts` compares the rows of all.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache
+from efficient_attn.contract.left_padding import StatesByStart
 from efficient_attn.contract.row_starts import explain_no_starts
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
@@ -41,12 +43,10 @@ def supports_starts(spec: str) -> bool:
 
 
 @pytest.mark.parametrize("spec", [spec for spec in DECODING if not supports_starts(spec)])
-def test_unsupported_starts_are_refused_in_one_line(spec: str) -> None:
-    attn = make(spec)
-    with pytest.raises(ea.UnsupportedError, match="does not support starts: ") as error:
-        init_state(attn)
-    assert attn.label in str(error.value)
-    assert "\n" not in str(error.value)
+def test_other_mechanisms_have_a_state_for_each_start(spec: str) -> None:
+    state = init_state(make(spec), (3, 0, 3, 59))
+    assert isinstance(state, StatesByStart)
+    assert (state.firsts, state.rows) == ((3, 0, 59), ((0, 2), (1,), (3,)))
 
 
 def test_mechanisms_that_support_starts() -> None:
@@ -70,11 +70,26 @@ class OwnState(Full):
         return {"keys": torch.zeros(batch, max_len, dtype=dtype, device=device)}
 
 
-def test_overridden_steps_and_states_refuse_starts() -> None:
-    with pytest.raises(ea.UnsupportedError, match="OwnSteps does not support starts: OwnSteps has its own steps"):
-        init_state(OwnSteps())
-    with pytest.raises(ea.UnsupportedError, match="OwnState does not support starts: its dict has no field for them"):
-        init_state(OwnState())
+def test_overridden_steps_and_states_have_a_state_for_each_start() -> None:
+    attn = OwnSteps().double()
+    state, (q, k, v) = init_state(attn, (0, 3, 3)), (torch.randn(3, 2, 8, 4, dtype=torch.float64) for _ in range(3))
+    assert isinstance(state, StatesByStart)
+    out, state = attn.step(q, k, v, state)
+    want = attn(q, k, v, ea.Mask(causal=True, key_mask=torch.arange(8) >= torch.tensor([0, 3, 3])[:, None]))
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
+    state = init_state(OwnState())
+    assert isinstance(state, StatesByStart)
+    assert [part["keys"].shape for part in state.states] == [(1, N - start) for start in STARTS]
+
+
+def test_peers_without_padding_refuse_starts() -> None:
+    class Unpadded(Full):
+        @property
+        def traits(self) -> ea.Traits:
+            return replace(super().traits, padding=False)
+
+    with pytest.raises(ea.UnsupportedError, match="Unpadded does not support starts: it does not support padding"):
+        init_state(Unpadded())
 
 
 @pytest.mark.parametrize(

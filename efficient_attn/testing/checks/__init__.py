@@ -22,14 +22,15 @@ from . import (
     precision,
     reference,
     reuse,
+    row_positions,
     shared_heads,
     side_effects,
     size_design,
 )
 
 FIRST = (side_effects, reuse, reference, call_context, growth_claims, size_design, precision, causality)
-LATER = (padding, algebra, options, parameters, decoding, decode_states, shared_heads, dropout, persistence)
-LATER += (budgets, backward, environment)
+LATER = (padding, row_positions, algebra, options, parameters, decoding, decode_states, shared_heads, dropout)
+LATER += (persistence, budgets, backward, environment)
 
 
 def list_checks(*modules: ModuleType) -> tuple[Check, ...]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...contract.decode_state import select_state_rows
 from ...contract.mask import Mask
-from ...contract.row_starts import explain_no_starts
 from ...errors import UnsupportedError
 from ..check import CheckFailure, check
 from ..mechanism_call import Call
@@ -30,13 +29,12 @@ STEPS, EARLY, LATE = 32, 600, 2400  # steps whose work is counted, after this ma
 MAX_ROOM = 1.3  # times the work of a step with a state for four times as many positions
 
 
-def no_starts(subject: Subject) -> str | None:
+def no_padding(subject: Subject) -> str | None:
     """Why rows of a state cannot begin late; None if they can."""
-    attn, call = subject.prepare(1)
-    return explain_no_starts(attn, new_state(attn, call, N))
+    return None if subject.traits.padding else "it does not support padding"
 
 
-@check(needs="decode", skip_reason=no_starts)
+@check(needs="decode", skip_reason=no_padding)
 @torch.no_grad()
 def row_starts(subject: Subject) -> None:
     """Rows that begin late (`init_state(starts=..)`) equal decoding without their padding, which may hold anything, and

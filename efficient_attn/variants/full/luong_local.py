@@ -119,5 +119,10 @@ class LuongLocal(SoftmaxAttention):
         blocks = 0 if self.backend == "dense" else 3 if training else 2
         return workspace + blocks * local_window.BLOCK_ELEMENTS * itemsize
 
+    @property
+    def absolute(self) -> bool:
+        """Whether positions are predicted, from the number of keys in a row."""
+        return self.u is not None
+
     def why_no_starts(self) -> str | None:
-        return None if self.u is None else "its predicted positions depend on the number of keys in a row"
+        return "its predicted positions depend on the number of keys in a row" if self.absolute else None

@@ -33,8 +33,13 @@ class CosFormer(LinearAttention):
         self._check_horizon(max(end, m if mask.causal else m - min(start, 0)))
         return super().run(q, k, v, mask, **inputs)
 
+    @property
+    def absolute(self) -> bool:
+        """False: its weights are of distances."""
+        return False
+
     def why_no_starts(self) -> str | None:
-        return None  # its weights are of distances
+        return None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         self._check_horizon(state.length + k.shape[2])

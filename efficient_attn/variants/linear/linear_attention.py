@@ -212,8 +212,13 @@ class LinearAttention(Attention):
         sizes = (batch * kv_heads, d.head_dim, d.value_dim or d.head_dim)
         return LinearState(tuple(self._make_empty_sums(*sizes, like) for _ in range(lanes)))
 
+    @property
+    def absolute(self) -> bool:
+        """Whether its feature map depends on positions; decays depend on distances."""
+        return self.feature_map.positional
+
     def why_no_starts(self) -> str | None:
-        return "its feature map depends on positions" if self.feature_map.positional else None
+        return "its feature map depends on positions" if self.absolute else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
         config = self._make_config(state.length, state.length, self.divisor)
@@ -233,7 +238,7 @@ class LinearAttention(Attention):
         return unfold(out, q), LinearState(tuple(next_sums), state.length + q.shape[2], state.starts)
 
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
-        if self.rates(k.shape[1]) is not None:
+        if self.rates(k.shape[1]) is not None or not isinstance(state, LinearState):
             return super().absorb(k, v, state, **inputs)
         valid = _valid_positions(state, k)
         k, v = zero_invalid(k, valid), zero_invalid(require_values(v), valid)

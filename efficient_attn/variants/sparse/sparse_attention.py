@@ -144,10 +144,13 @@ class SparseAttention(Attention):
         ring = min(reach.back + 1, max_len - prefix)
         return preallocate(RollingCache(ring, max_len=max_len, prefix=prefix), sizes, dtype, device)
 
+    @property
+    def absolute(self) -> bool:
+        """False for patterns of bands, which depend on distances only."""
+        return not all(isinstance(f, Band) for f in self.pattern.facts)
+
     def why_no_starts(self) -> str | None:
-        """None for patterns of bands, which depend on distances only."""
-        fact_names = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
-        return f"its pattern's {fact_names[0]} depend on absolute positions" if fact_names else None
+        return "its pattern depends on absolute positions" if self.absolute else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:

@@ -202,8 +202,6 @@ class Counted(Positions):
 def test_absolute_positions_refuse_starts() -> None:
     with pytest.raises(ea.UnsupportedError, match="Counted does not support starts"):
         make("full", Counted()).init_state(1, LENGTH, starts=torch.tensor([1]))
-    with pytest.raises(ea.UnsupportedError, match="attention_sinks:n_sink=2 does not support starts"):
-        make("attention_sinks:n_sink=2", None).init_state(1, LENGTH, starts=torch.tensor([1]))
 
 
 @pytest.mark.parametrize("encoding", [Sinusoidal(8), Binary(8), Learned(8, max_len=40, seed=3)])

@@ -68,7 +68,7 @@ def test_positions_are_counted_for_each_prompt(positions: Any, norm: Any) -> Non
     "attention",
     [
         *("gqa:kv_heads=2", "cosine", "sliding_window:window=3", "linear", "retention"),
-        *("attention_sinks:window=4:n_sink=2", ("linear", "sliding_window:window=2")),
+        *("attention_sinks:window=4:n_sink=2", "fixed:stride=3:summary=1", ("linear", "sliding_window:window=2")),
     ],
 )
 @pytest.mark.parametrize("convolution", [0, 3])
@@ -83,7 +83,7 @@ def test_mechanisms_generate_each_prompt_as_separately(attention: Any, convoluti
 
 @pytest.mark.parametrize(
     ("attention", "batches"),
-    [("full", 1), ("linear", 1), ("fixed:stride=4:summary=1", 4), (("full", "fixed:stride=4:summary=1"), 4)],
+    [("full", 1), ("linear", 1), ("fixed:stride=4:summary=1", 1), (("full", "fixed:stride=4:summary=1"), 1)],
 )
 def test_prompts_share_a_batch_if_all_layers_support_it(attention: Any, batches: int, monkeypatch: Any) -> None:
     model, shapes = make(attention), []
