@@ -18,11 +18,13 @@ class Mask:
     """Which keys each query may see.
 
     Query i is at position ``query_start + i``, by default ``M - N + i``: the last query is aligned with the last key
-    (bottom-right). Padding never changes that.
+    (bottom-right). Padding at the end never changes that.
 
     causal: a query sees only keys at positions up to its own. key_lengths: ``[B]`` integers in [0, M]; row b has that
-    many valid keys, the rest is padding at the end. key_mask: ``[B, M]`` bool, True for valid keys (left padding and
-    other holes); combined with key_lengths. query_start: the position of the first query, which may be negative.
+    many valid keys, the rest is padding at the end. key_mask: ``[B, M]`` bool, True for valid keys; combined with
+    key_lengths. Where it begins with False, all positions of the row count from its first valid key on (left padding),
+    which matters to mechanisms that depend on absolute positions; later holes move nothing. query_start: the position
+    of the first query, which may be negative.
     query_lengths: ``[B]`` integers in [0, N]; output rows from there on are zero. cu_seqlens: ``[S + 1]`` increasing
     integers from 0 to N: S sequences concatenated in a batch of one, N = M. Sequence s has the positions from
     ``cu_seqlens[s]`` to before ``cu_seqlens[s + 1]``, possibly none, and gets the result that it would get alone:
