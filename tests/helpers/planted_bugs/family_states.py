@@ -12,9 +12,9 @@ from torch import Tensor
 from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache
 from efficient_attn.contract.mask import CAUSAL
 from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.row_starts import explain_no_starts
 from efficient_attn.contract.shapes import Values
 from efficient_attn.kernels.dense import softmax_attention
-from efficient_attn.testing.checks.decode_states import no_starts
 from efficient_attn.testing.checks.growth_claims import not_countable
 from efficient_attn.testing.subject import Subject
 from efficient_attn.variants.full.full import Full
@@ -38,6 +38,11 @@ def _stepping(change: Callable[[Advance, Attention, Tensor, Tensor, Values, Any,
         return {"advance": advance, "why_no_starts": lambda self: cls.why_no_starts(self)}
 
     return methods
+
+
+def no_starts(subject: Subject) -> str | None:
+    """Why the mechanism's own steps do not support starts; None if they do."""
+    return explain_no_starts(subject.attn, subject.attn.init_state(1, 8))
 
 
 # -- padding -----------------------------------------------------------------------------------------------------------
