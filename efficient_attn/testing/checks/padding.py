@@ -132,7 +132,7 @@ def blind_rows(subject: Subject) -> None:
             assert_zero(results["output"].masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
 
 
-def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
+def find_trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
     """The values of causal for which a padded row equals the shorter sequence. With strict causality this includes
     True in any case, because the past cannot depend on M."""
     trimmed, strict = subject.traits.padded_as_trimmed, subject.traits.strictly_causal
@@ -142,7 +142,7 @@ def _trimmed_causalities(subject: Subject) -> tuple[bool, ...]:
 @check(
     needs="padding",
     skip_reason=lambda s: (
-        None if _trimmed_causalities(s) else "its result depends on the number of keys, padded ones included"
+        None if find_trimmed_causalities(s) else "its result depends on the number of keys, padded ones included"
     ),
 )
 def padded_equals_trimmed(subject: Subject) -> None:
@@ -151,7 +151,7 @@ def padded_equals_trimmed(subject: Subject) -> None:
     attn, call = subject.prepare(m, batch=3)
     all_queries = subject.traits.rows_alone
     cases = product(
-        _trimmed_causalities(subject), ((147, 70, 1), (m, 70, m), (90, 90, 90)), ("key_lengths", "key_mask")
+        find_trimmed_causalities(subject), ((147, 70, 1), (m, 70, m), (90, 90, 90)), ("key_lengths", "key_mask")
     )
     for causal, lengths, field in cases:
         valid = subject.lengths(*lengths)

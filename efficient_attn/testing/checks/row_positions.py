@@ -8,6 +8,7 @@ from ...contract.mask import Mask
 from ..check import check
 from ..subject import Subject
 from ..tensor_comparison import assert_close, describe
+from .padding import find_trimmed_causalities
 
 LENGTHS = (300, 300), (17, 300), (1, 150)  # N and M, beyond several blocks of the kernels
 PADDINGS = (0, 37, 131, 37, 5)  # keys before the first valid one, no multiples of a block, two equal
@@ -19,7 +20,7 @@ def left_padding(subject: Subject) -> None:
     """A row with left padding equals the row alone without it, in forward and backward passes, also with holes and
     padding at the end, which do not change positions."""
     paddings = subject.lengths(*PADDINGS)
-    for causal in subject.causalities:
+    for causal in subject.causalities if subject.attn.absolute else find_trimmed_causalities(subject):
         for n, m in LENGTHS if subject.traits.cross else LENGTHS[:1]:
             shape = subject.shape(n, m, batch=len(PADDINGS), kv_heads=subject.kv_head_counts[-1])
             attn, oracle, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)

@@ -76,7 +76,7 @@ def test_segments_depend_on_the_length_of_each_row(backend: str) -> None:
 
 def test_masked_keys_have_no_effect() -> None:
     attn, (q, k, v) = ea.create("nystromformer", n_landmarks=7), draw()
-    kept = (torch.arange(60) * 7) % 5 != 0
+    kept = (torch.arange(60) * 7) % 5 != 1  # the first one is kept, from which positions count
     out = attn(q, k, v, ea.Mask(key_mask=kept.expand(2, -1)))
     assert_close(out, attn(q, k[:, :, kept], v[:, :, kept]), "holes")
 
