@@ -57,7 +57,7 @@ def test_packed_sequences_equal_separate_calls(variant: str) -> None:
 )
 def test_attention_is_a_function_in_any_import_order(first: str) -> None:
     """A submodule of the same name must not replace the function when it is imported."""
-    code = f"import efficient_attn as ea; {first}; from efficient_attn.contract.mechanism import Dims"
+    code = f"import efficient_attn as ea; {first}; from efficient_attn.contract.mechanism import Shape"
     code += "; assert callable(ea.attention); from efficient_attn import attention; assert attention is ea.attention"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
