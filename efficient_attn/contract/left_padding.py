@@ -4,7 +4,7 @@ Rows with the same padding form the batch of one call without it, so that each g
 A batch with G different paddings costs G calls, and a copy of its tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .mask import Mask
 from .shapes import Inputs, Values, map_tensors
-from .traits import Input
+from .traits import Traits
 
 
 def _count_left_padding(mask: Mask) -> list[int] | None:
@@ -36,51 +36,53 @@ def run_each_start(
     v: Values,
     mask: Mask,
     inputs: Inputs,
-    declared: Mapping[str, Input],
+    traits: Traits,
 ) -> Tensor | None:
     """The results of ``run(q, k, v, mask, **inputs)`` with the rows' left padding removed; None if there is none.
 
-    In self-attention queries before a row's first valid key are removed too, and their outputs are zeros; others get
-    negative positions. declared: the mechanism's inputs.
+    Queries before a row's first valid key have negative positions. In self-attention they are removed as well, and
+    their outputs are zeros, if they see nothing because of causality, or cannot be computed apart from the others.
     """
     firsts, n, m = _count_left_padding(mask), q.shape[2], k.shape[2]
     if firsts is None:
         return None
-    aligned = n == m and mask.query_positions is None and mask.start(n, m) == 0
+    start = 0 if mask.query_positions is not None else mask.start(n, m)
+    aligned = n == m and mask.query_positions is None and start == 0
+    trims_queries = aligned and (mask.causal or not traits.rows_alone)
+    trimmed_inputs = {name for name, x in traits.inputs.items() if trims_queries or x.side == "key"}
     # split once for all calls, because the gradient of each slice of a batch would be as long as the batch
-    rows = map_tensors(torch.Tensor.unbind, q, k, v, inputs)
+    q_rows, k_rows, v_rows, input_rows = map_tensors(torch.Tensor.unbind, q, k, v, inputs)
     outputs: dict[int, Tensor] = {}
     for first, members in group_rows(firsts).items():
-
-        def select(x: Sequence[Tensor], at: int, members: list[int] = members) -> Tensor:
-            return torch.stack([x[b][:, at:] for b in members])
-
-        q_rows, k_rows, v_rows, inputs_rows = rows
-        queries = select(q_rows, first if aligned else 0)
-        keys, values = select(k_rows, first), None if v_rows is None else select(v_rows, first)
-        named = {
-            name: select(x, first if aligned or declared[name].side == "key" else 0) for name, x in inputs_rows.items()
-        }
-        out = run(queries, keys, values, _trim_mask(mask, members, first, n, m, aligned), **named)
-        out = F.pad(out, (0, 0, first, 0)) if aligned and first else out
-        outputs |= zip(members, out.unbind(), strict=True)
+        skipped = first if trims_queries else 0  # queries
+        out = run(
+            _stack(q_rows, members, skipped),
+            _stack(k_rows, members, first),
+            None if v_rows is None else _stack(v_rows, members, first),
+            _trim_mask(mask, members, first, skipped, start + skipped - first),
+            **{name: _stack(x, members, first if name in trimmed_inputs else 0) for name, x in input_rows.items()},
+        )
+        outputs |= zip(members, F.pad(out, (0, 0, skipped, 0)).unbind(), strict=True)
     return torch.stack([outputs[b] for b in range(len(firsts))])
 
 
-def _trim_mask(mask: Mask, rows: list[int], first: int, n: int, m: int, aligned: bool) -> Mask:
-    """The mask of some rows without their first keys."""
+def _stack(rows: Sequence[Tensor], members: Sequence[int], first: int) -> Tensor:
+    """The members among the rows ``[heads, length, ..]`` of a batch, from a position on."""
+    return torch.stack([rows[b][:, first:] for b in members])
+
+
+def _trim_mask(mask: Mask, rows: list[int], first: int, skipped: int, start: int) -> Mask:
+    """The mask of some rows without their first keys and the skipped queries. start: the first query's position."""
     assert mask.key_mask is not None
     valid, key_lengths, query_lengths = mask.key_mask[rows, first:], mask.key_lengths, mask.query_lengths
     fields: dict[str, Any] = {"key_mask": None if valid.all() else valid}
     if key_lengths is not None:
         fields["key_lengths"] = (key_lengths[rows] - first).clamp(min=0)
     if query_lengths is not None:
-        fields["query_lengths"] = (query_lengths[rows] - (first if aligned else 0)).clamp(min=0)
+        fields["query_lengths"] = (query_lengths[rows] - skipped).clamp(min=0)
     if mask.query_positions is not None:
-        fields["query_positions"] = mask.query_positions - first
-    elif not aligned:
-        fields["query_start"] = mask.start(n, m) - first
-    return replace(mask, **fields)
+        return replace(mask, **fields, query_positions=mask.query_positions - first)
+    return replace(mask, **fields, query_start=start)
 
 
 def group_rows(firsts: Sequence[int]) -> dict[int, list[int]]:

@@ -216,7 +216,7 @@ class Attention(HasOrigin, nn.Module):
         if shape.m == 0 or q.numel() == 0:
             return attach_zero_gradient(self, q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
         if mask.key_mask is not None and self.absolute:
-            trimmed = run_each_start(partial(Attention.forward, self), q, k, v, mask, inputs, traits.inputs)
+            trimmed = run_each_start(partial(Attention.forward, self), q, k, v, mask, inputs, traits)
             if trimmed is not None:
                 return trimmed
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ...contract.mask import Mask
 from ..check import check
+from ..mechanism_call import Call
 from ..subject import Subject
-from ..tensor_comparison import assert_close, describe
+from ..tensor_comparison import GRADIENT_TOLERANCES, assert_close, describe
 from .padding import find_trimmed_causalities
 
 LENGTHS = (300, 300), (17, 300), (1, 150)  # N and M, beyond several blocks of the kernels
@@ -23,18 +28,38 @@ def left_padding(subject: Subject) -> None:
     for causal in subject.causalities if subject.attn.absolute else find_trimmed_causalities(subject):
         for n, m in LENGTHS if subject.traits.cross else LENGTHS[:1]:
             shape = subject.shape(n, m, batch=len(PADDINGS), kv_heads=subject.kv_head_counts[-1])
-            attn, oracle, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)
+            attn, oracle, call = subject.make(shape), subject.oracle(shape), subject.draw(shape).leaves()
             keys = torch.arange(m, device=subject.device)
             valid = (keys >= paddings[:, None]) & (keys != paddings[:, None] + HOLE)
             lengths = subject.lengths(m, m - 9, m - 2, m - 70, m) if subject.traits.rows_alone else None
             mask = Mask(causal=causal, key_mask=valid, key_lengths=lengths)
-            out = call.under(mask).run(attn)
+            # queries before a row's first key are compared where they can be computed alone, at negative positions
+            keeps_queries = n < m or subject.traits.rows_alone
+            got, want = call.under(mask).run(attn), []
             for row, first in enumerate(PADDINGS):
-                start = first if n == m else 0
-                alone = call.change(lambda x, row=row: x[row : row + 1])
-                alone = alone.both(slice(first, None)) if n == m else alone.keys(slice(first, None))
                 row_lengths = None if lengths is None else lengths[row : row + 1] - first
                 row_mask = Mask(causal=causal, key_mask=valid[row : row + 1, first:], key_lengths=row_lengths)
-                want = alone.under(row_mask).run(oracle)
-                label = f"row {row}, {first} keys of padding before it, N={n}, M={m}, {describe(mask)}"
-                assert_close(out[row : row + 1, :, start:], want, label)
+                single = call.change(lambda x, row=row: x[row : row + 1])
+                if keeps_queries:
+                    row_mask = replace(row_mask, query_start=m - n - first)
+                    want.append(single.keys(slice(first, None)).under(row_mask).run(oracle))
+                else:
+                    out = single.both(slice(first, None)).under(row_mask).run(oracle)
+                    want.append(F.pad(out, (0, 0, first, 0)))
+            compared = keys[:n] >= (0 if keeps_queries else paddings[:, None])
+            rows = compared.expand(len(PADDINGS), n)[:, None, :, None]
+            label = f"rows with {PADDINGS} keys of padding before them, N={n}, M={m}, {describe(mask)}"
+            _compare_with_gradients(subject, call, got * rows, torch.cat(want) * rows, label)
+
+
+def _compare_with_gradients(subject: Subject, call: Call, got: Tensor, want: Tensor, label: str) -> None:
+    assert_close(got, want, label)
+    if subject.traits.gradient:
+        weights = torch.linspace(-1, 1, want.numel(), dtype=want.dtype, device=want.device).view_as(want)
+        sources = list({id(x): x for x in call.tensors.values()}.values())
+        grads = [
+            torch.autograd.grad((x * weights).sum(), sources, allow_unused=True, materialize_grads=True)
+            for x in (got, want)
+        ]
+        for x, y in zip(*grads, strict=True):
+            assert_close(x, y, f"gradients, {label}", tolerance=GRADIENT_TOLERANCES[subject.dtype])
