@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from .model_info import BUNDLED_MODELS, ModelSizes, check_folder, describe_model
 
 CHECKSUMS_FILE = "checksums.json"
@@ -47,7 +47,6 @@ def load(name: str) -> LoadedModel:
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     from . import transformers as _  # noqa: F401  (registers the mechanisms)
-    from .first_pass import OWN_ATTENTION
 
     folder = find_folder(name)
     sizes = describe_model(name)
@@ -57,12 +56,10 @@ def load(name: str) -> LoadedModel:
         with _silence_library():
             model = model_class.from_pretrained(folder, local_files_only=True, **options)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except UnsupportedError as error:
+        raise UsageError(f"--model {name}: {error}") from error
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, KeyError) and error.args == (ATTENTION,):  # looked up in the model's own table
-            raise UsageError(f"--model {name}: it {OWN_ATTENTION}") from error
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_format_error(error)}") from error
-    if not str(model.config.get_text_config()._attn_implementation).startswith("efficient_attn:"):
-        raise UsageError(f"--model {name}: it {OWN_ATTENTION}")
     return LoadedModel(sizes, model.eval().requires_grad_(False), tokenizer)
 
 

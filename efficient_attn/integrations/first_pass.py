@@ -30,6 +30,8 @@ def check_named_mechanisms() -> None:
     @functools.wraps(find)
     def find_and_check(self: Any, *args: Any, **options: Any) -> str:
         name = find(self, *args, **options)
+        if _is_mechanism(name) and not self._can_set_attn_implementation():  # by transformers' reading of its source
+            raise UnsupportedError(f"{type(self).__name__} {OWN_ATTENTION}")
         if _is_mechanism(name) and _begin_pass not in self._forward_pre_hooks.values():
             self.register_forward_pre_hook(_begin_pass)
             self.register_forward_hook(_end_pass)
@@ -56,7 +58,7 @@ def _begin_pass(model: nn.Module, _: Any) -> None:
 
 
 def _end_pass(model: nn.Module, *_: Any) -> None:
-    if model not in _passes:
+    if torch.compiler.is_compiling() or model not in _passes:
         return
     context, meter = _passes.pop(model)
     context.__exit__(None, None, None)

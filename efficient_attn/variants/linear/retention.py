@@ -58,11 +58,6 @@ class Retention(LinearAttention):
         rows = self._divide_queries(q, mask.start(q.shape[2], m), m, mask.key_valid(m))
         return super().compute(rows, k, v, mask, **inputs).to(q.dtype)
 
-    @property
-    def absolute(self) -> bool:
-        """Whether decays are normalised, by their sum over all positions so far."""
-        return self.normalised
-
     def why_no_starts(self) -> str | None:
         return "its normalised decays count all positions" if self.normalised else None
 

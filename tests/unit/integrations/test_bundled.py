@@ -129,6 +129,6 @@ def test_loading_changes_nothing_in_the_library_and_refuses_models_with_their_ow
 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     bundled.load(str(save_tiny(tmp_path / "llama")))
-    with pytest.raises(UsageError, match="gptj: it computes attention itself"):
+    with pytest.raises(UsageError, match="gptj: GPTJForCausalLM computes attention itself"):
         bundled.load(str(save_tiny(tmp_path / "gptj", gptj)))
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
