@@ -35,6 +35,13 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("bigbird", "BigBird", "Sliding window, global tokens and random blocks.", EXACT_TRAITS),
         ("attention_sinks", "AttentionSinks", "The last keys and the very first; causal.", EXACT_TRAITS),
     ),
+    "selected": (
+        ("topk", "TopK", "The keys with the largest scores: the best selection of so many.", EXACT_TRAITS),
+        ("block_topk", "BlockTopK", "The blocks of keys with the largest weights.", EXACT_TRAITS),
+        ("quest", "Quest", "Pages of keys with the largest bounds on their scores; causal.", EXACT_TRAITS),
+        ("vertical_slash", "VerticalSlash", "Columns and diagonals that the last queries select.", ("causal", "exact")),
+        ("knorm", "KNorm", "The last keys, and those of the smallest norm; causal.", EXACT_TRAITS),
+    ),
     "linear": (
         ("linear", "Linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1).", COMMON_TRAITS),
         ("performer", "Performer", "Softmax estimated by positive random features (FAVOR+).", COMMON_TRAITS),

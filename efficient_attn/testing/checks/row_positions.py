@@ -28,7 +28,8 @@ def left_padding(subject: Subject) -> None:
     for causal in subject.causalities if subject.attn.absolute else find_trimmed_causalities(subject):
         for n, m in LENGTHS if subject.traits.cross else LENGTHS[:1]:
             shape = subject.shape(n, m, batch=len(PADDINGS), kv_heads=subject.kv_head_counts[-1])
-            attn, oracle, call = subject.make(shape), subject.oracle(shape), subject.draw(shape).leaves()
+            attn, oracle, call = subject.make(shape), subject.oracle(shape), subject.draw(shape)
+            call = call.leaves() if subject.traits.gradient else call
             keys = torch.arange(m, device=subject.device)
             valid = (keys >= paddings[:, None]) & (keys != paddings[:, None] + HOLE)
             lengths = subject.lengths(m, m - 9, m - 2, m - 70, m) if subject.traits.rows_alone else None

@@ -1,0 +1,114 @@
+"""Pages of keys: the bounds of a query's scores in each, and softmax over the pages that they select."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..contract.mask import Mask
+from .dense import masked_softmax, widen
+from .selected_keys import ROWS, attend_selected
+
+SHORT = 4
+
+
+class Pages(NamedTuple):
+    """The least and greatest entries of the keys of each page in every dimension, ``[B, heads, pages, D]``; low is
+    above high in a page without valid keys."""
+
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, keys: Tensor, size: int, valid: Tensor | None = None) -> Pages:
+        """Of ``keys [B, heads, M, D]``. valid: ``[B, M]`` bool, the keys that count."""
+        missing = -keys.shape[2] % size
+        bounds = []
+        for filler, reduce in ((inf, Tensor.amin), (-inf, Tensor.amax)):
+            x = keys if valid is None else keys.masked_fill(~valid[:, None, :, None], filler)
+            bounds.append(reduce(F.pad(x, (0, 0, 0, missing), value=filler).unflatten(2, (-1, size)), 3))
+        return cls(*bounds)
+
+    def bound(self, q: Tensor) -> Tensor:
+        """The largest score that any key of a page may have with ``q [B, heads, N, D]``, before the division by
+        sqrt(D): ``[B, heads, N, pages]``."""
+        low, high = widen(self.low), widen(self.high)
+        exists = (low <= high).all(-1)[:, :, None]
+        low, high = (x.nan_to_num(posinf=0, neginf=0) for x in (low, high))
+        return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill(~exists, -inf)
+
+
+def rank_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The earlier pages with the largest bounds, of equal ones the first, and whether they exist, ``[B, heads, N,
+    count]``. own_page: ``[N]``, the page of each query."""
+    bounds = pages.bound(q)
+    number = torch.arange(bounds.shape[-1], device=q.device)
+    ranked = bounds.masked_fill(number >= own_page[:, None], -inf).sort(dim=-1, descending=True, stable=True)
+    return ranked.indices[..., :count], ranked.values[..., :count] > -inf
+
+
+def select_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> Tensor:
+    """``[B, heads, N, pages]`` bool: each query's own page, and those of `rank_pages`."""
+    order, exists = rank_pages(q, pages, own_page, count)
+    number = torch.arange(pages.low.shape[2], device=q.device)
+    selection = torch.zeros(*q.shape[:3], len(number), dtype=torch.bool, device=q.device)
+    return selection.scatter(-1, order, exists) | (number == own_page[:, None])
+
+
+def attend_pages(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, size: int, count: int, pages: Pages | None = None
+) -> Tensor:
+    """Causal softmax of each query over its own page and others, 64 queries at a time; below `SHORT` times as many keys
+    as it selects all scores are computed. pages: those of ``k``, if known."""
+    n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    pages = Pages.of(k, size, mask.key_valid(m)) if pages is None else pages
+    positions, parts = mask.positions(n, m, device=q.device), []
+    for first in range(0, n, ROWS):
+        rows = slice(first, min(first + ROWS, n))
+        own_page = positions[rows].div(size, rounding_mode="floor")
+        queries = widen(q[:, :, rows]).reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        if m <= SHORT * (count + 1) * size:
+            selection = select_pages(queries, pages, own_page.repeat(group), count).unflatten(2, (group, -1))
+            rule = partial(_mask_pages, selection, size)
+            parts.append(attend_selected(q[:, :, rows], k, v, mask.rows(rows, n, m), rule))
+        else:
+            order, exists = rank_pages(queries, pages, own_page.repeat(group), count)
+            index, exists = _list_keys(order, exists, positions[rows].repeat(group), size)
+            out = _attend_gathered(queries, k, v, mask.key_valid(m), index, exists)
+            parts.append(out.view(*q.shape[:2], -1, v.shape[3]).to(q.dtype))
+    return torch.cat(parts, 2)
+
+
+def _mask_pages(selection: Tensor, size: int, _: Tensor, visible: Tensor) -> Tensor:
+    return visible & selection.repeat_interleave(size, -1)[..., : visible.shape[-1]]
+
+
+def _list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The keys of the pages in ``order [B, heads, N, count]`` and of the queries' own pages, ``[B, heads, N, keys]``,
+    and which of them exist and are not later than the query."""
+    own_page = positions.div(size, rounding_mode="floor").expand(order.shape[:3])[..., None]
+    index = torch.cat([order, own_page], -1)[..., None] * size + torch.arange(size, device=order.device)
+    exists = torch.cat([exists, torch.ones_like(exists[..., :1])], -1)[..., None]
+    visible = exists & (index <= positions[:, None, None]) & (index >= 0)
+    return index.flatten(3), visible.flatten(3)
+
+
+def _attend_gathered(
+    rows: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, index: Tensor, visible: Tensor
+) -> Tensor:
+    """Softmax of ``rows [B, Hkv, R, D]`` over the visible ones of the keys ``index [B, Hkv, R, count]``; no other keys
+    are read. valid: ``[B, M]``."""
+    (_, kv_heads, count, width), m = rows.shape, k.shape[2]
+    visible = visible & (index < m)
+    index = index.clamp(0, m - 1)
+    if valid is not None:
+        visible = visible & valid[:, None, None].expand(-1, kv_heads, count, -1).gather(3, index)
+    flat = index.flatten(2)[..., None]
+    keys, values = (widen(x.gather(2, flat.expand(-1, -1, -1, x.shape[3]))).unflatten(2, (count, -1)) for x in (k, v))
+    scores = (rows[:, :, :, None] @ keys.mT)[:, :, :, 0] * width**-0.5
+    return (masked_softmax(scores, visible)[:, :, :, None] @ values)[:, :, :, 0]

@@ -1,0 +1,63 @@
+"""Columns and diagonals of the causal score matrix: their selection by the last queries, and softmax over them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .dense import masked_softmax, widen
+
+ROWS = 64  # queries whose keys are gathered together
+
+
+def select_lines(q: Tensor, k: Tensor, queries: int, columns: int, diagonals: int) -> tuple[Tensor, Tensor]:
+    """The keys ``[B, H, columns]`` and the distances ``[B, H, diagonals]`` with the largest sums of the causal weights
+    of the last queries. q ``[B, H, N, D]``, k ``[B, Hkv, N, D]``."""
+    batch, heads, n, width = q.shape
+    last = min(queries, n)
+    rows = widen(q[:, :, n - last :]).reshape(batch, k.shape[1], -1, width)
+    scores = (rows @ widen(k).mT * width**-0.5).view(batch, heads, last, n)
+    i, j = torch.arange(n - last, n, device=q.device)[:, None], torch.arange(n, device=q.device)
+    weights = masked_softmax(scores, j <= i)
+    distance = (i - j).clamp(min=0).expand(weights.shape)
+    by_distance = torch.zeros_like(weights[:, :, 0]).scatter_add_(-1, distance.flatten(2), weights.flatten(2))
+    by_distance[..., 0] = torch.inf  # a query sees its own key, so that every row has one
+    return _largest(weights.sum(2), columns), _largest(by_distance, diagonals)
+
+
+def _largest(sums: Tensor, count: int) -> Tensor:
+    """The indices of the largest entries, of equal ones the first, in increasing order."""
+    order = sums.sort(dim=-1, descending=True, stable=True).indices
+    return order[..., :count].sort(dim=-1).values
+
+
+def attend_lines(q: Tensor, k: Tensor, v: Tensor, columns: Tensor, distances: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v over the keys on the lines, 64 queries at a time."""
+    _, heads, n, width = q.shape
+    group, parts = heads // k.shape[1], []
+    column_keys, column_values = (widen(_gather(x, columns, group)) for x in (k, v))
+    for first in range(0, n, ROWS):
+        positions = torch.arange(first, min(first + ROWS, n), device=q.device)
+        queries = widen(q[:, :, first : first + ROWS])
+        index = positions[:, None] - distances[:, :, None]  # [B, H, rows, diagonals]
+        # a key on a column as well counts once
+        repeated = torch.searchsorted(columns, index.flatten(2)).clamp(max=columns.shape[2] - 1)
+        on_column = columns.gather(2, repeated) == index.flatten(2)
+        visible = (index >= 0) & ~on_column.view(index.shape)
+        flat = index.clamp(min=0).flatten(2)
+        keys, values = (widen(_gather(x, flat, group)).unflatten(2, (len(positions), -1)) for x in (k, v))
+        scores = torch.cat(
+            [queries @ column_keys.mT, (queries[:, :, :, None] @ keys.mT)[:, :, :, 0]], -1
+        )  # [B, H, rows, columns + diagonals]
+        allowed = torch.cat([columns[:, :, None] <= positions[:, None], visible], -1)
+        weights = masked_softmax(scores * width**-0.5, allowed)
+        split = columns.shape[2]
+        out = weights[..., :split] @ column_values + (weights[..., None, split:] @ values)[:, :, :, 0]
+        parts.append(out.to(q.dtype))
+    return torch.cat(parts, 2)
+
+
+def _gather(x: Tensor, index: Tensor, group: int) -> Tensor:
+    """``x [B, Hkv, N, E]`` at the positions ``[B, H, count]`` of each head."""
+    shared = index.view(index.shape[0], x.shape[1], -1, 1).expand(-1, -1, -1, x.shape[3])
+    return x.gather(2, shared).view(*index.shape, x.shape[3])
