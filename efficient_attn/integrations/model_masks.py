@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from transformers import masking_utils
 
 from ..contract.mask import Mask
 from ..errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from ..contract.mechanism import Attention
 
 MAX_PAIRS = 1 << 22  # pairs evaluated together
 
@@ -29,6 +32,8 @@ class ModelMask:
 
     shift: the position of the first key, if older ones were dropped. keys: their number, if the mask was made for it.
     is_supported: whether ``mask`` represents the model's. make_own: makes the mask for the model's own attention.
+    visible: ``[B, keys]``, the keys that the only query of a pass with a static cache sees; a compiled graph that reads
+    these instead of the query's position is valid for all of them.
     """
 
     mask: Mask
@@ -37,6 +42,13 @@ class ModelMask:
     keys: int | None = None
     is_supported: bool = True
     make_own: Callable[[], Any] | None = None
+    visible: Tensor | None = None
+
+    def in_graph(self, attn: Attention) -> Mask:
+        """The mask for a mechanism in a compiled graph."""
+        if self.visible is None or attn.absolute or attn.traits.positional:
+            return self.mask
+        return Mask(key_mask=self.visible)
 
     def check_supported(self) -> None:
         """Raise `UnsupportedError` for a mask that no `Mask` represents."""
@@ -97,20 +109,38 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     attention_mask: Tensor | ModelMask | None = None,
     local_size: int | None = None,
     device: torch.device | str = "cpu",
-    **_: Any,
+    **options: Any,
 ) -> ModelMask:
     """The mask of a forward pass, with the arguments of transformers' mask functions. One that no `Mask` represents is
-    refused by the layers that use it: Qwen2-MoE makes one that hides all keys, for layers that it does not have."""
+    refused by the layers that use it: Qwen2-MoE makes one that hides all keys, for layers that it does not have.
+
+    A graph of ``torch.compile`` cannot depend on the contents of tensors: the mask has the kind that the arguments
+    name, and the graph asserts that the function agrees with it along the diagonals where kinds differ."""
     if isinstance(attention_mask, ModelMask):
         return attention_mask  # made before the forward pass
     start = int(q_offset) - kv_offset
-    padding_fields: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
-    aligned = None if start == kv_length - q_length else start
     is_causal = mask_function is masking_utils.causal_mask_function
+    padding_fields: dict[str, Any] = _describe_padding(
+        attention_mask, kv_length, kv_offset, reach=start + q_length if is_causal else kv_length
+    )
+    is_static = isinstance(q_offset, Tensor)  # its steps have masks of one form, for one compiled graph
+    aligned = None if start == kv_length - q_length and not is_static else start
     if is_causal or mask_function is masking_utils.bidirectional_mask_function:
-        return ModelMask(Mask(causal=is_causal, query_start=aligned, **padding_fields), None, kv_offset, kv_length)
+        mask = Mask(causal=is_causal, query_start=aligned, **padding_fields)
+        visible = None
+        if is_static and is_causal and q_length == 1:
+            valid = mask.key_valid(kv_length)
+            before = (torch.arange(kv_length, device=device) <= start).expand(batch_size, -1)
+            visible = before.contiguous() if valid is None else before & valid
+        return ModelMask(mask, None, kv_offset, kv_length, visible=visible)
     probe = _MaskProbe(mask_function, batch_size, q_length, kv_length, start, kv_offset, torch.device(device))
-    for window in (None, local_size) if local_size else (None,):
+    if torch.compiler.is_compiling():
+        causal = "allow_is_bidirectional_skip" not in options
+        if options.get("use_vmap"):  # a function of the model's own
+            return ModelMask(Mask(), is_supported=False)
+        probe.assert_in_graph(causal, local_size)
+        return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), local_size, kv_offset, kv_length)
+    for window in (local_size, None) if local_size else (None,):  # the model's window also while it hides no key
         for causal in (True, False):
             if probe.equals(lambda i, j, c=causal, w=window: _is_visible(i, j, c, w)):
                 mask = Mask(causal=causal, query_start=aligned, **padding_fields)
@@ -120,13 +150,17 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
     return ModelMask(Mask(), is_supported=False)
 
 
-def _describe_padding(attention_mask: Tensor | None, keys: int, first: int) -> dict[str, Tensor]:
-    """The fields of a `Mask` for padding ``[B, positions]``, 0 for padded ones; empty without padding."""
+def _describe_padding(attention_mask: Tensor | None, keys: int, first: int, *, reach: int) -> dict[str, Tensor]:
+    """The fields of a `Mask` for padding ``[B, positions]``, 0 for padded ones; empty if no query sees padding.
+
+    reach: the number of keys that queries may see; a static cache has more, which it has not written yet."""
     valid = masking_utils.prepare_padding_mask(attention_mask, keys, first)
     if valid is None:
         return {}
     valid = valid[:, first : first + keys].bool()
-    if valid.all():
+    if torch.compiler.is_compiling():
+        return {"key_mask": valid}
+    if valid[:, :reach].all():
         return {}
     lengths = valid.sum(1)
     within = torch.arange(keys, device=valid.device) < lengths[:, None]
@@ -164,6 +198,21 @@ class _MaskProbe:
 
     def _evaluate(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.as_tensor(self.allows(b, torch.zeros_like(b), i, j))
+
+    def assert_in_graph(self, causal: bool, window: int | None) -> None:
+        """Let the graph raise an error for a function that is not one of causality and a window."""
+        nearest = (0, 1, -1, self.keys - 1)
+        reach = None if window is None else window - 1 if causal else window // 2
+        distances = nearest if reach is None else (*nearest, reach, reach + 1, -reach, -reach - 1)
+        b = torch.arange(self.batch, device=self.device)[:, None]
+        i = (torch.arange(self.queries, device=self.device) + self.start + self.shift)[None]
+        agrees = torch.ones((), dtype=torch.bool, device=self.device)
+        for distance in distances:
+            exists = (i - distance >= self.shift) & (i - distance < self.shift + self.keys)
+            j = (i - distance).clamp(self.shift, self.shift + self.keys - 1)
+            agrees = agrees & ((self._evaluate(b, i, j) == _is_visible(i, j, causal, window)) | ~exists).all()
+        problem = "in a compiled model a mask is causal or within a window, without packed sequences; do not compile it"
+        torch.ops.aten._assert_async.msg(agrees, f"efficient_attn: {problem}")
 
     def find_sequences(self) -> Tensor | None:
         """The boundaries of packed sequences, if each sees only itself, causally; else None."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
@@ -49,13 +50,17 @@ def watch() -> AbstractContextManager[Meter]:
 
 
 def report_inputs(layer: int | None, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Tell all listeners of a call."""
+    """Tell all listeners of a call, but not within a compiled graph."""
+    if torch.compiler.is_compiling():
+        return
     for listener in _listeners:
         listener(layer or 0, query, key, value)
 
 
-def report_call(layer: int | nn.Module, start: float) -> None:
-    """Count a call that began at a time of `time.perf_counter`."""
+def report_call(layer: int | nn.Module, start: float | None) -> None:
+    """Count a call that began at a time of `time.perf_counter`, None within a compiled graph."""
+    if start is None:
+        return
     for meter in _meters:
         meter.calls[layer] += 1
         meter.seconds += time.perf_counter() - start

@@ -18,8 +18,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Linea
 
 from ..contract.decode_state import select_state_rows
 from ..errors import UnsupportedError, UsageError
+from .evictions import Eviction, attend_and_reduce
 
 if TYPE_CHECKING:
+    from ..contract.mask import Mask
     from ..contract.mechanism import Attention
     from .model_masks import ModelMask
 
@@ -31,15 +33,16 @@ _waiting = threading.local()  # layer: the cache layer whose new keys wait for a
 
 
 class StateLayer(CacheLayerMixin):
-    """One layer's state, for up to ``max_len`` positions. cache_key: the same for all layers of a cache. pending: new
-    positions that no attention has received yet."""
+    """One layer's state, for up to ``max_len`` positions. cache_key: the same for all layers of a cache. keep: the rule
+    that reduces a cache of exact attention. pending: new positions that no attention has received yet."""
 
     is_sliding = False
 
-    def __init__(self, max_len: int, cache_key: object) -> None:
+    def __init__(self, max_len: int, cache_key: object, keep: Eviction | None = None) -> None:
         super().__init__()
-        self.max_len, self.cache_key = max_len, cache_key
-        self.length, self.state, self.pending = 0, None, 0
+        self.max_len, self.cache_key, self.keep = max_len, cache_key, keep
+        self.length, self.batch, self.state, self.pending = 0, 0, None, 0
+        self.starts: Tensor | None = None  # the first position of each row with left padding
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
@@ -61,17 +64,28 @@ class StateLayer(CacheLayerMixin):
         return count == self.pending and visible in (None, self.length + count)
 
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
-        """Outputs of the new positions over all so far. Raises `UnsupportedError` for padded and non-causal masks."""
+        """Outputs of the new positions over all so far. Raises `UnsupportedError` for non-causal masks, and for padding
+        other than that on the left of the first pass."""
         self.pending = 0
-        if model_mask.mask.pads_keys:
-            raise UnsupportedError(
-                f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
-            )
         if not model_mask.mask.causal:
             raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
+        starts = _find_starts(model_mask.mask, self.length + q.shape[2], attn.label)
+        if starts is not None and self.keep is not None:
+            raise UnsupportedError(f"{attn.label}: a cache that drops keys has no padding: give prompts of one length")
         if self.state is None:
-            self.state = attn.init_state(q.shape[0], self.max_len, k.dtype, k.device)
-        out, self.state = attn.step(q, k, v, self.state)
+            self.batch, self.starts = q.shape[0], starts
+            if self.keep is None:
+                self.state = attn.init_state(self.batch, self.max_len, k.dtype, k.device, starts=starts)
+        elif not _are_equal(starts, self.starts):
+            raise UnsupportedError(
+                f"{attn.label}: the padding of a state's rows must be the same in every pass, and end in the first"
+            )
+        if self.keep is None:
+            out, self.state = attn.step(q, k, v, self.state)
+        elif self.length + q.shape[2] > self.max_len:
+            raise UsageError(f"StateCache: max_len={self.max_len} positions, {self.length + q.shape[2]} are needed")
+        else:
+            out, self.state = attend_and_reduce(attn, self.keep, self.state, q, k, v)
         self.length += q.shape[2]
         return out
 
@@ -79,6 +93,7 @@ class StateLayer(CacheLayerMixin):
         """A copy with these rows of the batch."""
         duplicate = copy(self)
         duplicate.pending, duplicate.state = 0, select_state_rows(self.state, batch, rows)
+        duplicate.batch, duplicate.starts = len(rows), None if self.starts is None else self.starts[list(rows)]
         return duplicate
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -92,24 +107,27 @@ class StateLayer(CacheLayerMixin):
         return self.max_len
 
     def reset(self) -> None:
-        self.length, self.state, self.pending = 0, None, 0
+        self.length, self.state, self.pending, self.starts = 0, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
         raise UnsupportedError("StateCache cannot forget tokens, as assisted decoding and prompt lookup have to")
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        raise UnsupportedError("StateCache does not support beam search: decode greedily or by sampling")
+        """Select the rows of the beams that remain, which copies the state."""
+        rows = beam_idx.tolist()
+        self.state = select_state_rows(self.state, self.batch, rows)
+        self.batch, self.starts = len(rows), None if self.starts is None else self.starts[rows]
 
 
 class StateCache(Cache):
     """A cache of states, one for each layer with a mechanism. max_len: its capacity; by default the model's number of
-    positions.
+    positions. keep: the rule by which layers with exact attention drop keys (`H2O`, `Tova`, `SnapKV` of `evictions`).
 
     Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given, one without
     mechanisms, and one that is swapped for one phase only, whose other phase needs all keys.
     """
 
-    def __init__(self, model: Any, max_len: int | None = None) -> None:
+    def __init__(self, model: Any, max_len: int | None = None, *, keep: Eviction | None = None) -> None:
         config = model.config.get_text_config(decoder=True)
         longest = max_len or getattr(config, "max_position_embeddings", None)
         if not longest:
@@ -125,7 +143,7 @@ class StateCache(Cache):
         key, layers = object(), list[Any](DynamicCache(config=config).layers)
         for n, own_layer in enumerate(layers):
             if n in numbers and not isinstance(own_layer, LinearAttentionCacheLayerMixin):  # as those of Mamba
-                layers[n] = StateLayer(longest, key)
+                layers[n] = StateLayer(longest, key, keep)
         super().__init__(layers=layers)
 
     def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
@@ -142,6 +160,23 @@ class StateCache(Cache):
             if isinstance(layer, StateLayer):
                 require_received(layer)
         return [layer.state if isinstance(layer, StateLayer) else vars(layer) for layer in self.layers]
+
+
+def _find_starts(mask: Mask, length: int, label: str) -> Tensor | None:
+    """The first position of each row, ``[B]``; None without padding."""
+    valid = mask.key_valid(length)
+    if valid is None or valid.all():
+        return None
+    starts = length - valid.sum(1)
+    if not torch.equal(valid, torch.arange(length, device=valid.device) >= starts[:, None]):
+        raise UnsupportedError(
+            f"{label}: a state has padding on the left only; pad prompts there, or give one at a time"
+        )
+    return starts
+
+
+def _are_equal(starts: Tensor | None, others: Tensor | None) -> bool:
+    return starts is others if starts is None or others is None else torch.equal(starts, others)
 
 
 def _copy_layer(layer: Any, rows: Sequence[int], batch: int) -> Any:

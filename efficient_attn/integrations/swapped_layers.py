@@ -109,7 +109,13 @@ def describe_both_masks(own_attention: str, *args: Any, **options: Any) -> Model
     """The mask for mechanisms, which makes the one for the model's own attention when a layer needs it."""
     make_own = AttentionMaskInterface().get(own_attention)  # None for functions that take no mask
     mask = describe_mask(*args, **options)
-    return replace(mask, make_own=None if make_own is None else cache(partial(make_own, *args, **options)))
+    if make_own is None or mask is options.get("attention_mask"):  # made before the forward pass
+        return mask
+    make = partial(make_own, *args, **options)
+    if isinstance(options.get("q_offset"), Tensor):  # of a static cache: a compiled pass receives the finished mask
+        finished = make()
+        return replace(mask, make_own=lambda: finished)
+    return replace(mask, make_own=make if torch.compiler.is_compiling() else cache(make))
 
 
 def attend(
@@ -129,7 +135,8 @@ def attend(
     attn, is_step = module._modules.get(SUBMODULE), query.shape[2] == 1 < key.shape[2]
     if attn is not None and phase in ("all", "decode" if is_step else "prefill"):
         return run_mechanism(attn, module, query, key, value, attention_mask, **options)  # pyright: ignore
-    take_waiting()
+    if not torch.compiler.is_compiling():
+        take_waiting()
     if isinstance(attention_mask, ModelMask):
         attention_mask = attention_mask.make_own() if attention_mask.make_own is not None else None
     names = inspect.unwrap(type(module).forward).__globals__  # of the model's source, which may have its own table

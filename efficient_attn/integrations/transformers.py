@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +43,8 @@ REFUSED = {
 
 
 PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # sizes of instances that only check support
-
-_instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
+_bands: dict[tuple[int, bool], SparseAttention] = {}  # by window and causality
+INSTANCES = "_efficient_attn_instances"  # of a layer's module: its own instance of each mechanism, by spec
 
 
 def register(spec: SpecLike) -> str:
@@ -115,8 +114,9 @@ def run_mechanism(
     query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for features of
     this layer that the mechanism does not support.
     """
-    start, layer_index = time.perf_counter(), getattr(module, "layer_idx", None)
-    state = take_waiting()
+    compiling, layer_index = torch.compiler.is_compiling(), getattr(module, "layer_idx", None)
+    start = None if compiling else time.perf_counter()
+    state = None if compiling else take_waiting()
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
             raise UnsupportedError(f"{attn.label}: {type(module).__name__} requires {feature} ({name})")
@@ -132,7 +132,9 @@ def run_mechanism(
         out = state.attend(_restrict_to_window(attn, model_mask), query, key, value, model_mask)
     else:
         model_mask.check_keys(key.shape[2], type(module).__name__)
-        out = _apply_window(attn, model_mask, query, key)(query, key, value, mask=model_mask.mask)
+        attn = _apply_window(attn, model_mask, query, key)
+        mask = model_mask.in_graph(attn) if compiling else model_mask.mask
+        out = attn(query, key, value, mask=mask)
     out = out.transpose(1, 2).contiguous()
     report_call(module if layer_index is None else layer_index, start)
     return out, None
@@ -158,8 +160,11 @@ def _read_mask(
 
 def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
     """The layer's own instance, created at its first call."""
-    instances = _instances.setdefault(module, {})
-    if spec not in instances:
+    instances = module.__dict__.get(INSTANCES)  # not a submodule: the model's parameters remain those of its weights
+    if instances is None or spec not in instances:
+        if torch.compiler.is_compiling():
+            raise UnsupportedError(f"{spec}: run the model once before it is compiled, or use ea.swap")
+        instances = module.__dict__.setdefault(INSTANCES, {})
         (_, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
         sizes = {"head_dim": head_dim, "value_dim": value.shape[3], "max_len": find_max_len(module) or keys}
         dims = Dims(heads=heads, kv_heads=kv_heads, **sizes)
@@ -180,6 +185,8 @@ def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Te
         problem = "depends on absolute positions, and the cache of this layer dropped its first keys"
         raise UnsupportedError(f"{attn.label} {problem}")
     window = model_mask.window
+    if window is not None and not torch.compiler.is_compiling():
+        _make_banded_attention(window, model_mask.mask.causal)  # also for short passes, so that a graph finds it
     if window is None or max(m, model_mask.mask.start(n, m) + n) <= (window if model_mask.mask.causal else window // 2):
         return attn
     return _restrict_to_window(attn, model_mask)
@@ -196,9 +203,15 @@ def _restrict_to_window(attn: Attention, model_mask: ModelMask) -> Attention:
     raise UnsupportedError(f"{attn.label} cannot be restricted to this model's window of {model_mask.window} keys")
 
 
-@lru_cache
 def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
-    return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
+    """Softmax within a model's window. Not an `lru_cache`, whose contents a compiled graph does not read."""
+    if (window, causal) not in _bands:
+        if torch.compiler.is_compiling():
+            raise UnsupportedError("this model has a window: run it once before it is compiled, or use ea.swap")
+        attn = SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
+        _ = attn.backend  # selected now, not within a graph
+        _bands[window, causal] = attn
+    return _bands[window, causal]
 
 
 check_named_mechanisms()

@@ -57,14 +57,31 @@ def test_several_rows_of_one_length() -> None:
     assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, past_key_values=StateCache(model)), own)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "linear", "strided:stride=3", "retention"])
+@pytest.mark.parametrize("make", [llama, deepseek])
+def test_states_of_rows_with_left_padding_and_of_beams(make: Any, spec: str, beams: int) -> None:
+    model, ids = _model(make, spec), make_ids(3)
+    valid = torch.ones_like(ids)
+    valid[1, :4] = valid[2, :9] = 0
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "num_beams": beams, "output_logits": True}
+    options |= {"attention_mask": valid, "return_dict_in_generate": True}
+    want, got = (model.generate(ids, past_key_values=c, **options) for c in (None, StateCache(model)))
+    assert torch.equal(got.sequences, want.sequences)
+    torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), rtol=0, atol=1e-5)
+
+
 def test_unsupported_uses_of_states_are_reported() -> None:
     model, ids = _model(llama, "full"), make_ids(3)
-    valid = torch.ones_like(ids)
-    valid[1, :4] = 0
-    with pytest.raises(UnsupportedError, match="padding"):
-        model.generate(ids, attention_mask=valid, max_new_tokens=4, past_key_values=StateCache(model))
-    with pytest.raises(UnsupportedError, match="beam search"):
-        model.generate(ids[:1], num_beams=2, max_new_tokens=4, past_key_values=StateCache(model))
+    for hidden, passes, problem in (
+        (slice(5, 9), None, "padding on the left only"),
+        (slice(0, 9), 6, "must be the same in every pass, and end in the first"),
+    ):
+        valid = torch.ones_like(ids)
+        valid[1, hidden] = 0
+        options: dict[str, Any] = {"attention_mask": valid, "max_new_tokens": 4, "prefill_chunk_size": passes}
+        with pytest.raises(UnsupportedError, match=problem):
+            model.generate(ids, past_key_values=StateCache(model), **options)
     with pytest.raises(UsageError, match="max_len=30"):
         model.generate(ids[:1], max_new_tokens=10, do_sample=False, past_key_values=StateCache(model, max_len=30))
     model.set_attn_implementation("eager")
