@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..contract.mask import Mask
 from .dense import masked_softmax, widen
-from .selected_keys import ROWS, attend_selected
+from .selected_keys import attend_selected, cut_rows
 
-SHORT = 4
+# the number of keys from which only the selected ones are read, in multiples of these: fewer are faster all at once
+LONG_CALL, LONG_STEP = 32, 4
 
 
 class Pages(NamedTuple):
@@ -36,8 +37,8 @@ class Pages(NamedTuple):
 
     def bound(self, q: Tensor) -> Tensor:
         """The largest score that any key of a page may have with ``q [B, heads, N, D]``, before the division by
-        sqrt(D): ``[B, heads, N, pages]``."""
-        low, high = widen(self.low), widen(self.high)
+        sqrt(D): ``[B, heads, N, pages]``, in float64."""
+        q, low, high = q.double(), self.low.double(), self.high.double()
         exists = (low <= high).all(-1)[:, :, None]
         low, high = (x.nan_to_num(posinf=0, neginf=0) for x in (low, high))
         return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill(~exists, -inf)
@@ -63,16 +64,17 @@ def select_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> Tenso
 def attend_pages(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, size: int, count: int, pages: Pages | None = None
 ) -> Tensor:
-    """Causal softmax of each query over its own page and others, 64 queries at a time; below `SHORT` times as many keys
-    as it selects all scores are computed. pages: those of ``k``, if known."""
+    """Causal softmax of each query over its own page and others. Up to `LONG_CALL` times as many
+    keys as it selects, or `LONG_STEP` times in a decode step, all scores are computed. pages: those of ``k`` in a
+    step."""
     n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    is_long = m > (LONG_CALL if pages is None else LONG_STEP) * (count + 1) * size
     pages = Pages.of(k, size, mask.key_valid(m)) if pages is None else pages
     positions, parts = mask.positions(n, m, device=q.device), []
-    for first in range(0, n, ROWS):
-        rows = slice(first, min(first + ROWS, n))
+    for rows in cut_rows(n, group):
         own_page = positions[rows].div(size, rounding_mode="floor")
         queries = widen(q[:, :, rows]).reshape(q.shape[0], k.shape[1], -1, q.shape[3])
-        if m <= SHORT * (count + 1) * size:
+        if not is_long:
             selection = select_pages(queries, pages, own_page.repeat(group), count).unflatten(2, (group, -1))
             rule = partial(_mask_pages, selection, size)
             parts.append(attend_selected(q[:, :, rows], k, v, mask.rows(rows, n, m), rule))

@@ -10,7 +10,7 @@ from ...contract import Attention, Budget, Growth, Mask, Traits, Values, require
 from ...contract.decode_state import KVCache, allocate, preallocate
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention
-from ...kernels.pages import SHORT, Pages, attend_pages, select_pages
+from ...kernels.pages import LONG_CALL, LONG_STEP, Pages, attend_pages, select_pages
 from ...patterns.pair_counts import count_possible_pairs
 
 
@@ -51,8 +51,8 @@ class Quest(Attention):
 
     page: keys of a page. pages: earlier pages that a query sees; of equal bounds the first. Causal only. It keeps all
     keys and values, and the bounds of pages, which add ``1 / page`` of their size; a decode step reads the bounds and
-    the selected pages. Up to four times as many keys as it selects, all scores are computed, which is faster (backend
-    ``pages``). For trained models: it has no gradient.
+    the selected pages. Up to 32 times as many keys as it selects, 4 times in a step, all scores are computed, which is
+    faster (backend ``pages``). Bounds are in float64. For trained models: it has no gradient.
     """
 
     backends = ("pages", "dense")
@@ -76,11 +76,16 @@ class Quest(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2 / page)", "O(N)", self._cost)
+        return Growth("O(N^2)", "O(N)", self._cost, self._step_cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
+        """The bounds of all pages, and the computed pairs."""
+        return n * m / self.page + self.pairs_computed(n, m, causal)
+
+    def _step_cost(self, m: int) -> float:
         """The bounds of all pages, and the keys of the selected ones."""
-        return n * m / self.page + self.pairs(n, m, causal)
+        selected = (self.pages + 1) * self.page
+        return m / self.page + (m if m <= LONG_STEP * selected else selected)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
@@ -100,7 +105,7 @@ class Quest(Attention):
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         selected = (self.pages + 1) * self.page
-        return count_possible_pairs(n, m, causal) if m <= SHORT * selected else n * selected
+        return n * selected if m > LONG_CALL * selected else count_possible_pairs(n, m, causal)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)

@@ -17,7 +17,7 @@ class SelectedAttention(Attention):
     """Softmax over keys that `rule` selects from a query's scores: all scores are computed, so that it measures what a
     selection is worth, not what it saves. For trained models: it has no gradient.
 
-    Backends: ``rows``, which stores the scores of 64 queries at a time, and ``dense``.
+    Backends: ``rows``, which stores the scores of some queries at a time, and ``dense``.
     """
 
     backends = ("rows", "dense")

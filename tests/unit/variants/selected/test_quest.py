@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import efficient_attn as ea
-from efficient_attn.kernels.pages import SHORT, Pages
+from efficient_attn.kernels.pages import LONG_CALL, Pages
 
 CAUSAL = ea.Mask(causal=True)
 
@@ -39,11 +39,11 @@ def _loop(q: Any, k: Any, v: Any, head: int, row: int, page: int, pages: int) ->
     return (keys[seen] @ query / 8**0.5).softmax(0) @ values[seen]
 
 
-@pytest.mark.parametrize("n", [63, 300])
+@pytest.mark.parametrize("n", [63, 600])
 def test_rows_read_their_own_page_and_the_best_earlier_ones(n: int) -> None:
     """Below and above the length from which only the selected keys are read."""
     page, pages = 4, 3
-    assert (n > SHORT * (pages + 1) * page) == (n == 300)
+    assert (n > LONG_CALL * (pages + 1) * page) == (n == 600)
     q, k, v = torch.randn(1, 4, n, 8), *torch.randn(2, 1, 2, n, 8)
     attn = ea.create("quest", page=page, pages=pages)
     out = attn(q, k, v, CAUSAL)
