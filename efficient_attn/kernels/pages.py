@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract.mask import Mask
 from .dense import masked_softmax, widen
-from .selected_keys import attend_selected, cut_rows
+from .selected_keys import attend_selected, copy_tensors, cut_rows, recompute
 
 # the number of keys from which only the selected ones are read, in multiples of these: fewer are faster all at once
 LONG_CALL, LONG_STEP = 32, 4
@@ -64,29 +64,31 @@ def select_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> Tenso
 def attend_pages(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, size: int, count: int, pages: Pages | None = None
 ) -> Tensor:
-    """Causal softmax of each query over its own page and others. Up to `LONG_CALL` times as many
-    keys as it selects, or `LONG_STEP` times in a decode step, all scores are computed. pages: those of ``k`` in a
-    step."""
-    n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    """Causal softmax of each query over its own page and others. Up to `LONG_CALL` times as many keys as it selects, or
+    `LONG_STEP` times in a decode step, all scores are computed. pages: those of ``k`` in a step."""
+    n, m, group, mask = q.shape[2], k.shape[2], q.shape[1] // k.shape[1], copy_tensors(mask)
     is_long = m > (LONG_CALL if pages is None else LONG_STEP) * (count + 1) * size
-    pages = Pages.of(k, size, mask.key_valid(m)) if pages is None else pages
+    pages = Pages.of(k.detach(), size, mask.key_valid(m)) if pages is None else pages
     positions, parts = mask.positions(n, m, device=q.device), []
     for rows in cut_rows(n, group):
         own_page = positions[rows].div(size, rounding_mode="floor")
         queries = widen(q[:, :, rows]).reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         if not is_long:
-            selection = select_pages(queries, pages, own_page.repeat(group), count).unflatten(2, (group, -1))
-            rule = partial(_mask_pages, selection, size)
+            rule = partial(_mask_pages, queries.detach(), pages, own_page.repeat(group), count, size)
             parts.append(attend_selected(q[:, :, rows], k, v, mask.rows(rows, n, m), rule))
         else:
-            order, exists = rank_pages(queries, pages, own_page.repeat(group), count)
+            order, exists = rank_pages(queries.detach(), pages, own_page.repeat(group), count)
             index, exists = _list_keys(order, exists, positions[rows].repeat(group), size)
-            out = _attend_gathered(queries, k, v, mask.key_valid(m), index, exists)
+            out = recompute(partial(_attend_gathered, mask.key_valid(m), index, exists), queries, k, v)
             parts.append(out.view(*q.shape[:2], -1, v.shape[3]).to(q.dtype))
     return torch.cat(parts, 2)
 
 
-def _mask_pages(selection: Tensor, size: int, _: Tensor, visible: Tensor) -> Tensor:
+def _mask_pages(
+    q: Tensor, pages: Pages, own_page: Tensor, count: int, size: int, scores: Tensor, visible: Tensor
+) -> Tensor:
+    """A rule of `attend_selected`: the visible keys of the selected pages."""
+    selection = select_pages(q, pages, own_page, count).unflatten(2, (scores.shape[2], -1))
     return visible & selection.repeat_interleave(size, -1)[..., : visible.shape[-1]]
 
 
@@ -101,7 +103,7 @@ def _list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> t
 
 
 def _attend_gathered(
-    rows: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, index: Tensor, visible: Tensor
+    valid: Tensor | None, index: Tensor, visible: Tensor, rows: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
     """Softmax of ``rows [B, Hkv, R, D]`` over the visible ones of the keys ``index [B, Hkv, R, count]``; no other keys
     are read. valid: ``[B, M]``."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from .dense import masked_softmax, widen
+from .selected_keys import recompute
 
 ROWS = 16  # queries whose keys are gathered together; more leave the cache
 
@@ -33,28 +36,29 @@ def _largest(sums: Tensor, count: int) -> Tensor:
 
 def attend_lines(q: Tensor, k: Tensor, v: Tensor, columns: Tensor, distances: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over the keys on the lines, some queries at a time."""
-    _, heads, n, width = q.shape
-    group, parts = heads // k.shape[1], []
-    column_keys, column_values = (widen(_gather(x, columns, group)) for x in (k, v))
-    for first in range(0, n, ROWS):
-        positions = torch.arange(first, min(first + ROWS, n), device=q.device)
-        queries = widen(q[:, :, first : first + ROWS])
-        index = positions[:, None] - distances[:, :, None]  # [B, H, rows, diagonals]
-        # a key on a column as well counts once
-        repeated = torch.searchsorted(columns, index.flatten(2)).clamp(max=columns.shape[2] - 1)
-        on_column = columns.gather(2, repeated) == index.flatten(2)
-        visible = (index >= 0) & ~on_column.view(index.shape)
-        flat = index.clamp(min=0).flatten(2)
-        keys, values = (widen(_gather(x, flat, group)).unflatten(2, (len(positions), -1)) for x in (k, v))
-        scores = torch.cat(
-            [queries @ column_keys.mT, (queries[:, :, :, None] @ keys.mT)[:, :, :, 0]], -1
-        )  # [B, H, rows, columns + diagonals]
-        allowed = torch.cat([columns[:, :, None] <= positions[:, None], visible], -1)
-        weights = masked_softmax(scores * width**-0.5, allowed)
-        split = columns.shape[2]
-        out = weights[..., :split] @ column_values + (weights[..., None, split:] @ values)[:, :, :, 0]
-        parts.append(out.to(q.dtype))
+    parts = []
+    for first in range(0, q.shape[2], ROWS):
+        positions = torch.arange(first, min(first + ROWS, q.shape[2]), device=q.device)
+        run = partial(_attend_rows, columns, distances, positions)
+        parts.append(recompute(run, q[:, :, first : first + ROWS], k, v))
     return torch.cat(parts, 2)
+
+
+def _attend_rows(columns: Tensor, distances: Tensor, positions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    group, queries, split = q.shape[1] // k.shape[1], widen(q), columns.shape[2]
+    column_keys, column_values = (widen(_gather(x, columns, group)) for x in (k, v))
+    index = positions[:, None] - distances[:, :, None]  # [B, H, rows, diagonals]
+    # a key on a column as well counts once
+    nearest = torch.searchsorted(columns, index.flatten(2)).clamp(max=split - 1)
+    on_column = columns.gather(2, nearest) == index.flatten(2)
+    visible = (index >= 0) & ~on_column.view(index.shape)
+    flat = index.clamp(min=0).flatten(2)
+    keys, values = (widen(_gather(x, flat, group)).unflatten(2, (len(positions), -1)) for x in (k, v))
+    scores = torch.cat([queries @ column_keys.mT, (queries[:, :, :, None] @ keys.mT)[:, :, :, 0]], -1)
+    allowed = torch.cat([columns[:, :, None] <= positions[:, None], visible], -1)
+    weights = masked_softmax(scores * q.shape[3] ** -0.5, allowed)
+    out = weights[..., :split] @ column_values + (weights[..., None, split:] @ values)[:, :, :, 0]
+    return out.to(q.dtype)
 
 
 def _gather(x: Tensor, index: Tensor, group: int) -> Tensor:

@@ -4,12 +4,17 @@ Scores are computed in float64, so that rounding rarely decides which of two key
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from math import inf
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
+from .custom_ops import in_functorch_transform
 from .dense import masked_softmax, widen
 
 ROWS = 64  # queries whose scores are stored together, of all heads of a group
@@ -21,18 +26,36 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 def attend_selected(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over the keys that a rule selects. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or
     E]``."""
+    n, m, group, mask = q.shape[2], k.shape[2], q.shape[1] // k.shape[1], copy_tensors(mask)
+
+    def attend_some(rows: slice) -> Tensor:
+        return recompute(partial(_attend_rows, mask.rows(rows, n, m), rule), q[:, :, rows], k, v)
+
+    return torch.cat([attend_some(rows) for rows in cut_rows(n, group)], 2).to(q.dtype)
+
+
+def copy_tensors(mask: Mask) -> Mask:
+    """A mask for a recomputation, which must not see what becomes of the caller's tensors."""
+    return replace(mask, **{name: getattr(mask, name).clone() for name in mask.used - {"causal", "query_start"}})
+
+
+def _attend_rows(mask: Mask, rule: Rule, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     (batch, heads, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
-    keys, values, parts = k.double(), widen(v), []
-    for rows in cut_rows(n, heads // kv_heads):
-        first = rows.start
-        part = mask.rows(rows, n, m)
-        stop = min(max(part.span(rows.stop - first, m)[1], 1), m) if mask.causal else m
-        queries = q[:, :, rows].double().reshape(batch, kv_heads, -1, width)
-        scores = (queries @ keys[:, :, :stop].mT * width**-0.5).unflatten(2, (heads // kv_heads, -1))
-        visible = part.dense(rows.stop - first, m, device=q.device)[:, :, None, :, :stop]
-        weights = masked_softmax(scores.to(values.dtype), rule(scores, visible)).flatten(2, 3)
-        parts.append((weights @ values[:, :, :stop]).view(batch, heads, -1, v.shape[3]))
-    return torch.cat(parts, 2).to(q.dtype)
+    stop = min(max(mask.span(n, m)[1], 1), m) if mask.causal else m
+    visible = mask.dense(n, m, device=q.device)[:, :, None, :, :stop]
+    k, v = k[:, :, :stop], v[:, :, :stop]
+    queries, values = q.double().reshape(batch, kv_heads, -1, width), widen(v)
+    scores = (queries @ k.double().mT * width**-0.5).unflatten(2, (heads // kv_heads, -1))
+    weights = masked_softmax(scores.to(values.dtype), rule(scores.detach(), visible)).flatten(2, 3)
+    return (weights @ values).view(batch, heads, n, v.shape[3])
+
+
+def recompute(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """``run(*tensors)``, which is computed again in the backward pass, so that no weights are stored."""
+    stores = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not stores or torch.compiler.is_compiling() or in_functorch_transform():
+        return run(*tensors)
+    return cast(Tensor, checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False))
 
 
 def cut_rows(n: int, group: int) -> Iterator[slice]:
@@ -40,6 +63,11 @@ def cut_rows(n: int, group: int) -> Iterator[slice]:
     step = max(ROWS // group, 1)
     for first in range(0, n, step):
         yield slice(first, min(first + step, n))
+
+
+def estimate_rows_bytes(batch: int, kv_heads: int, m: int, *, training: bool) -> int:
+    """The bytes of the scores of the queries that are computed together, in float64, and of what is made of them."""
+    return batch * kv_heads * ROWS * m * 8 * (4 if training else 3)
 
 
 def select_largest(scores: Tensor, visible: Tensor, count: int) -> Tensor:

@@ -17,6 +17,8 @@ import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, select_state_rows
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
+from efficient_attn.variants.selected.knorm import KNorm
+from efficient_attn.variants.selected.quest import PagedCache
 from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
 Cache = KVCache | RollingCache | LatentCache
@@ -63,8 +65,17 @@ def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:
     return s.batch * s.kv_heads * (s.head_dim + s.value_dim) * s.dtype.itemsize
 
 
+def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
+    """The bytes of the bounds of pages, two for each."""
+    if not isinstance(state, PagedCache):
+        return 0
+    return s.batch * s.kv_heads * 2 * -(-positions // state.page) * s.head_dim * s.dtype.itemsize
+
+
 def count_cached(attn: ea.Attention, state: Any, positions: int) -> int:
     """The number of positions that a cache stores."""
+    if isinstance(attn, KNorm):
+        return min(positions, attn.window + attn.keys)
     if not isinstance(state, RollingCache):
         return positions
     assert isinstance(attn, SparseAttention)
@@ -82,7 +93,8 @@ def test_state_bytes_equal_the_formula(spec: str, sizes: Sizes) -> None:
     assert type(far) is type(state)
     if isinstance(state, Cache):
         for one, positions in ((state, s.positions), (far, FAR)):
-            assert ea.state_bytes(one) == position_bytes(attn, one, s) * count_cached(attn, one, positions)
+            stored = position_bytes(attn, one, s) * count_cached(attn, one, positions)
+            assert ea.state_bytes(one) == stored + bound_bytes(one, positions, s)
     else:
         assert ea.state_bytes(far) == ea.state_bytes(state) > 0
 

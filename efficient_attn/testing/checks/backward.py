@@ -143,8 +143,14 @@ def changed_before_backward(subject: Subject) -> None:
     shape = subject.shape(N)
     drawn = subject.draw(shape)
     fields = {"key_mask": subject.holes(shape), "key_lengths": subject.lengths(N, 20)} if subject.traits.padding else {}
-    call = drawn.under(subject.mask(**fields))
-    targets = [*{id(x): name for name, x in drawn.tensors.items()}.values(), *fields, "the output"]
+    # rows with left padding may be copied, which hides what becomes of the tensors of a call without it
+    for padding in (fields, {}) if fields and subject.attn.absolute else (fields,):
+        _change_before_backward(subject, drawn.under(subject.mask(**padding)))
+
+
+def _change_before_backward(subject: Subject, call: Call) -> None:
+    shape, fields = subject.shape(N), [name for name in ("key_mask", "key_lengths") if name in call.mask.used]
+    targets = [*{id(x): name for name, x in call.tensors.items()}.values(), *fields, "the output"]
     targets += ["the parameters"] * any(True for _ in subject.make(shape).parameters())
     _, want = call.gradients(subject.make(shape))
     for target in targets:

@@ -23,15 +23,15 @@ class BlockTopK(SelectedAttention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """As many blocks as the budget has room for; blocks of 16 keys unless the spec names a size."""
-        size = budget.options.get("block_size", 16)
+        """As many blocks as the budget has room for; blocks of up to 16 keys unless the spec names a size."""
+        size = budget.options.get("block_size", min(16, budget.keys))
         if budget.keys < size:
             raise UsageError(f"block_topk: a block has {size} keys, the budget {budget.keys}")
         return {"blocks": budget.keys // size, "block_size": size}
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, gradient=False, positional=True)
+        return Traits(exact=True, positional=True)
 
     @property
     def rule(self) -> Rule:

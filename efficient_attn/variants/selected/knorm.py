@@ -16,7 +16,7 @@ class KNorm(Attention):
 
     window: the last keys, the query's own included. keys: the number of earlier ones, selected for each key-value head;
     of equal norms the first. A key that was dropped never returns, so that a decode state has ``window + keys``
-    positions, and a call takes time proportional to its length. Causal only. For trained models: it has no gradient.
+    positions, and a call takes time proportional to its length. Causal only. Gradients are those of the selected keys.
     """
 
     backends = ("rows", "dense")
@@ -35,7 +35,7 @@ class KNorm(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, gradient=False, bidirectional=False, positional=True)
+        return Traits(exact=True, bidirectional=False, positional=True)
 
     @property
     def absolute(self) -> bool:

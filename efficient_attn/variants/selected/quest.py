@@ -6,11 +6,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Budget, Growth, Mask, Traits, Values, require_values
+from ...contract import Attention, Budget, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, allocate, preallocate
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention
 from ...kernels.pages import LONG_CALL, LONG_STEP, Pages, attend_pages, select_pages
+from ...kernels.selected_keys import estimate_rows_bytes
 from ...patterns.pair_counts import count_possible_pairs
 
 
@@ -52,7 +53,7 @@ class Quest(Attention):
     page: keys of a page. pages: earlier pages that a query sees; of equal bounds the first. Causal only. It keeps all
     keys and values, and the bounds of pages, which add ``1 / page`` of their size; a decode step reads the bounds and
     the selected pages. Up to 32 times as many keys as it selects, 4 times in a step, all scores are computed, which is
-    faster (backend ``pages``). Bounds are in float64. For trained models: it has no gradient.
+    faster (backend ``pages``). Bounds are in float64. Gradients are those of the selected keys.
     """
 
     backends = ("pages", "dense")
@@ -64,15 +65,15 @@ class Quest(Attention):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, int]:
-        """The own page, and as many others as the budget has room for; of 16 keys unless the spec names a size."""
-        page = budget.options.get("page", 16)
+        """The own page, and as many others as the budget has room for; of up to 16 keys unless the spec says."""
+        page = budget.options.get("page", max(min(16, budget.keys // 2), 1))
         if budget.keys < 2 * page:
             raise UsageError(f"quest: two pages have {2 * page} keys, the budget {budget.keys}")
         return {"page": page, "pages": budget.keys // page - 1}
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, gradient=False, bidirectional=False, positional=True)
+        return Traits(exact=True, bidirectional=False, positional=True)
 
     @property
     def growth(self) -> Growth:
@@ -106,6 +107,12 @@ class Quest(Attention):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         selected = (self.pages + 1) * self.page
         return n * selected if m > LONG_CALL * selected else count_possible_pairs(n, m, causal)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if self.backend == "dense":
+            return size
+        return size + estimate_rows_bytes(shape.batch, shape.kv_heads, shape.m, training=training)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)

@@ -5,17 +5,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Budget, Growth, Mask, Traits, Values, require_values
+from ...contract import Attention, Budget, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, preallocate
 from ...errors import check_at_least_one
 from ...kernels.dense import softmax_attention
-from ...kernels.selected_keys import Rule, attend_selected, select_largest
+from ...kernels.selected_keys import Rule, attend_selected, estimate_rows_bytes, select_largest
 from ...patterns.pair_counts import count_possible_pairs
 
 
 class SelectedAttention(Attention):
     """Softmax over keys that `rule` selects from a query's scores: all scores are computed, so that it measures what a
-    selection is worth, not what it saves. For trained models: it has no gradient.
+    selection is worth, not what it saves. Gradients are
+    those of the selected keys.
 
     Backends: ``rows``, which stores the scores of some queries at a time, and ``dense``.
     """
@@ -29,7 +30,7 @@ class SelectedAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, gradient=False)
+        return Traits(exact=True)
 
     @property
     def growth(self) -> Growth:
@@ -45,6 +46,12 @@ class SelectedAttention(Attention):
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return count_possible_pairs(n, m, causal)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if self.backend == "dense":
+            return size
+        return size + estimate_rows_bytes(shape.batch, shape.kv_heads, shape.m, training=training)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)

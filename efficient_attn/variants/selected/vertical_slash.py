@@ -16,8 +16,8 @@ class VerticalSlash(Attention):
     columns: keys that all later queries see. diagonals: distances at which every query sees a key; the distance 0 is
     always among them. Of equal sums the first key, and the smallest distance. queries: the last so many are read.
     Causal self-attention only, without padding: other queries' contents decide, so that no prefix of the result is the
-    result of the prefix. For trained models: it has no gradient. Backends: ``lines``, which reads only these keys, and
-    ``dense``.
+    result of the prefix. Gradients are those of the selected keys. Backends: ``lines``, which reads only these keys,
+    and ``dense``.
     """
 
     backends = ("lines", "dense")
@@ -43,7 +43,6 @@ class VerticalSlash(Attention):
             padding=False,
             decode=False,
             exact=True,
-            gradient=False,
             positional=True,
             mixes_queries=True,
         )
@@ -69,5 +68,5 @@ class VerticalSlash(Attention):
         return softmax_attention(q, k, v, (on_column | on_diagonal) & (distance >= 0))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        columns, distances = select_lines(q, k, self.queries, self.columns, self.diagonals)
+        columns, distances = select_lines(q.detach(), k.detach(), self.queries, self.columns, self.diagonals)
         return attend_lines(q, k, v, columns, distances)
