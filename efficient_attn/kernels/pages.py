@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract.mask import Mask
 from .dense import masked_softmax, widen
-from .selected_keys import attend_selected, copy_tensors, cut_rows, recompute
+from .selected_keys import attend_selected, copy_tensors, cut_rows, recompute, spread_blocks
 
 # the number of keys from which only the selected ones are read, in multiples of these: fewer are faster all at once
 LONG_CALL, LONG_STEP = 32, 4
@@ -89,7 +89,7 @@ def _mask_pages(
 ) -> Tensor:
     """A rule of `attend_selected`: the visible keys of the selected pages."""
     selection = select_pages(q, pages, own_page, count).unflatten(2, (scores.shape[2], -1))
-    return visible & selection.repeat_interleave(size, -1)[..., : visible.shape[-1]]
+    return visible & spread_blocks(selection, size, visible.shape[-1])
 
 
 def _list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> tuple[Tensor, Tensor]:

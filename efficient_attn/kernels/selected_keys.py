@@ -10,6 +10,7 @@ from math import inf
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -77,10 +78,19 @@ def select_largest(scores: Tensor, visible: Tensor, count: int) -> Tensor:
 
 
 def select_blocks(scores: Tensor, visible: Tensor, count: int, size: int) -> Tensor:
-    """The visible keys in the blocks of ``size`` keys that have the largest sums of softmax weights."""
-    hidden = scores.masked_fill(~visible, -inf)
-    m = scores.shape[-1]
-    blocks = torch.nn.functional.pad(hidden, (0, -m % size), value=-inf).unflatten(-1, (-1, size))
-    mass = blocks.logsumexp(-1)
-    selection = select_largest(mass, mass > -inf, count)
-    return visible & selection.repeat_interleave(size, -1)[..., :m]
+    """The visible keys in the blocks of ``size`` keys that have the largest sums of softmax weights, of equal ones the
+    first."""
+    m, hidden = scores.shape[-1], scores.masked_fill(~visible, -inf)
+    row_max = hidden.amax(-1, keepdim=True)
+    weights = (hidden - row_max.masked_fill(row_max.isinf(), 0)).exp()
+    mass = F.pad(weights, (0, -m % size)).unflatten(-1, (-1, size)).sum(-1)
+    # by index, because compiled code may compute a sum twice with different rounding
+    best = mass.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    selection = torch.zeros_like(mass, dtype=torch.bool).scatter(-1, best, value=True)
+    return visible & spread_blocks(selection, size, m)
+
+
+def spread_blocks(selection: Tensor, size: int, m: int) -> Tensor:
+    """``[.., m]``, for each key the entry of its block. Not by `repeat_interleave` and a slice, which inductor of torch
+    2.13 compiles to wrong results on a CPU."""
+    return selection[..., torch.arange(m, device=selection.device).div(size, rounding_mode="floor")]

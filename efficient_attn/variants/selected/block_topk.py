@@ -12,8 +12,7 @@ class BlockTopK(SelectedAttention):
     """Softmax over the blocks of keys that have the largest sums of weights, for each query and head: the best
     selection of so many blocks, against which those by bounds or means of blocks are judged.
 
-    blocks: their number; where sums are equal to the last of them, all of these count. block_size: in keys, of which
-    only visible ones count.
+    blocks: their number; of equal sums the first. block_size: in keys, of which only visible ones count.
     """
 
     def __init__(self, *, blocks: int = 4, block_size: int = 16) -> None:

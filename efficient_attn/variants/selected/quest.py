@@ -11,7 +11,7 @@ from ...contract.decode_state import KVCache, allocate, preallocate
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention
 from ...kernels.pages import LONG_CALL, LONG_STEP, Pages, attend_pages, select_pages
-from ...kernels.selected_keys import estimate_rows_bytes
+from ...kernels.selected_keys import estimate_rows_bytes, spread_blocks
 from ...patterns.pair_counts import count_possible_pairs
 
 
@@ -94,7 +94,7 @@ class Quest(Attention):
         keys, valid = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1), mask.key_valid(m)
         positions = mask.positions(n, m, device=q.device)
         selection = select_pages(q.double(), Pages.of(keys, self.page, valid), positions // self.page, self.pages)
-        return softmax_attention(q, k, v, visible & selection.repeat_interleave(self.page, -1)[..., :m])
+        return softmax_attention(q, k, v, visible & spread_blocks(selection, self.page, m))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return attend_pages(q, k, v, mask, self.page, self.pages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import efficient_attn as ea
@@ -32,3 +33,13 @@ def test_all_keys_with_the_score_of_the_last_count() -> None:
     k, v = torch.ones(1, 1, 6, 4), torch.arange(6.0).view(1, 1, 6, 1)
     out = ea.create("topk:keys=2")(torch.ones(1, 1, 1, 4), k, v)
     torch.testing.assert_close(out, v.mean().view(1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("spec", ["topk:keys=9", "block_topk:blocks=3:block_size=16", "quest:page=16:pages=2"])
+def test_compiled_code_selects_the_same_keys(spec: str) -> None:
+    """With inductor, for a number of keys that is no multiple of a block."""
+    q, k, v = torch.randn(3, 1, 2, 130, 8)
+    attn, mask = ea.create(spec), ea.Mask(causal=True)
+    torch.compiler.reset()
+    got = torch.compile(lambda q, k, v: attn(q, k, v, mask), fullgraph=True)(q, k, v)
+    torch.testing.assert_close(got, attn(q, k, v, mask), atol=1e-5, rtol=0)
