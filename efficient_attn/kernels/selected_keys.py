@@ -91,6 +91,7 @@ def select_blocks(scores: Tensor, visible: Tensor, count: int, size: int) -> Ten
 
 
 def spread_blocks(selection: Tensor, size: int, m: int) -> Tensor:
-    """``[.., m]``, for each key the entry of its block. Not by `repeat_interleave` and a slice, which inductor of torch
-    2.13 compiles to wrong results on a CPU."""
-    return selection[..., torch.arange(m, device=selection.device).div(size, rounding_mode="floor")]
+    """``[.., m]``, for each key the entry of its block. Not by `repeat_interleave` and a slice, nor by an index that is
+    a quotient, which inductor of torch 2.13 compiles to wrong results on a CPU."""
+    index = torch.arange(selection.shape[-1], device=selection.device)[:, None].expand(-1, size).reshape(-1)[:m]
+    return selection.index_select(-1, index)
