@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract.mask import Mask
+from ..contract.mask import CAUSAL
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import masked_softmax, widen
+from ..kernels.selected_keys import cut_rows, take_keys
 from ..variants.full.softmax_attention import SoftmaxAttention
-
-ROWS = 64  # queries whose weights are stored together
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class KeptKeys:
 
     def select(self, index: Tensor) -> KeptKeys:
         """With the keys at these places, ``[B, Hkv, count]`` in increasing order."""
-        keys, values = (x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[3])) for x in (self.keys, self.values))
+        keys, values = (take_keys(x, index) for x in (self.keys, self.values))
         scores, positions = (x.gather(2, index) for x in (self.scores, self.positions))
         return replace(self, keys=keys, values=values, scores=scores, positions=positions)
 
@@ -84,7 +83,7 @@ class H2O:
 @dataclass(frozen=True, kw_only=True)
 class Tova:
     """The keys with the largest weights of the last query, averaged over all heads (Oren et al. 2024,
-    arXiv:2401.06104). keys: their number, the last query's own included."""
+    arXiv:2401.06104). keys: their number, among which the last query's own counts."""
 
     keys: int = 128
 
@@ -141,13 +140,12 @@ def sum_weights(q: Tensor, k: Tensor) -> Tensor:
     last of the queries ``[B, H, N, D]`` is aligned with the last key ``[B, Hkv, M, D]``."""
     (batch, _, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     keys, total = widen(k), widen(k[..., 0]).new_zeros(batch, kv_heads, m)
-    for first in range(0, n, ROWS):
-        rows = widen(q[:, :, first : first + ROWS])
-        count = rows.shape[2]
-        scores = rows.reshape(batch, kv_heads, -1, width) @ keys.mT * width**-0.5
-        positions = torch.arange(m - n + first, m - n + first + count, device=q.device)
-        visible = torch.arange(m, device=q.device) <= positions[:, None]
-        total += masked_softmax(scores.unflatten(2, (-1, count)), visible).sum((2, 3))
+    for rows in cut_rows(n, q.shape[1] // kv_heads):
+        count = rows.stop - rows.start
+        queries = widen(q[:, :, rows]).reshape(batch, kv_heads, -1, width)
+        scores = (queries @ keys.mT * width**-0.5).unflatten(2, (-1, count))
+        visible = CAUSAL.rows(rows, n, m).dense(count, m, device=q.device)[:, :, None]
+        total += masked_softmax(scores, visible).sum((2, 3))
     return total
 
 
@@ -162,5 +160,5 @@ def attend_and_reduce(
         scores = widen(k[:, :, :0, 0])
         cache = KeptKeys(k[:, :, :0], v[:, :, :0], scores, torch.zeros_like(scores, dtype=torch.int64))
     cache = cache.append(k, v)
-    out = attn(q, cache.keys, cache.values, Mask(causal=True))
+    out = attn(q, cache.keys, cache.values, CAUSAL)
     return out, rule.reduce(cache, q.detach())

@@ -46,7 +46,8 @@ class ModelMask:
 
     def in_graph(self, attn: Attention) -> Mask:
         """The mask for a mechanism in a compiled graph."""
-        if self.visible is None or attn.absolute or attn.traits.positional:
+        traits = attn.traits
+        if self.visible is None or traits.positional or not (traits.bidirectional and traits.padding):
             return self.mask
         return Mask(key_mask=self.visible)
 

@@ -1,7 +1,4 @@
-"""Softmax over keys that a rule selects for each query, with the scores of some queries stored at a time.
-
-Scores are computed in float64, so that rounding rarely decides which of two keys is selected.
-"""
+"""Softmax over keys that a rule selects for each query, with the scores of some queries stored at a time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
 from .custom_ops import in_functorch_transform
-from .dense import masked_softmax, widen
+from .dense import masked_softmax
 
 ROWS = 64  # queries whose scores are stored together, of all heads of a group
 
@@ -25,14 +22,14 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 def attend_selected(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v over the keys that a rule selects. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or
-    E]``."""
+    """softmax(q k^T / sqrt(D)) v over the keys that a rule selects. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B,
+    Hkv, M, E]``. Scores are in the dtype of q and k, the rest and the result in that of v."""
     n, m, group, mask = q.shape[2], k.shape[2], q.shape[1] // k.shape[1], copy_tensors(mask)
 
     def attend_some(rows: slice) -> Tensor:
         return recompute(partial(_attend_rows, mask.rows(rows, n, m), rule), q[:, :, rows], k, v)
 
-    return torch.cat([attend_some(rows) for rows in cut_rows(n, group)], 2).to(q.dtype)
+    return torch.cat([attend_some(rows) for rows in cut_rows(n, group)], 2)
 
 
 def copy_tensors(mask: Mask) -> Mask:
@@ -44,11 +41,10 @@ def _attend_rows(mask: Mask, rule: Rule, q: Tensor, k: Tensor, v: Tensor) -> Ten
     (batch, heads, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     stop = min(max(mask.span(n, m)[1], 1), m) if mask.causal else m
     visible = mask.dense(n, m, device=q.device)[:, :, None, :, :stop]
-    k, v = k[:, :, :stop], v[:, :, :stop]
-    queries, values = q.double().reshape(batch, kv_heads, -1, width), widen(v)
-    scores = (queries @ k.double().mT * width**-0.5).unflatten(2, (heads // kv_heads, -1))
-    weights = masked_softmax(scores.to(values.dtype), rule(scores.detach(), visible)).flatten(2, 3)
-    return (weights @ values).view(batch, heads, n, v.shape[3])
+    queries = q.reshape(batch, kv_heads, -1, width)
+    scores = (queries @ k[:, :, :stop].mT * width**-0.5).unflatten(2, (heads // kv_heads, -1))
+    weights = masked_softmax(scores.to(v.dtype), rule(scores.detach(), visible)).flatten(2, 3)
+    return (weights @ v[:, :, :stop]).view(batch, heads, n, v.shape[3])
 
 
 def recompute(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -64,6 +60,11 @@ def cut_rows(n: int, group: int) -> Iterator[slice]:
     step = max(ROWS // group, 1)
     for first in range(0, n, step):
         yield slice(first, min(first + step, n))
+
+
+def take_keys(x: Tensor, index: Tensor) -> Tensor:
+    """``x [B, Hkv, M, E]`` at the places ``[B, Hkv, count]``."""
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[3]))
 
 
 def estimate_rows_bytes(batch: int, kv_heads: int, m: int, *, training: bool) -> int:

@@ -13,6 +13,7 @@ from ..contract.decode_state import KVCache, allocate
 from ..contract.mask import Mask
 from ..errors import UsageError
 from .dense import masked_softmax, widen
+from .selected_keys import take_keys
 
 ROWS = 64  # positions that are read together
 
@@ -77,10 +78,7 @@ class Candidates(NamedTuple):
         if older <= count:
             return self._replace(left=older, start=start)
         places = self.norms()[:, :, :older].argsort(dim=-1, stable=True)[:, :, :count].sort(dim=-1).values
-        keys, values = (
-            x[:, :, :older].gather(2, places[..., None].expand(-1, -1, -1, x.shape[3]))
-            for x in (self.keys, self.values)
-        )
+        keys, values = (take_keys(x[:, :, :older], places) for x in (self.keys, self.values))
         first = Candidates(keys, values, self.valid[:, :, :older].gather(2, places), count, start)
         return first.append(self.keys[:, :, older:], self.values[:, :, older:], self.valid[:, :, older:])
 

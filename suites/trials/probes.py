@@ -6,7 +6,7 @@ derivatives with the reference implementation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -69,14 +69,10 @@ def probe_autocast(spec: str) -> str:
     """Output and gradients in bfloat16 compared with float32, on inputs that bfloat16 represents exactly."""
     attn, call = draw_call(spec)
     call = call.change(lambda x: x.bfloat16().float())
-
-    def evaluate() -> tuple[Tensor, Mapping[str, Tensor]]:
-        return call.gradients(attn) if attn.traits.gradient else (call.run(attn), {})
-
-    expected_out, expected_grads = evaluate()
+    expected_out, expected_grads = call.gradients(attn)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            actual_out, grads = evaluate()
+            actual_out, grads = call.gradients(attn)
     except ea.UnsupportedError as error:  # a backend that does not support the dtype
         return format_refusal(error)
     if actual_out.dtype != torch.bfloat16:
@@ -112,8 +108,7 @@ def probe_double_backward(spec: str) -> str:
 def probe_compile(spec: str) -> str:
     """torch.compile of a forward and a backward pass, compared with eager ones; graph breaks are counted."""
     fresh, call = draw_call(spec)  # one that has not run before
-    has_gradient = fresh.traits.gradient
-    leaves = call.leaves() if has_gradient else call
+    leaves = call.leaves()
     sources = split_tensors(leaves)[1]
     expected = leaves.run(draw_call(spec)[0])
     torch.compiler.reset()
@@ -124,10 +119,7 @@ def probe_compile(spec: str) -> str:
         before = count_graph_breaks()
         actual = torch.compile(CallModule(draw_call(spec)[0], call))(*sources)
         breaks = max(count_graph_breaks() - before, 1)  # torch does not count a frame that it skips completely
-    pairs = [
-        [x.detach(), *(torch.autograd.grad((x * make_weights(x)).sum(), sources) if has_gradient else ())]
-        for x in (actual, expected)
-    ]
+    pairs = [[x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources)] for x in (actual, expected)]
     if (worst := measure_difference(*pairs)) > TOLERANCE:
         return f"no: off by {worst:.1g}"
     return "yes" if not breaks else f"{breaks} graph break{'s' * (breaks > 1)}"
@@ -154,8 +146,6 @@ def probe_vmap(spec: str) -> str:
 
 def probe_func_grad(spec: str) -> str:
     """torch.func.grad for each member of a batch, with respect to all tensors of a call."""
-    if not Subject(spec).traits.gradient:
-        return f"refused: {spec} has no gradient"
 
     def transform(run: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Tensor, ...]:
         gradient = torch.func.grad(lambda *x: run(*x).sin().sum(), argnums=tuple(range(len(tensors))))
@@ -173,8 +163,8 @@ def _probe_transform(spec: str, transform: Transform, plain: Transform = lambda 
     attn, call = draw_call(spec, torch.float64)
     program = CallModule(attn, call)
     tensors = split_tensors(call)[1]
+    expected = plain(program, split_tensors(call.leaves())[1])
     try:
-        expected = plain(program, split_tensors(call.leaves() if attn.traits.gradient else call)[1])
         actual = transform(lambda *x: program(*(y[None] for y in x))[0], tensors)
     except (RuntimeError, ValueError) as error:
         return format_refusal(error)

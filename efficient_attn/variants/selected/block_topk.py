@@ -5,7 +5,7 @@ from functools import partial
 from ...contract import Budget, Traits
 from ...errors import UsageError, check_at_least_one
 from ...kernels.selected_keys import Rule, select_blocks
-from .topk import SelectedAttention
+from .selected_attention import SelectedAttention
 
 
 class BlockTopK(SelectedAttention):

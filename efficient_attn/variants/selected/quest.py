@@ -1,18 +1,19 @@
 """Attention over the pages of keys with the largest bounds on a query's scores."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Budget, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract import Budget, Growth, Mask, Traits
 from ...contract.decode_state import KVCache, allocate, preallocate
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention
 from ...kernels.pages import LONG_CALL, LONG_STEP, Pages, attend_pages, select_pages
-from ...kernels.selected_keys import estimate_rows_bytes, spread_blocks
+from ...kernels.selected_keys import spread_blocks
 from ...patterns.pair_counts import count_possible_pairs
+from .selected_attention import SelectedAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class PagedCache(KVCache):
         return Pages(self.low[:, :, :count], self.high[:, :, :count])
 
 
-class Quest(Attention):
+class Quest(SelectedAttention):
     """Softmax over a query's own page of keys, and the earlier pages with the largest bounds of their scores, selected
     for each query and head (Tang et al. 2024, arXiv:2406.10774). With the least and greatest entry of a page's keys in
     each dimension, no score of the page is larger than
@@ -108,12 +109,6 @@ class Quest(Attention):
         selected = (self.pages + 1) * self.page
         return n * selected if m > LONG_CALL * selected else count_possible_pairs(n, m, causal)
 
-    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        if self.backend == "dense":
-            return size
-        return size + estimate_rows_bytes(shape.batch, shape.kv_heads, shape.m, training=training)
-
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)
         state = preallocate(PagedCache(max_len, page=self.page), sizes, dtype, device)
@@ -134,6 +129,3 @@ class Quest(Attention):
         if self.backend == "dense":
             return self.run(q, keys, values, state.mask), state
         return attend_pages(q, keys, values, state.mask, self.page, self.pages, state.pages), state
-
-    def absorb(self, k: Tensor, v: Values, state: PagedCache, **inputs: Tensor) -> Any:
-        return state.append(k, require_values(v))
