@@ -15,8 +15,10 @@ class KNorm(Attention):
     of the weight in trained decoders (Devoto et al. 2024, arXiv:2406.11430).
 
     window: the last keys, the query's own included. keys: the number of earlier ones, selected for each key-value head;
-    of equal norms the first. A key that was dropped never returns, so that a decode state has ``window + keys``
-    positions, and a call takes time proportional to its length. Causal only. Gradients are those of the selected keys.
+    of equal norms the first.
+
+    A key that was dropped never returns, so that a decode state has ``window + keys`` positions, and a call takes time
+    proportional to its length. Causal only. Gradients are those of the selected keys.
     """
 
     backends = ("rows", "dense")

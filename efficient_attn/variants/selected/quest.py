@@ -51,10 +51,12 @@ class Quest(SelectedAttention):
 
         sum_d max(q_d low_d, q_d high_d) / sqrt(D)
 
-    page: keys of a page. pages: earlier pages that a query sees; of equal bounds the first. Causal only. It keeps all
-    keys and values, and the bounds of pages, which add ``1 / page`` of their size; a decode step reads the bounds and
-    the selected pages. Up to 32 times as many keys as it selects, 4 times in a step, all scores are computed, which is
-    faster (backend ``pages``). Bounds are in float64. Gradients are those of the selected keys.
+    page: keys of a page. pages: earlier pages that a query sees; of equal bounds the first.
+
+    Causal only. It keeps all keys and values, and the bounds of pages, which add ``1 / page`` of their size; a decode
+    step reads the bounds and the selected pages. Up to 32 times as many keys as it selects, 4 times in a step, all
+    scores are computed, which is faster (backend ``pages``). Bounds are in float64. Gradients are those of the selected
+    keys.
     """
 
     backends = ("pages", "dense")

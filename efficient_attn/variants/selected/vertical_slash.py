@@ -13,8 +13,9 @@ class VerticalSlash(Attention):
     """Softmax over the columns and the diagonals of the score matrix that hold the largest sums of weights of the last
     queries, for each head: for reading a prompt, not for decoding (Jiang et al. 2024, arXiv:2407.02490, MInference).
 
-    columns: keys that all later queries see. diagonals: distances at which every query sees a key; the distance 0 is
-    always among them. Of equal sums the first key, and the smallest distance. queries: the last so many are read.
+    columns: keys that all later queries see; of equal sums the first. diagonals: distances at which every query sees a
+    key, 0 always among them; of equal sums the smallest. queries: the last so many are read.
+
     Causal self-attention only, without padding: other queries' contents decide, so that no prefix of the result is the
     result of the prefix. Gradients are those of the selected keys. Backends: ``lines``, which reads only these keys,
     and ``dense``.
