@@ -212,4 +212,5 @@ def _format_case(record: Record) -> str:
     details = f"layer {row.layer}" if row.layer is not None else f"n={row.seq_len}{' causal' if row.causal else ''}"
     details += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
     details += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
+    details += f" {stage}" if (stage := (row.inputs or "").partition(":")[2].partition(":")[2]) else ""
     return f"{row.mode or row.task} {row.variant} {details}"

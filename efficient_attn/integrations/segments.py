@@ -3,7 +3,7 @@ token."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,12 @@ POSITIONS_PER_PART = 32  # of an encoder's segment; about a sentence
 POSITIONS_PER_BLOCK = 256  # positions whose probabilities over the vocabulary are in memory together
 
 
-def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int) -> Tensor:
+def cut_segment(
+    loaded_model: LoadedModel, text: Text, length: int, number: int, *, without: Sequence[Tensor] = ()
+) -> Tensor:
     """The tokens ``[1, length]`` of one segment: the beginning of the ``number``-th document that is long enough.
+
+    without: segments, no longer, whose documents are left out.
 
     Raises `UsageError` if the model has fewer positions, or the text fewer such documents.
     """
@@ -28,7 +32,8 @@ def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int)
 
     def tokenize(document: str) -> Tensor | None:
         tokens = loaded_model.tokenizer(document[: 16 * length], return_tensors="pt", verbose=False).input_ids
-        return tokens[:, :length] if tokens.shape[1] >= length else None
+        is_left_out = any(torch.equal(tokens[:, : segment.shape[1]], segment) for segment in without)
+        return tokens[:, :length] if tokens.shape[1] >= length and not is_left_out else None
 
     return text.pick(number, length, tokenize, "segment")  # a token has at least one character
 
@@ -40,6 +45,13 @@ def compare_with_own(
     if loaded_model.sizes.kind == "decoder":
         return measure_token_metrics(out, own_out, tokens[0])
     return measure_hidden_metrics(out, own_out)
+
+
+def measure_loss(logits: Tensor, tokens: Tensor) -> float:
+    """The mean loss in nats a token of a pass with logits ``[N, V]`` over tokens ``[1, N]``."""
+    blocks = zip(logits[:-1].split(POSITIONS_PER_BLOCK), tokens[0, 1:].split(POSITIONS_PER_BLOCK), strict=True)
+    losses = [torch.nn.functional.cross_entropy(x.float(), targets, reduction="none") for x, targets in blocks]
+    return torch.cat(losses).double().mean().item()
 
 
 def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> dict[str, float | None]:

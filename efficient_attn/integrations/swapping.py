@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from torch import nn
 
@@ -12,6 +12,7 @@ from ..errors import NotInstalled, UnsupportedError, UsageError
 from ..spec import SpecLike
 
 Phase = Literal["all", "prefill", "decode"]
+SpecsByLayer: TypeAlias = Mapping[int, SpecLike] | Mapping[int | range, SpecLike]
 
 
 class Swap:
@@ -48,7 +49,7 @@ class Swap:
 
 def swap(
     model: Any,
-    mechanisms: SpecLike | Mapping[int | range, SpecLike],
+    mechanisms: SpecLike | SpecsByLayer,
     *,
     phase: Phase = "all",
     sample: Mapping[str, Any] | None = None,
@@ -96,9 +97,7 @@ def swap(
     return handle
 
 
-def _select_specs(
-    name: str, mechanisms: SpecLike | Mapping[int | range, SpecLike], numbers: list[int]
-) -> dict[int, SpecLike]:
+def _select_specs(name: str, mechanisms: SpecLike | SpecsByLayer, numbers: list[int]) -> dict[int, SpecLike]:
     """The spec of each layer that has one."""
     if not isinstance(mechanisms, Mapping):
         return dict.fromkeys(numbers, mechanisms)

@@ -21,6 +21,7 @@ TABLE = {
     "fidelity": "efficient_attn.tasks.fidelity.fidelity_task:FIDELITY",
     "swap": "efficient_attn.tasks.swap:SWAP",
     "retrieval": "efficient_attn.tasks.retrieval:RETRIEVAL",
+    "hybrid": "efficient_attn.tasks.hybrid.hybrid_task:HYBRID",
     "complexity": "efficient_attn.tasks.complexity.complexity_task:COMPLEXITY",
     "longest": "efficient_attn.tasks.complexity.longest:LONGEST",
     **{name: f"efficient_attn.tasks.problems.problem_table:{name.upper()}" for name in PROBLEMS},

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..instruments.roofline import Roofline
     from ..integrations.bundled import LoadedModel
-    from ..integrations.model_swap import ForwardPass, LayerSwap
+    from ..integrations.model_swap import ForwardPass, PartialSwap
 
 
 class SwapKeys(Keys):
@@ -86,10 +86,11 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
 def _measure_one_layer(case: Case, row: Row) -> Record:
     from ..integrations.segments import compare_with_own
 
-    layer_swap, (model, tokens) = _load_layer_swap(case.group), _load_segment(case.group)
-    out = layer_swap.own_out if case.variant == EXACT_SPEC else layer_swap.run(case.variant)
-    row.parameters = model.sizes.parameters
-    _fill_row(row, compare_with_own(model, out, layer_swap.own_out, tokens), case)
+    own_pass, layer = _read_with_own_attention(case.group), case.group.config.layer
+    assert layer is not None
+    out = own_pass.out if case.variant == EXACT_SPEC else own_pass.run(layer, case.variant)
+    row.parameters = own_pass.loaded_model.sizes.parameters
+    _fill_row(row, compare_with_own(own_pass.loaded_model, out, own_pass.out, own_pass.tokens), case)
     return Record(row)
 
 
@@ -123,11 +124,13 @@ def _run_own_attention(group: Group) -> ForwardPass:
 
 
 @lru_cache(maxsize=1)
-def _load_layer_swap(group: Group) -> LayerSwap:
-    from ..integrations.model_swap import LayerSwap
+def _read_with_own_attention(group: Group) -> PartialSwap:
+    from ..integrations.model_swap import PartialSwap
+    from ..integrations.transformers import register
 
-    assert group.config.layer is not None
-    return LayerSwap.read(*_load_segment(group), EXACT_SPEC, group.config.layer)
+    model, tokens = _load_segment(group)
+    model.model.set_attn_implementation(register(EXACT_SPEC))
+    return PartialSwap.read(model, tokens)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
