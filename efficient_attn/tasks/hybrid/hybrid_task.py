@@ -161,6 +161,7 @@ HYBRID = Task(
     columns={
         "step": "of the choice, from 0; the greedy rule adds a layer in each",
         "layer": "the layer that the step adds",
+        "alone": "perplexity over the unmodified model's with the mechanism in this layer only",
         "rule": "by which the layers were chosen",
         "limit": "of the rise of perplexity, as a share of the model's own",
         "own_layers": "how many layers keep the model's own attention",

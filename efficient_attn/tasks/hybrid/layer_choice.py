@@ -35,7 +35,11 @@ def measure_step(case: Case, row: Row, earlier: Sequence[Record]) -> Record:
     row.metric, row.parameters = "nats a token", loaded_model.sizes.parameters
     row.extra = {"step": len(replaced), "layer": layer, "own_loss": own_loss}
     row.extra["perplexity"] = math.exp(row.loss - own_loss)
-    return Record(row, {"layers": layers, "losses": losses})
+    record = Record(row, {"layers": layers, "losses": losses})
+    effects = collect_effects([*earlier, record])
+    row.extra["alone"] = math.exp(effects.single[layer])
+    row.extra["predicted"] = math.exp(effects.predict([*replaced, layer]))
+    return record
 
 
 def compute_mean(values: Sequence[float]) -> float:
