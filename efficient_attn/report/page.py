@@ -28,6 +28,7 @@ from .sections import (
     generic,
     growth_exponents,
     header,
+    hybrids,
     main_effects,
     retrieval,
     section_blocks,
@@ -55,6 +56,7 @@ SECTION_MODULES = {
     "effects": main_effects,
     "swap": swap,
     "retrieval": retrieval,
+    "hybrid": hybrids,
     "complexity": growth_exponents,
     "ability": ability,
 }

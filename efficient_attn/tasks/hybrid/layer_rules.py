@@ -53,8 +53,8 @@ def choose_layers(rule: Rule, effects: LayerEffects, limit: float | None) -> tup
         order = sorted(range(effects.layers), key=effects.single.__getitem__)
         within = _count_within(list(accumulate(effects.single[layer] for layer in order)), limit)
         return _require(sorted(order[:within]), limit)
-    own = place_own_layers(rule, effects.layers, effects.layers - count)
-    return _require([layer for layer in range(effects.layers) if layer not in own], limit)
+    own_layers = place_own_layers(rule, effects.layers, effects.layers - count)
+    return _require([layer for layer in range(effects.layers) if layer not in own_layers], limit)
 
 
 def place_own_layers(rule: Rule, layers: int, count: int) -> list[int]:
@@ -73,7 +73,7 @@ def _count_within(changes: Sequence[float], limit: float) -> int:
 
 def _require(layers: Sequence[int], limit: float | None) -> tuple[int, ...]:
     if not layers:
-        raise NotNeeded(f"no layer can be replaced with a perplexity within {limit:.0%} of the model's own")
+        raise NotNeeded(f"no layer can be replaced with a perplexity within {100 * (limit or 0):g}% of the model's own")
     return tuple(layers)
 
 

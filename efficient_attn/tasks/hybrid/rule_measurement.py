@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...contract.budget import Budget
 from ...errors import NotNeeded, UnsupportedError, UsageError
@@ -27,10 +27,24 @@ if TYPE_CHECKING:
     from ...integrations.model_swap import ForwardPass
 
 
+class Turn(NamedTuple):
+    """Passes over one segment, without their outputs, and the losses of both."""
+
+    unmodified: ForwardPass
+    hybrid: ForwardPass
+    own_loss: float
+    loss: float
+
+    @property
+    def disturbance(self) -> str | None:
+        """Why the times are unreliable, if they are."""
+        return self.unmodified.disturbance or self.hybrid.disturbance
+
+
 def measure_rule(case: Case, row: Row, rule: Rule, limit: float | None, steps: Sequence[Record]) -> Record:
-    """Read each segment with the rule's layers and with the unmodified model, one after the other, in turns."""
+    """Read each segment with the rule's layers and with the unmodified model, in turns."""
     from ...integrations.model_swap import measure_prompt_memory
-    from ...integrations.segments import cut_segment, measure_loss
+    from ...integrations.segments import cut_segment
 
     effects, config = collect_effects(steps), case.group.config
     layers = choose_layers(rule, effects, limit)
@@ -42,53 +56,54 @@ def measure_rule(case: Case, row: Row, rule: Rule, limit: float | None, steps: S
     segments = [cut_segment(loaded_model, text, config.seq_len, number, **options) for number in numbers]
     row.peak_memory_bytes = measure_prompt_memory(loaded_model, mechanisms, segments[0])
     own_peak = measure_prompt_memory(loaded_model, {}, segments[0]) if rule == "everywhere" else None
-    own_passes, passes, losses = [], [], []
-    for number, tokens in enumerate(segments):
-        own_pass, hybrid_pass = _run_in_turns(loaded_model, mechanisms, tokens, own_first=number % 2 == 0)
-        losses.append((measure_loss(own_pass.out, tokens), measure_loss(hybrid_pass.out, tokens)))
-        own_passes.append(replace(own_pass, out=tokens[:0]))  # logits of long segments take gigabytes
-        passes.append(replace(hybrid_pass, out=tokens[:0]))
-    row.loss, row.metric = compute_mean([loss for _, loss in losses]), "nats a token"
-    row.parameters, row.state_bytes = loaded_model.sizes.parameters, passes[0].bytes
+    turns = [_take_turn(loaded_model, mechanisms, tokens, own_first=n % 2 == 0) for n, tokens in enumerate(segments)]
+    row.loss, row.metric = compute_mean([turn.loss for turn in turns]), "nats a token"
+    row.parameters, row.state_bytes = loaded_model.sizes.parameters, turns[0].hybrid.bytes
     row.pairs = round(count_pairs(case, spec, len(layers), effects.layers))
-    row.rounds, row.processes = len(passes), 1
-    row.contaminated = sum(any(p.disturbance for p in pair) for pair in zip(passes, own_passes, strict=True))
+    row.rounds, row.processes = len(turns), 1
+    row.contaminated = sum(turn.disturbance is not None for turn in turns)
     own_layers = [layer for layer in range(effects.layers) if layer not in layers]
     row.extra = {"rule": rule, "limit": limit, "own_layers": len(own_layers), "own": format_layers(own_layers)}
-    row.extra |= {
-        "mechanism": str(spec),
-        "own_loss": compute_mean([own for own, _ in losses]),
-        "own_peak_bytes": own_peak,
-    }
-    row.extra |= {"own_state_bytes": own_passes[0].bytes, "step_ms": median(p.step_s or 0.0 for p in passes) * 1e3}
+    row.extra |= {"mechanism": str(spec), "own_loss": compute_mean([turn.own_loss for turn in turns])}
+    row.extra |= {"own_state_bytes": turns[0].unmodified.bytes, "own_peak_bytes": own_peak}
+    row.extra["step_ms"] = median(turn.hybrid.step_s or 0.0 for turn in turns) * 1e3
     if rule != "uniform":
         row.extra["predicted"] = math.exp(effects.predict(layers))
         row.extra["at_choice"] = _measure_at_choice(case, mechanisms, effects, steps)
     ratios = {
-        "perplexity": [math.exp(loss - own) for own, loss in losses],
-        "speedup": [own.seconds / p.seconds for own, p in zip(own_passes, passes, strict=True)],
-        "step_speedup": [(own.step_s or 0.0) / (p.step_s or 1.0) for own, p in zip(own_passes, passes, strict=True)],
+        "perplexity": [math.exp(turn.loss - turn.own_loss) for turn in turns],
+        "speedup": [turn.unmodified.seconds / turn.hybrid.seconds for turn in turns],
+        "step_speedup": [(turn.unmodified.step_s or 0.0) / (turn.hybrid.step_s or 1.0) for turn in turns],
     }
     for name, values in ratios.items():
         estimate = estimate_geometric_mean(values)
         row.extra |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    times = {"own_ms": [p.seconds * 1e3 for p in own_passes], "ms": [p.seconds * 1e3 for p in passes]}
-    own_losses, hybrid_losses = zip(*losses, strict=True)
-    disturbed = [p.disturbance or own.disturbance for p, own in zip(passes, own_passes, strict=True)]
-    return Record(row, {**times, "own_losses": own_losses, "losses": hybrid_losses, "disturbed": disturbed})
+    samples = {
+        "own_ms": [turn.unmodified.seconds * 1e3 for turn in turns],
+        "ms": [turn.hybrid.seconds * 1e3 for turn in turns],
+        "own_losses": [turn.own_loss for turn in turns],
+        "losses": [turn.loss for turn in turns],
+        "disturbed": [turn.disturbance for turn in turns],
+    }
+    return Record(row, samples)
 
 
-def _run_in_turns(
+def _take_turn(
     loaded_model: LoadedModel, mechanisms: Mapping[int, SpecLike], tokens: Tensor, *, own_first: bool
-) -> tuple[ForwardPass, ForwardPass]:
+) -> Turn:
     """The unmodified model's pass and the hybrid's, each after a short one for warming up."""
     from ...integrations.model_swap import WARM_UP, run_partial_pass
+    from ...integrations.segments import measure_loss
 
-    passes = {}
+    passes, losses = {}, {}
     for is_own in (own_first, not own_first):
-        for prompt in (tokens[:, :WARM_UP], tokens):
-            passes[is_own] = run_partial_pass(loaded_model, {} if is_own else mechanisms, prompt)
-    return passes[True], passes[False]
+        replaced = {} if is_own else mechanisms
+        run_partial_pass(loaded_model, replaced, tokens[:, :WARM_UP])
+        result = run_partial_pass(loaded_model, replaced, tokens)
+        losses[is_own] = measure_loss(result.out, tokens)
+        passes[is_own] = replace(result, out=result.out[:0].clone())  # logits of long segments take gigabytes
+        del result
+    return Turn(passes[True], passes[False], losses[True], losses[False])
 
 
 def _measure_at_choice(
@@ -109,8 +124,8 @@ def _measure_at_choice(
 def count_pairs(case: Case, spec: SpecLike, replaced: int, layers: int) -> float:
     """Query-key pairs of one head at the verified length, the mean over all layers."""
     n = case.group.config.seq_len
-    own, pairs = (create(each, dims=case.dims).growth.cost(n, n, True) for each in ("full", spec))
-    return (replaced * pairs + (layers - replaced) * own) / layers
+    all_pairs, pairs = (create(each, dims=case.dims).growth.cost(n, n, True) for each in ("full", spec))
+    return (replaced * pairs + (layers - replaced) * all_pairs) / layers
 
 
 def fit_uniform(case: Case, replaced: tuple[int, ...]) -> Spec:
