@@ -4,23 +4,28 @@ A pass attends exactly to the keys that are kept and, causally, to its own; then
 depends on how a sequence is divided into passes: usually a prompt, then single tokens.
 
     StateCache(model, keep=H2O(keys=64, recent=64))
+    StateCache(model, keep=fit(SnapKV, "192KiB", model))  # of a layer's keys and values
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..contract.budget import Budget
 from ..contract.mask import CAUSAL
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError, check_at_least_one
 from ..kernels.dense import masked_softmax, widen
 from ..kernels.selected_keys import cut_rows, take_keys
 from ..variants.full.softmax_attention import SoftmaxAttention
+
+MOST_WINDOW = 32  # of the last queries whose weights a fitted SnapKV reads
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class H2O:
     def __post_init__(self) -> None:
         check_at_least_one("H2O", keys=self.keys, recent=self.recent)
 
+    @classmethod
+    def of_size(cls, count: int) -> Self:
+        """The rule that keeps ``count`` keys, half of them the last ones."""
+        return cls(keys=count - count // 2, recent=count // 2)
+
     def reduce(self, cache: KeptKeys, q: Tensor) -> KeptKeys:
         """Keep the heaviest and the last keys."""
         cache = replace(cache, scores=cache.scores + sum_weights(q, cache.keys))
@@ -89,6 +99,11 @@ class Tova:
 
     def __post_init__(self) -> None:
         check_at_least_one("Tova", keys=self.keys)
+
+    @classmethod
+    def of_size(cls, count: int) -> Self:
+        """The rule that keeps ``count`` keys."""
+        return cls(keys=count)
 
     def reduce(self, cache: KeptKeys, q: Tensor) -> KeptKeys:
         """Keep the keys that the last query weighs most."""
@@ -114,6 +129,11 @@ class SnapKV:
         if self.pool % 2 == 0:
             raise UsageError(f"SnapKV: pool must be odd, got {self.pool}")
 
+    @classmethod
+    def of_size(cls, count: int) -> Self:
+        """The rule that keeps ``count`` keys of a prompt, a quarter of them and at most 32 the last ones."""
+        return cls(keys=count, window=min(max(count // 4, 1), MOST_WINDOW))
+
     def reduce(self, cache: KeptKeys, q: Tensor) -> KeptKeys:
         """Keep the keys of the prompt that its last queries weigh most."""
         if cache.passes > 1 or cache.keys.shape[2] <= self.keys:
@@ -123,6 +143,38 @@ class SnapKV:
         pooled = F.avg_pool1d(earlier, self.pool, stride=1, padding=self.pool // 2)
         scores = F.pad(pooled, (0, weights.shape[2] - earlier.shape[2]))
         return _keep_best(replace(cache, scores=scores), scores, self.keys - self.window, self.window)
+
+
+FittedRule = TypeVar("FittedRule", H2O, Tova, SnapKV)
+
+
+def fit(rule: type[FittedRule], budget: str, model: Any) -> FittedRule:
+    """The rule that keeps a budget in each layer of a model: a number of keys for each key-value head, ``128``, or the
+    bytes of a layer's keys and values in one sequence, ``192KiB``. Raises `UsageError` for a budget that is too small.
+    """
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    sizes = {"kv_heads": getattr(config, "num_key_value_heads", None) or heads, "head_dim": width}
+    dtype = str(model.dtype).removeprefix("torch.")
+    try:
+        keys = Budget.parse(budget, length=config.max_position_embeddings, **sizes, dtype=dtype, causal=True).keys
+        return rule.of_size(keys)
+    except UsageError as error:
+        raise UsageError(f"{rule.__name__}: budget {budget}: {error}") from error
+
+
+def compute_kept_shares(states: Sequence[Any]) -> Tensor:
+    """Which positions the states of a `StateCache` still hold: ``[layers, positions]``, the share of key-value heads,
+    over all sequences, that keep each. Raises `UsageError` for states of other mechanisms, and for empty ones."""
+    if not states or not all(isinstance(state, KeptKeys) for state in states):
+        raise UsageError("compute_kept_shares needs the states of a StateCache(model, keep=...) that has read a prompt")
+    shares = []
+    for state in states:
+        flat = state.positions.flatten(0, 1)  # of each head of each sequence
+        counts = torch.zeros(len(flat), state.length, device=flat.device)
+        shares.append(counts.scatter(1, flat, 1.0).mean(0))
+    return torch.stack(shares)
 
 
 def _keep_best(cache: KeptKeys, scores: Tensor, count: int, recent: int) -> KeptKeys:

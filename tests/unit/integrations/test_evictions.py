@@ -14,7 +14,15 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.errors import UnsupportedError, UsageError
-from efficient_attn.integrations.evictions import H2O, Eviction, SnapKV, Tova, attend_and_reduce
+from efficient_attn.integrations.evictions import (
+    H2O,
+    Eviction,
+    SnapKV,
+    Tova,
+    attend_and_reduce,
+    compute_kept_shares,
+    fit,
+)
 from efficient_attn.integrations.state_cache import StateCache
 
 RULES = [H2O(keys=5, recent=4), Tova(keys=9), SnapKV(keys=9, window=4, pool=3), SnapKV(keys=12, window=2, pool=1)]
@@ -120,3 +128,44 @@ def test_uses_that_are_not_supported_are_reported() -> None:
     ):
         with pytest.raises(UsageError, match=problem):
             make()
+
+
+@pytest.mark.parametrize("rule", [H2O, Tova, SnapKV])
+@pytest.mark.parametrize(("budget", "keys"), [("16", 16), ("7", 7), ("2KiB", 8), ("N/16", 16)])
+def test_a_rule_fits_a_budget_of_keys_or_bytes(rule: Any, budget: str, keys: int) -> None:
+    model = llama()  # 2 key-value heads of 16, 256 positions: 256 bytes a key and its value
+    fitted = fit(rule, budget, model)
+    ea.swap(model, "full")
+    cache = StateCache(model, keep=fitted)
+    with torch.inference_mode():
+        model(make_ids(1, 40), past_key_values=cache, use_cache=True)
+    assert [state.keys.shape[2] for state in cache.states] == [keys] * 2
+    if budget.endswith("KiB"):
+        held = cache.states[0].keys.nbytes + cache.states[0].values.nbytes
+        assert held == 2048, "the bytes of a layer's keys and values"
+
+
+def test_a_rule_of_too_few_keys_is_refused() -> None:
+    with pytest.raises(UsageError, match="H2O: budget 1: H2O: recent"):
+        fit(H2O, "1", llama())
+    with pytest.raises(UsageError, match="Tova: budget 100B: it is less than one key"):
+        fit(Tova, "100B", llama())
+
+
+def test_shares_of_heads_that_keep_a_position() -> None:
+    model = llama()
+    ea.swap(model, "full")
+    cache = StateCache(model, keep=H2O(keys=6, recent=4))
+    with pytest.raises(UsageError, match="that has read a prompt"):
+        compute_kept_shares(cache.states)
+    with torch.inference_mode():
+        for ids in make_ids(2, 30).split([24, 1, 5], dim=1):
+            model(ids, past_key_values=cache, use_cache=True)
+    shares = compute_kept_shares(cache.states)
+    assert shares.shape == (2, 30)
+    for layer, state in enumerate(cache.states):
+        for position in range(30):
+            held = (state.positions == position).any(-1).float().mean().item()
+            assert shares[layer, position] == held
+    assert shares[:, -4:].eq(1).all()
+    assert shares.sum(1).tolist() == [10, 10]
