@@ -34,7 +34,7 @@ TITLES = {
     "design": "`[design]`: a few points of all combinations",
     "variant": "`[[variant]]` and `[[block]]`: mechanisms and layers",
 }
-SET_BY_PLANS = {"attempt", "data_digest", "peak_memory", "process_memory"}
+SET_BY_PLANS = {"attempt", "counted_by", "data_digest", "peak_memory", "process_memory", "stage"}
 TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "object": "table"}
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 

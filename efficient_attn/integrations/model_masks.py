@@ -8,7 +8,7 @@ represent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..contract.mechanism import Attention
 
 MAX_PAIRS = 1 << 22  # pairs evaluated together
+SUMS = ("add", "__add__", "__radd__")  # torch's names of the sum of two tensors
 
 MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of batch index, head, query position and key position
 
@@ -33,7 +34,8 @@ class ModelMask:
     shift: the position of the first key, if older ones were dropped. keys: their number, if the mask was made for it.
     is_supported: whether ``mask`` represents the model's. make_own: makes the mask for the model's own attention.
     visible: ``[B, keys]``, the keys that the only query of a pass with a static cache sees; a compiled graph that reads
-    these instead of the query's position is valid for all of them.
+    these instead of the query's position is valid for all of them. bias ``[1 or B, 1 or H, N, M]``: what a model adds
+    to the mask, to be added to the scores.
     """
 
     mask: Mask
@@ -43,6 +45,7 @@ class ModelMask:
     is_supported: bool = True
     make_own: Callable[[], Any] | None = None
     visible: Tensor | None = None
+    bias: Tensor | None = None
 
     def in_graph(self, attn: Attention) -> Mask:
         """The mask for a mechanism in a compiled graph."""
@@ -84,19 +87,21 @@ class ModelMask:
     def __getitem__(self, index: Any) -> Any:
         _refuse_use()
 
-    def __radd__(self, other: Any) -> Any:
-        _refuse_use()
-
     @classmethod
-    def __torch_function__(cls, *_: Any) -> Any:
-        _refuse_use()
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """The sum of a bias and a mask is the mask with the bias; nothing else is computed with masks."""
+        if getattr(func, "__name__", "") in SUMS and len(args) == 2 and not kwargs:
+            (bias,) = (x for x in args if isinstance(x, Tensor))
+            (mask,) = (x for x in args if isinstance(x, ModelMask))
+            return replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
+        return _refuse_use()
 
 
 def _refuse_use() -> NoReturn:
-    """A model uses its mask as a tensor: it adds a bias of positions, as BEiT does, or computes attention itself."""
+    """A model uses its mask as a tensor, for something else than adding a bias, as BEiT does."""
     raise UnsupportedError(
-        "this model computes with its mask, so it has a bias of positions or computes attention itself, "
-        "which no mechanism supports; use the model's own attention"
+        "this model computes with its mask, so it computes attention itself, which no mechanism supports; use the "
+        "model's own attention"
     )
 
 
@@ -139,11 +144,14 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
         causal = "allow_is_bidirectional_skip" not in options
         if options.get("use_vmap"):  # a function of the model's own
             return ModelMask(Mask(), is_supported=False)
-        probe.assert_in_graph(causal, local_size)
-        return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), local_size, kv_offset, kv_length)
-    for window in (local_size, None) if local_size else (None,):  # the model's window also while it hides no key
+        is_half = local_size and not causal and mask_function(0, 0, 0, local_size)
+        window = 2 * local_size if is_half and local_size else local_size
+        probe.assert_in_graph(causal, window)
+        return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), window, kv_offset, kv_length)
+    # the model's window also while it hides no key; on both sides, models name its size or half of it
+    for window in (local_size, 2 * local_size, None) if local_size else (None,):
         for causal in (True, False):
-            if probe.equals(lambda i, j, c=causal, w=window: _is_visible(i, j, c, w)):
+            if probe.equals(lambda i, j, c=causal, w=window: is_visible(i, j, c, w)):
                 mask = Mask(causal=causal, query_start=aligned, **padding_fields)
                 return ModelMask(mask, window, kv_offset, kv_length)
     if not padding_fields and (ends := probe.find_sequences()) is not None:
@@ -168,7 +176,7 @@ def _describe_padding(attention_mask: Tensor | None, keys: int, first: int, *, r
     return {"key_lengths": lengths} if torch.equal(within, valid) else {"key_mask": valid.contiguous()}
 
 
-def _is_visible(i: Tensor, j: Tensor, causal: bool, window: int | None) -> Tensor:
+def is_visible(i: Tensor, j: Tensor, causal: bool, window: int | None) -> Tensor:
     """Whether position i sees j: up to itself if causal, and nearer than the window on every side that it sees."""
     visible = (j <= i) if causal else torch.ones((), dtype=torch.bool, device=i.device)
     if window is None:
@@ -211,7 +219,8 @@ class _MaskProbe:
         for distance in distances:
             exists = (i - distance >= self.shift) & (i - distance < self.shift + self.keys)
             j = (i - distance).clamp(self.shift, self.shift + self.keys - 1)
-            agrees = agrees & ((self._evaluate(b, i, j) == _is_visible(i, j, causal, window)) | ~exists).all()
+            differs = self._evaluate(b, i, j) ^ is_visible(i, j, causal, window)  # inductor cannot compare with ==
+            agrees = agrees & ~(differs & exists).any()
         problem = "in a compiled model a mask is causal or within a window, without packed sequences; do not compile it"
         torch.ops.aten._assert_async.msg(agrees, f"efficient_attn: {problem}")
 

@@ -66,20 +66,7 @@ class StateLayer(CacheLayerMixin):
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
         """Outputs of the new positions over all so far. Raises `UnsupportedError` for non-causal masks, and for padding
         other than that on the left of the first pass."""
-        self.pending = 0
-        if not model_mask.mask.causal:
-            raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
-        starts = _find_starts(model_mask.mask, self.length + q.shape[2], attn.label)
-        if starts is not None and self.keep is not None:
-            raise UnsupportedError(f"{attn.label}: a cache that drops keys has no padding: give prompts of one length")
-        if self.state is None:
-            self.batch, self.starts = q.shape[0], starts
-            if self.keep is None:
-                self.state = attn.init_state(self.batch, self.max_len, k.dtype, k.device, starts=starts)
-        elif not _are_equal(starts, self.starts):
-            raise UnsupportedError(
-                f"{attn.label}: the padding of a state's rows must be the same in every pass, and end in the first"
-            )
+        self._prepare(attn, k, model_mask)
         if self.keep is None:
             out, self.state = attn.step(q, k, v, self.state)
         elif self.length + q.shape[2] > self.max_len:
@@ -88,6 +75,34 @@ class StateLayer(CacheLayerMixin):
             out, self.state = attend_and_reduce(attn, self.keep, self.state, q, k, v)
         self.length += q.shape[2]
         return out
+
+    def absorb(self, attn: Attention, k: Tensor, v: Tensor, model_mask: ModelMask) -> None:
+        """Store the keys and values of a prompt that the model's own attention reads. Raises `UnsupportedError` as
+        `attend`, and for a prompt in several passes, of which a later one needs earlier keys."""
+        if self.length or self.keep is not None:
+            self.pending = 0
+            problem = "a prompt in several passes" if self.length else "a rule that drops keys"
+            raise UnsupportedError(f"{attn.label}: a model swapped with phase='decode' does not support {problem}")
+        self._prepare(attn, k, model_mask)
+        self.state = attn.absorb(k, v, self.state)
+        self.length += k.shape[2]
+
+    def _prepare(self, attn: Attention, k: Tensor, model_mask: ModelMask) -> None:
+        """Check the mask of new positions, and make the state in the first pass."""
+        self.pending = 0
+        if not model_mask.mask.causal:
+            raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
+        starts = _find_starts(model_mask.mask, self.length + k.shape[2], attn.label)
+        if starts is not None and self.keep is not None:
+            raise UnsupportedError(f"{attn.label}: a cache that drops keys has no padding: give prompts of one length")
+        if self.state is None:
+            self.batch, self.starts = k.shape[0], starts
+            if self.keep is None:
+                self.state = attn.init_state(self.batch, self.max_len, k.dtype, k.device, starts=starts)
+        elif not _are_equal(starts, self.starts):
+            raise UnsupportedError(
+                f"{attn.label}: the padding of a state's rows must be the same in every pass, and end in the first"
+            )
 
     def copy_rows(self, rows: Sequence[int], batch: int) -> StateLayer:
         """A copy with these rows of the batch."""
@@ -123,8 +138,9 @@ class StateCache(Cache):
     """A cache of states, one for each layer with a mechanism. max_len: its capacity; by default the model's number of
     positions. keep: the rule by which layers with exact attention drop keys (`H2O`, `Tova`, `SnapKV` of `evictions`).
 
-    Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given, one without
-    mechanisms, and one that is swapped for one phase only, whose other phase needs all keys.
+    A model that is swapped with ``phase="decode"`` reads a prompt, in one pass, with its own attention, and continues
+    from states. Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given, one
+    without mechanisms, and one that is swapped with ``phase="prefill"``, whose steps need all keys.
     """
 
     def __init__(self, model: Any, max_len: int | None = None, *, keep: Eviction | None = None) -> None:
@@ -137,8 +153,8 @@ class StateCache(Cache):
         if not attention.startswith(PREFIX):
             raise UsageError(f"StateCache: the model runs {attention!r}; call ea.swap(model, ...) first")
         if attention.startswith(SWAPPED):
-            if not attention.startswith(f"{SWAPPED}all-"):
-                raise UsageError("StateCache: the model is swapped for one phase only, and the other needs all keys")
+            if attention.startswith(f"{SWAPPED}prefill-"):
+                raise UsageError("StateCache: the model is swapped with phase='prefill', and its steps need all keys")
             numbers = {getattr(m, "layer_idx", None) for m in model.modules() if SUBMODULE in m._modules}
         key, layers = object(), list[Any](DynamicCache(config=config).layers)
         for n, own_layer in enumerate(layers):
@@ -191,6 +207,12 @@ def take_waiting() -> StateLayer | None:
     """The layer of a `StateCache` that has received new keys and whose attention is due, once; None without any."""
     layer, _waiting.layer = getattr(_waiting, "layer", None), None
     return layer
+
+
+def continues_state() -> bool:
+    """Whether the keys that wait for attention continue those of earlier passes."""
+    layer = getattr(_waiting, "layer", None)
+    return layer is not None and layer.length > 0
 
 
 def require_received(layer: StateLayer) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ from ..registry import create, rename_backend
 from ..spec import SpecLike, parse
 from .first_pass import OWN_ATTENTION
 from .model_masks import ModelMask, describe_mask
-from .state_cache import SUBMODULE, SWAPPED, take_waiting
-from .transformers import PROBE, avoid_reserved_words, check_serves, find_max_len, run_mechanism
+from .state_cache import SUBMODULE, SWAPPED, continues_state, take_waiting
+from .transformers import PROBE, avoid_reserved_words, check_serves, find_max_len, run_mechanism, store_prompt
 
 TRIED_TOKENS = 2  # of the passes that find a model's layers
 
@@ -132,13 +132,17 @@ def attend(
     for sizes in _observers:
         counts = {"heads": query.shape[1], "kv_heads": key.shape[1], "max_len": find_max_len(module)}
         sizes.setdefault(module, Dims(head_dim=query.shape[3], value_dim=value.shape[3], **counts))
-    attn, is_step = module._modules.get(SUBMODULE), query.shape[2] == 1 < key.shape[2]
+    attn, compiling = cast(Attention | None, module._modules.get(SUBMODULE)), torch.compiler.is_compiling()
+    is_step = query.shape[2] == 1 and (key.shape[2] > 1 or (not compiling and continues_state()))
     if attn is not None and phase in ("all", "decode" if is_step else "prefill"):
-        return run_mechanism(attn, module, query, key, value, attention_mask, **options)  # pyright: ignore
-    if not torch.compiler.is_compiling():
-        take_waiting()
+        return run_mechanism(attn, module, query, key, value, attention_mask, **options)
+    state = None if compiling else take_waiting()
+    if attn is not None and state is not None:
+        store_prompt(attn, state, module, key, value, attention_mask, **options)
     if isinstance(attention_mask, ModelMask):
-        attention_mask = attention_mask.make_own() if attention_mask.make_own is not None else None
+        bias = attention_mask.bias
+        own_mask = attention_mask.make_own() if attention_mask.make_own is not None else None
+        attention_mask = own_mask if bias is None else bias if own_mask is None else bias + own_mask
     names = inspect.unwrap(type(module).forward).__globals__  # of the model's source, which may have its own table
     table, default = names["ALL_ATTENTION_FUNCTIONS"], names.get("eager_attention_forward")
     return table.get_interface(own_attention, default)(module, query, key, value, attention_mask, **options)

@@ -27,17 +27,16 @@ from ..spec import SpecLike, parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
 from .first_pass import check_named_mechanisms
+from .mask_tensors import describe_tensor_mask
 from .model_masks import ModelMask, describe_mask
 from .observers import report_call, report_inputs
-from .state_cache import PREFIX, take_waiting
+from .score_features import ScoreFeatures, attend_with_features
+from .state_cache import PREFIX, StateLayer, take_waiting
 
 OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names that transformers treats specially
 WINDOWS = (64, 128, 256, 512, 1024)
 # unsupported arguments of a model's attention, with their meaning
 REFUSED = {
-    "softcap": "capped scores",
-    "s_aux": "learned sinks",
-    "position_bias": "a bias of positions",
     "output_attentions": "weights as an output",
 }
 
@@ -120,7 +119,8 @@ def run_mechanism(
     for name, feature in REFUSED.items():
         if options.get(name) is not None and options[name] is not False:
             raise UnsupportedError(f"{attn.label}: {type(module).__name__} requires {feature} ({name})")
-    model_mask = _read_mask(attn, module, attention_mask, is_causal, sliding_window)
+    model_mask = _read_mask(module, attention_mask, len(query), is_causal, sliding_window)
+    features = ScoreFeatures.read(options, model_mask.bias)
     if state is not None and not state.expects(key.shape[2], model_mask.keys):
         state = None
     if dropout or attn.dropout:
@@ -128,22 +128,48 @@ def run_mechanism(
     if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
         query = query * factor
     report_inputs(layer_index, query, key, value)
+    if state is not None and features is not None:
+        raise UnsupportedError(f"{attn.label}: StateCache does not support {features}; use transformers' own cache")
     if state is not None:
         out = state.attend(_restrict_to_window(attn, model_mask), query, key, value, model_mask)
     else:
         model_mask.check_keys(key.shape[2], type(module).__name__)
         attn = _apply_window(attn, model_mask, query, key)
         mask = model_mask.in_graph(attn) if compiling else model_mask.mask
-        out = attn(query, key, value, mask=mask)
+        if features is None:
+            out = attn(query, key, value, mask=mask)
+        else:
+            out = attend_with_features(attn, features, query, key, value, model_mask.mask, dropout=dropout)
     out = out.transpose(1, 2).contiguous()
     report_call(module if layer_index is None else layer_index, start)
     return out, None
 
 
-def _read_mask(
+def store_prompt(
     attn: Attention,
+    state: StateLayer,
+    module: nn.Module,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ModelMask | Tensor | None,
+    *,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> None:
+    """Add the keys and values of a prompt, which a layer reads with its own attention, to a mechanism's state."""
+    model_mask = _read_mask(module, attention_mask, len(key), is_causal, sliding_window)
+    if not state.expects(key.shape[2], model_mask.keys):
+        return
+    if (features := ScoreFeatures.read(options, model_mask.bias)) is not None:
+        raise UnsupportedError(f"{attn.label}: StateCache does not support {features}; use transformers' own cache")
+    state.absorb(_restrict_to_window(attn, model_mask), key, value, model_mask)
+
+
+def _read_mask(
     module: nn.Module,
     attention_mask: ModelMask | Tensor | None,
+    batch: int,
     causal: bool | None,
     window: int | None,
 ) -> ModelMask:
@@ -152,8 +178,7 @@ def _read_mask(
         attention_mask.check_supported()
         return attention_mask
     if attention_mask is not None:
-        problem = f"{attn.label}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}"
-        raise UnsupportedError(f"{problem}; give the model a padding mask, [B, positions], or use its own attention")
+        return describe_tensor_mask(attention_mask, batch, type(module).__name__)
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
 

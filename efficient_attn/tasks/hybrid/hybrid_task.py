@@ -24,7 +24,7 @@ from ...registry import create
 from ...results.rows import Record, Row
 from ...results.section import Column, Section
 from ..trained import GEMM_EFFICIENCY, check_axes
-from .layer_rules import WITHOUT_LIMIT, Rule
+from .layer_rules import WITHOUT_LIMIT, MeasuredRule, Rule
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -45,8 +45,10 @@ class HybridKeys(Keys):
     """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file. rules:
     by which layers are chosen: ``greedy``, ``linear`` (by single effects), ``spaced`` and ``ends`` (where the layers
     with the model's own attention are), ``everywhere`` (in none), ``uniform`` (all layers have the mechanism, with more
-    keys, and as many query-key pairs). limits: of the rise of perplexity, as shares of the model's own. chosen_at:
-    tokens of the segments on which layers are chosen; choice_segments: how many. stage: set by the plan."""
+    keys, and as many query-key pairs). The last but ``everywhere`` follow the greedy rule, or without it the linear
+    one, which is much cheaper: it needs the effects of single layers only. limits: of the rise of perplexity, as shares
+    of the model's own. chosen_at: tokens of the segments on which layers are chosen; choice_segments: how many. stage,
+    counted_by: set by the plan."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
@@ -58,6 +60,7 @@ class HybridKeys(Keys):
     chosen_at: Annotated[int, Field(ge=2)] = 1024
     choice_segments: Annotated[int, Field(ge=1)] = 2
     stage: tuple[str, float | None] | None = None
+    counted_by: MeasuredRule = "greedy"
 
 
 class Stage(NamedTuple):
@@ -83,14 +86,17 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         if model.kind != "decoder":
             raise UsageError(f"--model {name}: it is an encoder, which has no perplexity; give a decoder")
         model.check_length(point["seq_len"])
-        chosen_at = max(keys.chosen_at // QUICK_DIVISOR, 2) if request.quick else keys.chosen_at
+        chosen_at = keys.chosen_at
+        if request.quick:
+            chosen_at = min(max(chosen_at // QUICK_DIVISOR, 2), point["seq_len"])
         if chosen_at > point["seq_len"]:
             raise UsageError(f"hybrid: chosen_at={chosen_at} is above seq_len {point['seq_len']}, where it is verified")
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
         choice = {"model": (name,), "text": keys.text, "chosen_at": chosen_at, "choice_segments": keys.choice_segments}
+        choice |= {"counted_by": "linear"} if "greedy" not in keys.rules else {}
         group = request.make_group(CaseConfig(**point, **sizes), **choice, stage=None)
-        for number in range(model.layers):
+        for number in range(model.layers if "greedy" in keys.rules else 1):
             yield set_stage(group, Stage(STEP, number)), model.kv_heads
         for rule in keys.rules:
             for limit in (None,) if rule in WITHOUT_LIMIT else keys.limits:
@@ -115,7 +121,8 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from .rule_measurement import measure_rule
 
     rule: Any = stage.name
-    return measure_rule(case, row, rule, stage.value, _read_steps(case, describe_model(case.keys.model[0]).layers))
+    count = describe_model(case.keys.model[0]).layers if case.keys.counted_by == "greedy" else 1
+    return measure_rule(case, row, rule, stage.value, _read_steps(case, count))
 
 
 def _read_steps(case: Case, count: int) -> list[Record]:

@@ -27,10 +27,14 @@ def measure_step(case: Case, row: Row, earlier: Sequence[Record]) -> Record:
 
     loaded_model, segments = load_choice(case.group)
     spec, replaced = case.variant, [int(record.row.extra["layer"] or 0) for record in earlier]
-    passes = [PartialSwap.read(loaded_model, tokens, dict.fromkeys(replaced, spec)) for tokens in segments]
-    own_loss = get_own_loss(earlier) if earlier else compute_mean([measure_loss(p.out, p.tokens) for p in passes])
     layers = [layer for layer in range(loaded_model.sizes.layers) if layer not in replaced]
-    losses = [compute_mean([measure_loss(each.run(layer, spec), each.tokens) for each in passes]) for layer in layers]
+    losses_by_segment, own_losses = [], []
+    for tokens in segments:
+        base = PartialSwap.read(loaded_model, tokens, dict.fromkeys(replaced, spec))
+        own_losses.append(measure_loss(base.out, tokens))
+        losses_by_segment.append([measure_loss(base.run(layer, spec), tokens) for layer in layers])
+    own_loss = get_own_loss(earlier) if earlier else compute_mean(own_losses)
+    losses = [compute_mean(values) for values in zip(*losses_by_segment, strict=True)]
     row.loss, layer = min(zip(losses, layers, strict=True))
     row.metric, row.parameters = "nats a token", loaded_model.sizes.parameters
     row.extra = {"step": len(replaced), "layer": layer, "own_loss": own_loss}

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ...errors import NotNeeded
 
+MeasuredRule = Literal["greedy", "linear"]
 Rule = Literal["greedy", "linear", "spaced", "ends", "everywhere", "uniform"]
 WITHOUT_LIMIT: tuple[Rule, ...] = ("everywhere",)
 
@@ -37,24 +38,27 @@ class LayerEffects:
         return sum(self.single[layer] for layer in replaced)
 
 
-def choose_layers(rule: Rule, effects: LayerEffects, limit: float | None) -> tuple[int, ...]:
-    """The replaced layers, sorted. limit: by how much the perplexity may rise, as a share of the model's own; all rules
-    but ``linear`` and ``everywhere`` replace as many layers as the greedy one. ``uniform`` replaces all layers, by a
+def choose_layers(
+    rule: Rule, effects: LayerEffects, limit: float | None, *, counted_by: MeasuredRule = "greedy"
+) -> tuple[int, ...]:
+    """The replaced layers, sorted. limit: by how much the perplexity may rise, as a share of the model's own.
+    counted_by: the rule of which ``spaced`` and ``ends`` replace as many layers. ``uniform`` replaces all layers, by a
     mechanism with more keys.
 
     Raises `NotNeeded` if the rule can replace no layer within the limit.
     """
     if limit is None or rule in ("everywhere", "uniform"):
         return tuple(range(effects.layers))
-    count = _count_within([change for _, change in effects.steps], limit)
     if rule == "greedy":
+        count = _count_within([change for _, change in effects.steps], limit)
         return _require(sorted(layer for layer, _ in effects.steps[:count]), limit)
     if rule == "linear":
         order = sorted(range(effects.layers), key=effects.single.__getitem__)
         within = _count_within(list(accumulate(effects.single[layer] for layer in order)), limit)
         return _require(sorted(order[:within]), limit)
+    count = len(choose_layers(counted_by, effects, limit))
     own_layers = place_own_layers(rule, effects.layers, effects.layers - count)
-    return _require([layer for layer in range(effects.layers) if layer not in own_layers], limit)
+    return tuple(layer for layer in range(effects.layers) if layer not in own_layers)
 
 
 def place_own_layers(rule: Rule, layers: int, count: int) -> list[int]:

@@ -47,8 +47,9 @@ def measure_rule(case: Case, row: Row, rule: Rule, limit: float | None, steps: S
     from ...integrations.segments import cut_segment
 
     effects, config = collect_effects(steps), case.group.config
-    layers = choose_layers(rule, effects, limit)
-    spec = case.variant if rule != "uniform" else fit_uniform(case, choose_layers("greedy", effects, limit))
+    layers = choose_layers(rule, effects, limit, counted_by=case.keys.counted_by)
+    equivalent = choose_layers(case.keys.counted_by, effects, limit) if rule == "uniform" else ()
+    spec = fit_uniform(case, equivalent) if rule == "uniform" else case.variant
     mechanisms = dict.fromkeys(layers, spec)
     loaded_model, choice_segments = load_choice(case.group)
     text, options = Text.find(case.keys.text), {"without": choice_segments}

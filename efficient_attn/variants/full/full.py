@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ...contract import Dims, Mask, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
-from ...kernels.softmax import sink, softcap_tiles
+from ...kernels.softmax import score_tiles, sink
+from ...kernels.softmax.score_tiles import UNBOUNDED, ScoreOptions
 from ...kernels.softmax.sink import SinkInputs
-from ...kernels.softmax.softcap_tiles import SoftcapOptions
 from .softmax_attention import SoftmaxAttention
 
 CAPPED_TRAITS, SINK_TRAITS = Traits(), Traits(normalised=False)  # created once, because every call reads them
@@ -82,8 +82,9 @@ class FullWithOptions(Full):  # noqa: D101  (its docstring is that of Full)
             return sink.attend(q, k, v, sinks, mask)
         n, m = q.shape[2], k.shape[2]
         tensors = SinkInputs(widen(q), widen(k), widen(v), sinks, mask.key_valid(m))
-        options = SoftcapOptions(self.softcap, q.shape[-1] ** -0.5, mask.causal, mask.start(n, m))
-        return softcap_tiles.attend(tensors, options).to(q.dtype)
+        ahead = 0 if mask.causal else UNBOUNDED
+        options = ScoreOptions(self.softcap, q.shape[-1] ** -0.5, mask.start(n, m), ahead=ahead)
+        return score_tiles.attend(tensors, options).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
         """The additional logit of each query ``[B, H, N]``, minus infinity without a sink."""

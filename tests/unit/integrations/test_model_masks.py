@@ -56,6 +56,15 @@ def test_a_pass_is_one_graph_with_its_gradients(spec: Any, padded: bool) -> None
     assert backend.frame_count == 1
 
 
+@pytest.mark.slow
+def test_inductor_compiles_the_mask_of_a_models_window() -> None:
+    """It cannot lower every comparison of the assertion on masks."""
+    model, ids = _make("full", mistral), make_ids(2)
+    with torch.no_grad():
+        got = torch.compile(model, fullgraph=True)(ids).logits
+        torch.testing.assert_close(got, model(ids).logits, rtol=0, atol=1e-5)
+
+
 def test_a_named_mechanism_is_one_graph_after_a_first_pass() -> None:
     torch.manual_seed(0)
     model, ids = llama().eval(), make_ids(2)

@@ -13,6 +13,7 @@ from tiny_models import deepseek, gemma3n, gpt2, llama, make_ids, mistral
 
 import efficient_attn as ea
 from efficient_attn.errors import UnsupportedError, UsageError
+from efficient_attn.integrations.evictions import Tova
 from efficient_attn.integrations.state_cache import StateCache
 from efficient_attn.integrations.transformers import register
 
@@ -153,3 +154,39 @@ def test_copies_are_independent(spec: str) -> None:
             torch.testing.assert_close(found[row], whole[0, -3:], rtol=0, atol=1e-5)
             longer = torch.cat([ids, ends[1 - row], end[:1]])
             torch.testing.assert_close(swapped[row], model(longer[None]).logits[0, -1:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", ["full", "sliding_window:window=5", "linear", "quest:page=4:pages=2", "knorm:window=4:keys=6"]
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_prompt_read_with_the_models_own_attention_continues_from_states(spec: str, padded: bool) -> None:
+    """The same as with transformers' cache, whose steps see all keys."""
+    torch.manual_seed(0)
+    model, ids = llama().eval(), make_ids(2, 33)
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "output_logits": True}
+    options |= {"return_dict_in_generate": True, "attention_mask": torch.ones_like(ids)}
+    if padded:
+        options["attention_mask"][1, :6] = 0
+    with ea.swap(model, spec, phase="decode"):
+        want = model.generate(ids, **options)
+        cache = StateCache(model)
+        found = model.generate(ids, past_key_values=cache, **options)
+    assert torch.equal(found.sequences, want.sequences)
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(want.logits), rtol=0, atol=2e-6)
+    with torch.no_grad():
+        own = model(ids, attention_mask=options["attention_mask"]).logits[:, -1]
+    torch.testing.assert_close(found.logits[0], own, rtol=0, atol=2e-6)
+
+
+def test_what_a_prompt_in_several_passes_needs_is_refused() -> None:
+    model, ids = llama().eval(), make_ids(1, 20)
+    with ea.swap(model, "sliding_window:window=5", phase="decode"), torch.no_grad():
+        cache = StateCache(model)
+        model(ids[:, :12], past_key_values=cache, use_cache=True)
+        with pytest.raises(UnsupportedError, match="does not support a prompt in several passes"):
+            model(ids[:, 12:], past_key_values=cache, use_cache=True)
+    with ea.swap(model, "full", phase="decode"), torch.no_grad():
+        cache = StateCache(model, keep=Tova(keys=8))
+        with pytest.raises(UnsupportedError, match="does not support a rule that drops keys"):
+            model(ids, past_key_values=cache, use_cache=True)

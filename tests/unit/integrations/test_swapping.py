@@ -143,7 +143,7 @@ def test_a_phase_leaves_the_other_to_the_model() -> None:
         last = step(cache)
         assert (last - windows_step).abs().max() > 1e-5
     assert not torch.equal(last, own_step), "its keys are those of the prefill with windows"
-    with ea.swap(model, WINDOW, phase="prefill"), pytest.raises(ea.UsageError, match="one phase only"):
+    with ea.swap(model, WINDOW, phase="prefill"), pytest.raises(ea.UsageError, match="phase='prefill', and its steps"):
         StateCache(model)
 
 
@@ -239,7 +239,6 @@ def test_generation_random_numbers_and_modes_are_kept() -> None:
         (llama, {0: "ful"}, "ful"),
         (gptj, "full", "GPTJForCausalLM: this model computes with its mask"),
         (bloom, "full", "BloomForCausalLM: this model computes with its mask"),
-        (beit, "full", "BeitModel: this model computes with its mask"),
         (deberta, "full", "DebertaV2Model computes attention itself"),
     ],
 )
@@ -252,7 +251,8 @@ def test_invalid_swaps_are_reported_and_change_nothing(
 @pytest.mark.parametrize(
     ("build", "mechanisms", "message"),
     [
-        (gemma2, "full", "Gemma2ForCausalLM: full: Gemma2Attention requires capped scores"),
+        (gemma2, "linear", "Gemma2ForCausalLM: linear: this model's scores have a soft cap"),
+        (beit, "linear", "BeitModel: linear: this model's scores have a bias of scores"),
         (llama, {1: "nystromformer"}, "LlamaForCausalLM: nystromformer does not support a causal mask"),
         (llama, "mla", "mla requires"),
         (llama, "reformer", "reformer requires queries as keys"),

@@ -161,18 +161,19 @@ def test_other_scales_are_applied() -> None:
     torch.testing.assert_close(_run(model, FULL, ids), _run(model, "eager", ids), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("asked", "word"), [({"softcap": 50.0}, "capped"), ({"s_aux": torch.ones(4)}, "sinks")])
-def test_unsupported_features_are_refused(asked: dict[str, Any], word: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"softcap": 50.0}, "have a soft cap"),
+        ({"s_aux": torch.ones(4)}, "have learned sinks"),
+        ({"position_bias": torch.ones(1, 4, 8, 8)}, "have a bias of scores"),
+        ({"output_attentions": True}, "requires weights as an output"),
+    ],
+)
+def test_unsupported_features_are_refused(asked: dict[str, Any], problem: str) -> None:
     layer, x = _make("llama").model.layers[0].self_attn, torch.randn(1, 4, 8, 16)
-    with pytest.raises(UnsupportedError, match=word):
-        ours.attend("full", layer, x, x, x, None, **asked)
-
-
-def test_a_mask_tensor_is_refused() -> None:
-    model = _make("llama")
-    model.set_attn_implementation(FULL)
-    with pytest.raises(UnsupportedError, match="mask tensor"):
-        model(make_ids(), attention_mask=torch.zeros(3, 1, 24, 24))
+    with pytest.raises(UnsupportedError, match=problem):
+        ours.attend("linear", layer, x, x, x, None, **asked)
 
 
 def test_dropout_is_applied_by_the_mechanism_or_refused() -> None:
@@ -249,7 +250,7 @@ def test_a_static_cache_gives_the_scores_of_a_growing_one(name: str, spec: str, 
 
 
 @pytest.mark.parametrize(
-    "use", [lambda mask: torch.zeros(1, 4, 3, 3) + mask, lambda mask: mask[:, :, 0], lambda mask: mask.shape]
+    "use", [lambda mask: torch.zeros(1, 4, 3, 3) * mask, lambda mask: mask[:, :, 0], lambda mask: mask.shape]
 )
 def test_a_model_that_computes_with_its_mask_is_refused(use: Callable[[Any], Any]) -> None:
     with pytest.raises(UnsupportedError, match="this model computes with its mask"):

@@ -178,6 +178,25 @@ def test_a_rule_without_all_steps_is_skipped(keys: dict[str, Any], tmp_path: Pat
     assert third.reason == rule.reason == "the layers are not known, because step 1 of their choice gave no result"
 
 
+def test_without_the_greedy_rule_only_single_effects_are_measured(keys: dict[str, Any], tmp_path: Path) -> None:
+    loaded = tiny_suites.parse(SUITE.replace("0.005", "0.003"))
+    chosen = keys | {"rules": ["linear", "ends", "uniform"], "chosen_at": LENGTH}
+    cases = make_plan(loaded, Overrides(keys=chosen))
+    stages = [case.group.config.inputs.rpartition(":")[2] for case in cases]
+    assert stages == ["step 0", "linear 0.003", "linear 0.5", "ends 0.003", "ends 0.5", "uniform 0.003", "uniform 0.5"]
+    run_module.run(loaded, cases, tmp_path / "out", start_method="inline")
+    step = _find(tmp_path / "out", step=0)
+    single = [loss - float(step.row.extra["own_loss"] or 0) for loss in step.samples["losses"]]
+    linear, ends, uniform = (_find(tmp_path / "out", rule=r, limit=0.003).row for r in ("linear", "ends", "uniform"))
+    count = int(linear.extra["own_layers"] or 0)
+    best = sorted(single)[: LAYERS - count]
+    assert 0 < count < LAYERS
+    assert linear.extra["predicted"] == pytest.approx(math.exp(sum(best)), abs=1e-6)
+    assert sum(best) <= math.log1p(0.003) < sum(sorted(single)[: LAYERS - count + 1])
+    assert ends.extra["own_layers"] == count
+    assert (linear.pairs or 0) - LENGTH < (uniform.pairs or 0) <= (linear.pairs or 0)
+
+
 def test_a_mechanism_without_a_budget_has_no_uniform_form(keys: dict[str, Any], tmp_path: Path) -> None:
     loaded = tiny_suites.parse(SUITE.replace(SPEC, "linear").replace("[0.005, 0.5]", "[90]"))
     cases = make_plan(loaded, Overrides(keys=keys | {"rules": ["uniform", "greedy"]}))

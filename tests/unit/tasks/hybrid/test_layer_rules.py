@@ -80,6 +80,12 @@ def test_rules_without_measurements_replace_as_many_layers_as_the_greedy_one() -
     assert choose_layers("uniform", EFFECTS, 0.01) == (0, 1, 2, 3)
 
 
+def test_they_may_replace_as_many_as_the_linear_rule() -> None:
+    alone = LayerEffects(single=EFFECTS.single, steps=EFFECTS.steps[:1])  # without a greedy search
+    assert choose_layers("spaced", alone, 0.01, counted_by="linear") == (0, 1, 3)  # layer 2 keeps its own
+    assert choose_layers("ends", alone, 0.01, counted_by="linear") == (1, 2, 3)
+
+
 def test_layers_are_written_as_ranges() -> None:
     assert format_layers((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
     assert format_layers(()) == "none"
