@@ -110,17 +110,26 @@ class _ScoreTiles:
             grouped_tile.masked_fill_(hidden, value)
         first, last = self.start + rows.start, self.start + rows.stop - 1
         cuts_later, cuts_earlier = first + self.ahead < keys.stop - 1, last - self.back > keys.start
-        if value == 0:
-            if cuts_later:
-                later = max(first + self.ahead + 1, keys.start)
-                grouped_tile[..., later - keys.start :].tril_(first + self.ahead - later)
-            if cuts_earlier:
-                grouped_tile[..., : last - self.back - keys.start].triu_(first - self.back - keys.start)
-        elif cuts_later or cuts_earlier:
-            i = torch.arange(first, last + 1, device=tile.device)[:, None]
-            distance = i - torch.arange(keys.start, keys.stop, device=tile.device)
-            grouped_tile.masked_fill_((distance > self.back) | (distance < -self.ahead), value)
+        if cuts_later:
+            later = max(first + self.ahead + 1, keys.start)
+            part = grouped_tile[..., later - keys.start :]
+            if value == 0:
+                part.tril_(first + self.ahead - later)
+            else:
+                part.masked_fill_(_measure_distances(part, first, later) < -self.ahead, value)
+        if cuts_earlier:
+            part = grouped_tile[..., : last - self.back - keys.start]
+            if value == 0:
+                part.triu_(first - self.back - keys.start)
+            else:
+                part.masked_fill_(_measure_distances(part, first, keys.start) > self.back, value)
         return tile
+
+
+def _measure_distances(tile: Tensor, query: int, key: int) -> Tensor:
+    """The distances ``[R, C]`` of the queries of a tile ``[.., R, C]`` to its keys, from the positions of the first."""
+    rows, columns = (torch.arange(size, device=tile.device) for size in tile.shape[-2:])
+    return (rows + query)[:, None] - (columns + key)
 
 
 def _multiply_into(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
