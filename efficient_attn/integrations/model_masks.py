@@ -144,11 +144,10 @@ def describe_mask(  # noqa: PLR0917  (the signature is transformers')
         causal = "allow_is_bidirectional_skip" not in options
         if options.get("use_vmap"):  # a function of the model's own
             return ModelMask(Mask(), is_supported=False)
-        is_half = local_size and not causal and mask_function(0, 0, 0, local_size)
-        window = 2 * local_size if is_half and local_size else local_size
+        window = local_size if causal or local_size is None else 2 * local_size  # on both sides, it is a half
         probe.assert_in_graph(causal, window)
         return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), window, kv_offset, kv_length)
-    # the model's window also while it hides no key; on both sides, models name its size or half of it
+    # the model's window also while it hides no key; on both sides, models name half of it, or all
     for window in (local_size, 2 * local_size, None) if local_size else (None,):
         for causal in (True, False):
             if probe.equals(lambda i, j, c=causal, w=window: is_visible(i, j, c, w)):

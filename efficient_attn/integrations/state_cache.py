@@ -140,10 +140,14 @@ class StateCache(Cache):
 
     A model that is swapped with ``phase="decode"`` reads a prompt, in one pass, with its own attention, and continues
     from states. Raises `UsageError` for a model that does not define its positions if ``max_len`` is not given, one
-    without mechanisms, and one that is swapped with ``phase="prefill"``, whose steps need all keys.
+    without mechanisms, and one that is swapped with ``phase="prefill"``, whose steps need all keys; `UnsupportedError`
+    for one with an encoder.
     """
 
     def __init__(self, model: Any, max_len: int | None = None, *, keep: Eviction | None = None) -> None:
+        if model.config.is_encoder_decoder:
+            problem = "has an encoder and a decoder, and states are for decoders alone; use transformers' own cache"
+            raise UnsupportedError(f"StateCache: {type(model).__name__} {problem}")
         config = model.config.get_text_config(decoder=True)
         longest = max_len or getattr(config, "max_position_embeddings", None)
         if not longest:

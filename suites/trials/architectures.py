@@ -62,7 +62,7 @@ def make_model(name: str) -> Any:
     torch.manual_seed(0)
     config = tf.AutoConfig.for_model(name, **ARCHITECTURES[name])
     for field in vars(config):
-        if field == "drop_path_rate" or ("dropout" in field and isinstance(getattr(config, field), float)):
+        if field.endswith(("dropout", "pdrop", "dropout_rate", "dropout_prob", "drop_path_rate", "dropout_p")):
             setattr(config, field, 0.0)
     factory = tf.AutoModelForCausalLM if name in DECODERS else tf.AutoModel
     model = (tf.AutoModelForSeq2SeqLM if name in TRANSLATORS else factory).from_config(config)

@@ -162,6 +162,9 @@ def test_what_no_kernel_computes_is_refused_in_one_line() -> None:
         with pytest.raises(UnsupportedError, match=f"linear: this model's scores have {feature}"):
             ea.swap(model, "linear")
         model(**make_inputs(model))  # unchanged
+    model = t5()
+    with ea.swap(model, "full"), pytest.raises(UnsupportedError, match="T5ForConditionalGeneration has an encoder and"):
+        StateCache(model)
     model = gpt_oss()
     with ea.swap(model, "full"), pytest.raises(UnsupportedError, match="StateCache does not support learned sinks"):
         model(make_ids(1, 8), past_key_values=StateCache(model), use_cache=True)
