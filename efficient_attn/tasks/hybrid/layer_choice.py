@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...integrations.texts import Text
@@ -33,8 +34,8 @@ def measure_step(case: Case, row: Row, earlier: Sequence[Record]) -> Record:
         base = PartialSwap.read(loaded_model, tokens, dict.fromkeys(replaced, spec))
         own_losses.append(measure_loss(base.out, tokens))
         losses_by_segment.append([measure_loss(base.run(layer, spec), tokens) for layer in layers])
-    own_loss = get_own_loss(earlier) if earlier else compute_mean(own_losses)
-    losses = [compute_mean(values) for values in zip(*losses_by_segment, strict=True)]
+    own_loss = get_own_loss(earlier) if earlier else fmean(own_losses)
+    losses = [fmean(values) for values in zip(*losses_by_segment, strict=True)]
     row.loss, layer = min(zip(losses, layers, strict=True))
     row.metric, row.parameters = "nats a token", loaded_model.sizes.parameters
     row.extra = {"step": len(replaced), "layer": layer, "own_loss": own_loss}
@@ -44,11 +45,6 @@ def measure_step(case: Case, row: Row, earlier: Sequence[Record]) -> Record:
     row.extra["alone"] = math.exp(effects.single[layer])
     row.extra["predicted"] = math.exp(effects.predict([*replaced, layer]))
     return record
-
-
-def compute_mean(values: Sequence[float]) -> float:
-    """The arithmetic mean."""
-    return sum(values) / len(values)
 
 
 def get_own_loss(steps: Sequence[Record]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...contract.budget import Budget
@@ -16,7 +16,7 @@ from ...registry import class_of, create
 from ...results.rows import Record, Row
 from ...results.stats import estimate_geometric_mean
 from ...spec import Spec, SpecLike
-from .layer_choice import collect_effects, compute_mean, get_own_loss, load_choice
+from .layer_choice import collect_effects, get_own_loss, load_choice
 from .layer_rules import LayerEffects, Rule, choose_layers, format_layers
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def measure_rule(case: Case, row: Row, rule: Rule, limit: float | None, steps: S
     row.peak_memory_bytes = measure_prompt_memory(loaded_model, mechanisms, segments[0])
     own_peak = measure_prompt_memory(loaded_model, {}, segments[0]) if rule == "everywhere" else None
     turns = [_take_turn(loaded_model, mechanisms, tokens, own_first=n % 2 == 0) for n, tokens in enumerate(segments)]
-    row.loss, row.metric = compute_mean([turn.loss for turn in turns]), "nats a token"
+    row.loss, row.metric = fmean([turn.loss for turn in turns]), "nats a token"
     row.parameters, row.state_bytes = loaded_model.sizes.parameters, turns[0].hybrid.bytes
     row.pairs = round(count_pairs(case, spec, len(layers), effects.layers))
     row.rounds, row.processes = len(turns), 1
     row.contaminated = sum(turn.disturbance is not None for turn in turns)
     own_layers = [layer for layer in range(effects.layers) if layer not in layers]
     row.extra = {"rule": rule, "limit": limit, "own_layers": len(own_layers), "own": format_layers(own_layers)}
-    row.extra |= {"mechanism": str(spec), "own_loss": compute_mean([turn.own_loss for turn in turns])}
+    row.extra |= {"mechanism": str(spec), "own_loss": fmean([turn.own_loss for turn in turns])}
     row.extra |= {"own_state_bytes": turns[0].unmodified.bytes, "own_peak_bytes": own_peak}
     row.extra["step_ms"] = median(turn.hybrid.step_s or 0.0 for turn in turns) * 1e3
     if rule != "uniform":
@@ -119,7 +119,7 @@ def _measure_at_choice(
             return math.exp(effects.steps[count - 1][1])
     loaded_model, segments = load_choice(case.group)
     losses = [measure_loss(PartialSwap.read(loaded_model, t, mechanisms).out, t) for t in segments]
-    return math.exp(compute_mean(losses) - get_own_loss(steps))
+    return math.exp(fmean(losses) - get_own_loss(steps))
 
 
 def count_pairs(case: Case, spec: SpecLike, replaced: int, layers: int) -> float:

@@ -31,14 +31,16 @@ def widen(inputs: Inputs) -> Inputs:
     return q, k, v, sink
 
 
-def plain(inputs: Inputs, valid: Tensor | None, cap: float, causal: bool, start: int) -> Tensor:
+def plain(inputs: Inputs, bias: Tensor | None, valid: Tensor | None, options: ScoreOptions) -> Tensor:
+    """By one mask over all pairs."""
     q, k, v, sink = inputs
     keys, values = (x.repeat_interleave(H // G, 1) for x in (k, v))
-    scores = cap * (q @ keys.mT / cap).tanh()
+    scores = options.scale * (q @ keys.mT)
+    scores = scores if options.cap == torch.inf else options.cap * (scores / options.cap).tanh()
+    scores = scores if bias is None else scores + bias
     n, m = scores.shape[2:]
-    seen = torch.ones(B, 1, n, m, dtype=torch.bool)
-    if causal:
-        seen &= torch.arange(m) <= torch.arange(start, start + n)[:, None]
+    distance = torch.arange(options.start, options.start + n)[:, None] - torch.arange(m)
+    seen = ((distance <= options.back) & (distance >= -options.ahead)).expand(B, 1, n, m)
     if valid is not None:
         seen = seen & valid[:, None, None]
     scores = torch.cat((scores.masked_fill(~seen, -torch.inf), sink[..., None]), -1)
@@ -67,7 +69,7 @@ def test_any_tile_size_equals_reference(
             patch.setattr(score_tiles, name, value)
         options = ScoreOptions(cap, 1.0, start, ahead=0 if causal else UNBOUNDED)
         got = score_tiles.attend(SinkInputs(*inputs, valid), options)
-        want = plain(inputs, valid, cap, causal, start)
+        want = plain(inputs, None, valid, options)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
         grads = [torch.autograd.grad(x.cos().sum(), inputs) for x in (got, want)]
         for actual, expected in zip(*grads, strict=True):
@@ -79,9 +81,9 @@ def test_any_tile_size_equals_reference(
 def test_caps_of_any_size_are_accurate_in_float32(cap: float, size: float) -> None:
     """Scores reach the cap from both sides, so that exponentials go from e^-cap to e^cap."""
     inputs = draw(40, 50, size, torch.float32)
-    wide = widen(inputs)
-    got = score_tiles.attend(SinkInputs(*inputs, None), ScoreOptions(cap, 1.0, 3, ahead=0))
-    want = plain(wide, None, cap, True, 3)
+    options = ScoreOptions(cap, 1.0, 3, ahead=0)
+    got = score_tiles.attend(SinkInputs(*inputs, None), options)
+    want = plain(widen(inputs), None, None, options)
     rough = 2e-5 if size * cap > 1e3 else 2e-6  # scores of hundreds are rounded by 1e-5
     torch.testing.assert_close(got.double(), want, rtol=0, atol=max(rough, 1e-3 * (size > 1 and cap > 1e3)))
     for actual in torch.autograd.grad(got.sum(), inputs):
@@ -123,22 +125,6 @@ def test_a_second_derivative_is_refused() -> None:
         first.sum().backward()
 
 
-def plain_scores(inputs: Inputs, bias: Tensor | None, valid: Tensor | None, options: ScoreOptions) -> Tensor:
-    """By one mask over all pairs."""
-    q, k, v, sink = inputs
-    keys, values = (x.repeat_interleave(H // G, 1) for x in (k, v))
-    scores = options.scale * (q @ keys.mT)
-    scores = scores if options.cap == torch.inf else options.cap * (scores / options.cap).tanh()
-    scores = scores if bias is None else scores + bias
-    n, m = scores.shape[2:]
-    distance = torch.arange(options.start, options.start + n)[:, None] - torch.arange(m)
-    seen = ((distance <= options.back) & (distance >= -options.ahead)).expand(B, 1, n, m)
-    if valid is not None:
-        seen = seen & valid[:, None, None]
-    scores = torch.cat((scores.masked_fill(~seen, -torch.inf), sink[..., None]), -1)
-    return scores.softmax(-1)[..., :-1] @ values
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 13),
@@ -171,7 +157,7 @@ def test_windows_and_biases_equal_one_mask_over_all_pairs(
             got = score_tiles.attend(SinkInputs(*inputs, valid), options)
         else:
             got = score_tiles.attend_biased(BiasedInputs(*inputs, bias, valid), options)
-        want = plain_scores(inputs, bias, valid, options)
+        want = plain(inputs, bias, valid, options)
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
         grads = [torch.autograd.grad(x.cos().sum(), leaves) for x in (got, want)]
     for actual, expected in zip(*grads, strict=True):
@@ -195,7 +181,7 @@ def test_scores_without_a_bound_are_accurate_in_float32(size: float) -> None:
     inputs = draw(40, 50, size, torch.float32)
     options = ScoreOptions(torch.inf, 0.5, 10, 12, 0)
     got = score_tiles.attend(SinkInputs(*inputs, None), options)
-    want = plain_scores(widen(inputs), None, None, options)
+    want = plain(widen(inputs), None, None, options)
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-4)
 
 
