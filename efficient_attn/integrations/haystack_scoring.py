@@ -27,21 +27,20 @@ MAX_STATE_BYTES = 1 << 30  # of the copies of states in a batch of several rows
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleAnswer:
-    """The result of a question. margin: log-likelihood of the correct answer minus that of the best wrong one, in
-    nats."""
+    """How likely a right answer is. margin: its log-likelihood minus that of the best wrong answer, in nats."""
 
     depth: float
     margin: float
 
     @property
     def is_right(self) -> bool:
-        """Whether the right answer is the most likely one."""
+        """Whether it is more likely than all wrong answers."""
         return self.margin > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HaystackResult:
-    """A model's answers to a text's questions. bytes: of all states, after the text."""
+    """A text's right answers, as a model judges them. bytes: of all states, after the text."""
 
     answers: tuple[NeedleAnswer, ...]
     bytes: int
@@ -89,8 +88,9 @@ def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haysta
             scores |= zip(block, _score_answers(model, cache, [encoded[i] for i in block], batch_size), strict=True)
     answers = []
     for i, question in enumerate(haystack.questions):
-        right = scores[i].pop(question.right)
-        answers.append(NeedleAnswer(depth=question.depth, margin=right - max(scores[i])))
+        best_wrong = max(score for index, score in enumerate(scores[i]) if index not in question.right)
+        for right, depth in zip(question.right, question.depths, strict=True):
+            answers.append(NeedleAnswer(depth=depth, margin=scores[i][right] - best_wrong))
     return HaystackResult(answers=tuple(answers), bytes=size)
 
 

@@ -1,7 +1,8 @@
 """Texts with needles, and questions that can only be answered by finding a needle.
 
-Four families, after RULER (Hsieh et al., 2024, arXiv:2404.06654). A question is the beginning of a sentence, completed
-by one of ten answers. A model answers with the most likely one, so that nothing is parsed, and chance is one in ten.
+Five families, after RULER (Hsieh et al., 2024, arXiv:2404.06654). A question is the beginning of a sentence, completed
+by an answer. A right answer is found if it is more likely than nine wrong ones, so that nothing is parsed, and chance
+is one in ten.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from random import Random
@@ -18,33 +19,65 @@ from typing import Literal
 from ..errors import UsageError
 from .texts import Text
 
-NeedleFamily = Literal["single", "multi_key", "variables", "words"]
+NeedleFamily = Literal["single", "multi_key", "multi_value", "variables", "words"]
 CountTokens = Callable[[str], int]  # the number of tokens in a text
 
-N_NEEDLES = 10  # in a haystack, each with a question
-N_ANSWERS = 10  # to a question, one of them correct
+N_NEEDLES = 10  # in a haystack, each with a question, except for `multi_value`
+N_ANSWERS = 10  # that are compared: a right one, and wrong ones
+N_KEYS, N_VALUES = 4, 4  # of `multi_value`: keys, each with a question, and values of each
 QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
 LETTERS_PER_TOKEN = 16  # more characters than any document has for each token
+
+
+def _subjects(form: str, *names: str) -> tuple[str, ...]:
+    return tuple(form.format(name) for name in names)
+
 
 PEOPLE = (
     *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
     *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
 )
-# the beginnings of sentences, with their possible endings
+# the beginnings of sentences about things of one kind, with their possible endings
 SUBJECTS = {
-    "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
-    "the animal in the kitchen is a": "tiger rabbit dolphin monkey turtle camel shark donkey goat whale zebra penguin",
-    "the best restaurant is in": "Berlin Madrid Vienna Tokyo Rome Dublin Sydney Toronto Prague Lisbon Cairo Oslo Milan",
-    "the fruit in the bowl is a": "banana mango lemon cherry peach grape pear plum coconut strawberry fig berry kiwi",
-    "the instrument in the hall is a": "piano guitar violin trumpet flute drum harp horn bass pipe bell keyboard",
-    "the name of the new cook is": "Oliver Hannah Emily Lucas Sophie Clara Victor Julia Simon Alice Oscar Laura Peter",
-    "the twins love to play": "tennis football hockey golf soccer baseball basketball chess cricket rugby poker cards",
-    "for dinner the guests were given": "pizza soup pasta salad rice cake pie chicken cheese sushi curry steak",
-    "the student reads a book about": "physics chemistry biology geography music astronomy algebra botany Latin poetry",
-    "in the drawer lies a": "hammer knife rope broom needle brush candle pencil mirror bottle spoon ribbon",
-    "the child is dressed as a": "pirate king prince witch clown fairy princess knight ghost robot lion monk",
-    "the boat is made of": "glass paper leather rubber plastic straw bamboo copper tin wax clay silk",
-    "the twelfth guest came by": "train bicycle taxi tractor helicopter sled balloon truck bus plane canoe carriage",
+    _subjects("the {} is", "door of the old house", "roof of the barn", "dress of the queen", "ball of the dog"): (
+        "purple orange violet turquoise indigo silver pink brown yellow gray blue golden"
+    ),
+    _subjects("the animal {} is a", "in the kitchen", "on the roof", "behind the church", "near the well"): (
+        "tiger rabbit dolphin monkey turtle camel shark donkey goat whale zebra penguin"
+    ),
+    _subjects("the {} is in", "best restaurant", "longest tunnel", "oldest library", "tallest tower"): (
+        "Berlin Madrid Vienna Tokyo Rome Dublin Sydney Toronto Prague Lisbon Cairo Oslo Milan"
+    ),
+    _subjects("the fruit {} is a", "in the bowl", "on the cake", "under the table", "in the red basket"): (
+        "banana mango lemon cherry peach grape pear plum coconut strawberry fig berry kiwi"
+    ),
+    _subjects("the instrument {} is a", "in the hall", "on the stage", "in the attic", "beside the bed"): (
+        "piano guitar violin trumpet flute drum harp horn bass pipe bell keyboard"
+    ),
+    _subjects("the name of the {} is", "new cook", "old captain", "tall guard", "youngest sister"): (
+        "Oliver Hannah Emily Lucas Sophie Clara Victor Julia Simon Alice Oscar Laura Peter"
+    ),
+    _subjects("the {} love to play", "twins", "neighbors", "cousins", "miners"): (
+        "tennis football hockey golf soccer baseball basketball chess cricket rugby poker cards"
+    ),
+    _subjects(
+        "for {} were given", "dinner the guests", "lunch the workers", "breakfast the children", "supper the dogs"
+    ): ("pizza soup pasta salad rice cake pie chicken cheese sushi curry steak"),
+    _subjects("the {} reads a book about", "student", "widow", "poet", "landlord"): (
+        "physics chemistry biology geography music astronomy algebra botany Latin poetry"
+    ),
+    _subjects("{} lies a", "in the drawer", "under the sofa", "behind the stove", "beside the lamp"): (
+        "hammer knife rope broom needle brush candle pencil mirror bottle spoon ribbon"
+    ),
+    _subjects("the {} is dressed as a", "child", "uncle", "host", "tourist"): (
+        "pirate king prince witch clown fairy princess knight ghost robot lion monk"
+    ),
+    _subjects("the {} is made of", "boat", "statue", "mask", "tiny box"): (
+        "glass paper leather rubber plastic straw bamboo copper tin wax clay silk"
+    ),
+    _subjects("the {} came by", "twelfth guest", "bride", "magician", "ambassador's son"): (
+        "train bicycle taxi tractor helicopter sled balloon truck bus plane canoe carriage"
+    ),
 }
 WORDS = (
     *("apple", "river", "window", "candle", "mountain", "garden", "bridge", "horse", "silver", "bottle", "letter"),
@@ -57,13 +90,13 @@ FREQUENT_WORD_COUNT = 5  # occurrences of a list's most frequent word; the other
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The beginning of a sentence, ``answers`` that may complete it, and the correct one. depth: of its needle in the
-    text, from 0 to 1."""
+    """The beginning of a sentence, and ``answers`` that may complete it. right: the indices of correct answers. depths:
+    of their needles in the text, from 0 to 1."""
 
     text: str
     answers: tuple[str, ...]
-    right: int
-    depth: float
+    right: tuple[int, ...]
+    depths: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +106,24 @@ class Haystack:
     text: str
     questions: tuple[Question, ...]
 
+    def drop_text(self) -> Haystack:
+        """The questions alone. A model reads at least something before them: the line breaks with which they begin."""
+        rest = QUESTION_PREFIX.lstrip()
+        breaks = QUESTION_PREFIX.removesuffix(rest)
+        questions = tuple(replace(question, text=question.text.removeprefix(breaks)) for question in self.questions)
+        return Haystack(text=breaks, questions=questions)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Needle:
-    """Sentences for a text, in order, and the question that they answer."""
+    """Sentences for a text, in order, and the question that they answer. right: the indices of correct answers, of
+    which each has its own sentence. distractors: sentences that give other things the wrong answers."""
 
     sentences: tuple[str, ...]
     question: str
     answers: tuple[str, ...]
-    right: int
+    right: tuple[int, ...]
+    distractors: tuple[str, ...] = ()
 
 
 def make_haystack(text: Text, number: int, *, family: NeedleFamily, length: int, count: CountTokens) -> Haystack:
@@ -118,19 +160,24 @@ def _fill_document(
         raise UsageError(f"needles {family}: seq_len {length} is too short: {needed}")
     questions = []
     for n, needle_slots in zip(needles, slots, strict=True):
-        answers, depth = tuple(f" {answer}" for answer in n.answers), (needle_slots[0] + 0.5) / len(inserted)
-        questions.append(Question(text=QUESTION_PREFIX + n.question, answers=answers, right=n.right, depth=depth))
+        answers = tuple(f" {answer}" for answer in n.answers)
+        depths = tuple((slot + 0.5) / len(inserted) for slot in needle_slots[: len(n.right)])
+        questions.append(Question(text=QUESTION_PREFIX + n.question, answers=answers, right=n.right, depths=depths))
     return Haystack(text=_insert(hay[:n_sentences], inserted), questions=tuple(questions))
 
 
 def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int]], list[str]]:
-    """The slots of each needle's sentences, in order, and the sentences by slot."""
-    free = list(range(sum(len(needle.sentences) for needle in needles)))
+    """The slots of each needle's sentences, in order, and all sentences by slot. Needles are at even depths, and
+    distractors have the other slots."""
+    sentences = [sentence for needle in needles for sentence in needle.sentences]
+    distractors = [sentence for needle in needles for sentence in needle.distractors]
+    n, n_slots = len(sentences), len(sentences) + len(distractors)
+    free = [rng.randrange(i * n_slots // n, (i + 1) * n_slots // n) for i in range(n)]
     rng.shuffle(free)
     slots = [sorted(free.pop() for _ in needle.sentences) for needle in needles]
-    sentences = [sentence for needle in needles for sentence in needle.sentences]
-    by_slot = sorted(zip(chain.from_iterable(slots), sentences, strict=True))
-    return slots, [sentence for _, sentence in by_slot]
+    by_slot = dict(zip(chain.from_iterable(slots), sentences, strict=True))
+    rng.shuffle(distractors)
+    return slots, [by_slot.get(slot) or distractors.pop() for slot in range(n_slots)]
 
 
 def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
@@ -146,19 +193,23 @@ def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
 
 
 def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Needles with different subjects; wrong answers fit the subject, but do not occur in the text."""
+    """Needles of different kinds. The first wrong answers are said in the text of other subjects of the same kind, and
+    the others occur nowhere."""
     unused_answers = {
-        subject: [word for word in words.split() if word.lower() not in document_words]
-        for subject, words in SUBJECTS.items()
+        subjects: [word for word in words.split() if word.lower() not in document_words]
+        for subjects, words in SUBJECTS.items()
     }
-    usable = [subject for subject, words in unused_answers.items() if len(words) >= N_ANSWERS]
+    usable = [subjects for subjects, words in unused_answers.items() if len(words) >= N_ANSWERS]
     if len(usable) < N_NEEDLES:
         raise UsageError("needles: this text contains too many of the words that needles use as answers")
-    for subject in rng.sample(usable, N_NEEDLES):
-        answers = rng.sample(unused_answers[subject], N_ANSWERS)
-        right = rng.randrange(N_ANSWERS)
-        sentence = f"{subject[0].upper()}{subject[1:]} {answers[right]}."
-        yield Needle(sentences=(sentence,), question=subject, answers=tuple(answers), right=right)
+    for subjects in rng.sample(usable, N_NEEDLES):
+        answers = rng.sample(unused_answers[subjects], N_ANSWERS)
+        names = rng.sample(subjects, len(subjects))  # the first is asked about
+        sentence, *distractors = (
+            f"{name[0].upper()}{name[1:]} {answer}." for name, answer in zip(names, answers, strict=False)
+        )
+        question = Needle(sentences=(sentence,), question=names[0], answers=tuple(answers), right=(0,))
+        yield replace(question, distractors=tuple(distractors))
 
 
 def _make_keyed(rng: Random, document_words: Set[str], *, chained: bool) -> Iterator[Needle]:
@@ -171,7 +222,18 @@ def _make_keyed(rng: Random, document_words: Set[str], *, chained: bool) -> Iter
         sentence = f"The secret word of the {first} is {values[right]}."
         reference = (f"The secret word of the {last} is that of the {first}.",) * chained
         question = f"the secret word of the {last} is"
-        yield Needle(sentences=(sentence, *reference), question=question, answers=tuple(values), right=right)
+        yield Needle(sentences=(sentence, *reference), question=question, answers=tuple(values), right=(right,))
+
+
+def _make_multi_value(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
+    """Keys with several values, all of which are asked for; wrong answers are values of other keys."""
+    values = _draw_words(rng, document_words, N_KEYS * N_VALUES)
+    for i, person in enumerate(rng.sample(PEOPLE, N_KEYS)):
+        own_values = values[i * N_VALUES : (i + 1) * N_VALUES]
+        wrong_answers = rng.sample([value for value in values if value not in own_values], N_ANSWERS - 1)
+        sentences = tuple(f"One of the secret words of the {person} is {value}." for value in own_values)
+        question, answers = f"one of the secret words of the {person} is", (*own_values, *wrong_answers)
+        yield Needle(sentences=sentences, question=question, answers=answers, right=tuple(range(N_VALUES)))
 
 
 def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
@@ -182,20 +244,21 @@ def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         rng.shuffle(entries)
         sentence = f"The list of the {person} is: {', '.join(entries)}."
         question = f"the word that is most often in the list of the {person} is"
-        yield Needle(sentences=(sentence,), question=question, answers=tuple(words), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=tuple(words), right=(right,))
 
 
-def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
-    """Ten words that do not occur in the text."""
+def _draw_words(rng: Random, document_words: Set[str], n: int = N_ANSWERS) -> list[str]:
+    """Words that do not occur in the text."""
     absent = [word for word in WORDS if word not in document_words]
-    if len(absent) < N_ANSWERS:
+    if len(absent) < n:
         raise UsageError("needles: this text contains too many of the words that needles use as values")
-    return rng.sample(absent, N_ANSWERS)
+    return rng.sample(absent, n)
 
 
 FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], Iterator[Needle]]] = {
     "single": _make_single,
     "multi_key": partial(_make_keyed, chained=False),
+    "multi_value": _make_multi_value,
     "variables": partial(_make_keyed, chained=True),
     "words": _make_words,
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 RatioVerdict = Literal["faster", "slower", "same", "inconclusive"]
 MARGIN = 0.02  # differences below 2% are ignored
+BOOTSTRAP_DRAWS = 10_000
 MIN_TRIMMED = 10  # values, of which a trimmed mean is estimated
 
 
@@ -150,6 +151,21 @@ def estimate_share(hits: int, count: int) -> Estimate:
     half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / shrink
     # without rounding errors the interval contains the share, and lies in [0, 1]
     return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
+
+
+def estimate_grouped_share(groups: Sequence[Sequence[bool]]) -> Estimate:
+    """The share of hits in groups of trials, with a 95% interval for trials of one group that resemble each other.
+
+    The interval is the percentile bootstrap's over groups (Efron, 1979), and is at least as wide as Wilson's over
+    trials, which is valid where all groups agree. Raises ValueError without trials.
+    """
+    hits, sizes = np.array([sum(group) for group in groups]), np.array([len(group) for group in groups])
+    share = estimate_share(int(hits.sum()), int(sizes.sum()))
+    draws = np.random.default_rng(0).integers(len(groups), size=(BOOTSTRAP_DRAWS, len(groups)))
+    low, high = np.quantile(hits[draws].sum(1) / sizes[draws].sum(1), (0.025, 0.975))
+    assert share.low is not None
+    assert share.high is not None
+    return Estimate(share.value, min(share.low, float(low)), max(share.high, float(high)))
 
 
 def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:

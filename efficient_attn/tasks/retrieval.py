@@ -1,13 +1,15 @@
 """Retrieval: whether a trained model with each mechanism still finds facts in a long text.
 
-Sentences (needles) are placed in real text at even depths, followed by a question about each. The answer is the most
-likely of ten candidates. A round is one text. If the original model, with exact attention, does not significantly
-exceed `MIN_CHANCE_RATIO` times chance, other mechanisms are skipped.
+Sentences (needles) are placed in real text at even depths, followed by a question about each. An answer is found if it
+is the most likely of ten candidates. A round is one text. Other mechanisms are skipped where the original model, with
+exact attention, finds less than `MIN_SINGLE` of the single needles of this length, or does not significantly exceed
+`MIN_CHANCE_RATIO` times chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from ..integrations.model_info import describe_model
 from ..integrations.texts import Text
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
-from ..results.stats import estimate_share
+from ..results.stats import Estimate, estimate_grouped_share
 from ..spec import SpecLike
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
@@ -31,20 +33,22 @@ if TYPE_CHECKING:
     from ..integrations.bundled import LoadedModel
     from ..integrations.haystack_scoring import HaystackResult
 
-MIN_TOKENS = 512  # of a haystack: ten needles, and text between them
+MIN_TOKENS = 1024  # of a haystack: needles and distractors, and text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
+MIN_SINGLE = 0.9  # accuracy that the original model has to reach on single needles
 MIN_CHANCE_RATIO = 2  # accuracy relative to chance that the original model has to exceed
 TOKENS_PER_QUESTION = 16  # on average
 
 
 class RetrievalKeys(Keys):
     """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file.
-    needles: ``single``, each about another subject; ``multi_key``, which differ only in their key; ``variables``, of
-    which one refers to another; ``words``, lists whose most frequent word is the answer."""
+    needles: ``single``, each about another kind of thing; ``multi_key``, which differ only in their key;
+    ``multi_value``, with several values for each key; ``variables``, of which one refers to another; ``words``, lists
+    whose most frequent word is the answer."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
-    needles: tuple[NeedleFamily, ...] = ("single", "multi_key")
+    needles: tuple[NeedleFamily, ...] = ("single", "multi_key", "multi_value")
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
@@ -72,28 +76,42 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """The answers to all texts of a group. Raises `NotNeeded` if the original model fails."""
-    row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
+    needles = case.keys.needles[0]
+    row.extra = {"needles": needles, "chance": 1 / N_ANSWERS, "prior": _measure_prior(case.group)}
     baseline = _answer_with_exact_attention(case.group)
-    if case.variant != EXACT_SPEC and (reason := find_skip_reason(baseline)):
+    if case.variant == EXACT_SPEC:
+        return _fill_row(row, baseline)
+    single = baseline if needles == "single" else _answer_with_exact_attention(_with_needles(case.group, "single"))
+    if reason := find_skip_reason(single, baseline):
         raise NotNeeded(reason)
-    return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.group, case.variant))
+    return _fill_row(row, _answer_questions(case.group, case.variant))
 
 
-def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
-    """Why other mechanisms are skipped: the original model hardly exceeds chance; None if it does."""
-    outcomes = [answer.is_right for result in results for answer in result.answers]
-    chance, accuracy = 1 / N_ANSWERS, estimate_share(sum(outcomes), len(outcomes))
-    if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
+def find_skip_reason(single: Sequence[HaystackResult], results: Sequence[HaystackResult]) -> str | None:
+    """Why other mechanisms are skipped: the original model finds too few single needles of this length, or hardly
+    exceeds chance with those of a family; None if it can be compared with."""
+    accuracy = estimate_accuracy(single)
+    if accuracy.value < MIN_SINGLE:
+        return f"the original model is too weak: {_describe(single)} of single needles, needed are {MIN_SINGLE:.0%}"
+    if (estimate_accuracy(results).low or 0.0) > MIN_CHANCE_RATIO / N_ANSWERS:
         return None
-    value, low, high, by_chance = (f"{share:.0%}" for share in (*accuracy, chance))
-    answers = f"{EXACT_SPEC} answers {value} of {len(outcomes)} questions ({low} to {high})"
-    return f"the original model does not exceed chance: {answers}, chance is {by_chance}"
+    return f"the original model does not exceed chance: {_describe(results)}, chance is {1 / N_ANSWERS:.0%}"
+
+
+def estimate_accuracy(results: Sequence[HaystackResult]) -> Estimate:
+    """The share of right answers that were found, with its interval over texts."""
+    return estimate_grouped_share([[answer.is_right for answer in result.answers] for result in results])
+
+
+def _describe(results: Sequence[HaystackResult]) -> str:
+    value, low, high = (f"{share:.0%}" for share in estimate_accuracy(results))
+    return f"{EXACT_SPEC} finds {value} of {sum(len(result.answers) for result in results)} answers ({low} to {high})"
 
 
 def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
     outcomes = [answer.is_right for _, answer in answers]
-    accuracy = estimate_share(sum(outcomes), len(outcomes))
+    accuracy = estimate_accuracy(results)
     row.metric, row.accuracy = "share of correct answers", accuracy.value
     row.state_bytes = max(result.bytes for result in results)
     row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
@@ -110,13 +128,25 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     return Record(row, samples)
 
 
+def _with_needles(group: Group, family: NeedleFamily) -> Group:
+    """The group with another family of needles."""
+    keys = dict(group.keys) | {"needles": (family,)}
+    inputs = f"{str(group.config.inputs).rpartition(':')[0]}:{family}"
+    return replace(group, keys=tuple(keys.items()), config=replace(group.config, inputs=inputs))
+
+
 @lru_cache(maxsize=1)
-def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
-    """The model and the texts of a group, which all of its cases in this worker share."""
+def _load_model(name: str) -> LoadedModel:
     from ..integrations.bundled import load
 
+    return load(name)
+
+
+@lru_cache(maxsize=2)
+def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
+    """The model and the texts of a group, which all of its cases in this worker share."""
     keys = dict(group.keys)
-    loaded_model, text = load(keys["model"][0]), Text.find(keys["text"])
+    loaded_model, text = _load_model(keys["model"][0]), Text.find(keys["text"])
 
     def count(text: str) -> int:
         return len(loaded_model.tokenizer(text, verbose=False).input_ids)
@@ -132,9 +162,18 @@ def _answer_questions(group: Group, spec: SpecLike) -> tuple[HaystackResult, ...
     return tuple(answer_questions(loaded_model, spec, haystack) for haystack in haystacks)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # single needles, and those of a group
 def _answer_with_exact_attention(group: Group) -> tuple[HaystackResult, ...]:
     return _answer_questions(group, EXACT_SPEC)
+
+
+@lru_cache(maxsize=1)
+def _measure_prior(group: Group) -> float:
+    """The original model's accuracy without texts: which answers it prefers anyway."""
+    from ..integrations.haystack_scoring import answer_questions
+
+    loaded_model, haystacks = _load_haystacks(group)
+    return estimate_accuracy([answer_questions(loaded_model, EXACT_SPEC, x.drop_text()) for x in haystacks]).value
 
 
 def guess(case: Case, best: Roofline) -> Guess:
@@ -148,8 +187,11 @@ def guess(case: Case, best: Roofline) -> Guess:
     questions = 2 * N_NEEDLES * TOKENS_PER_QUESTION * model.parameters
     copies = N_NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
     seconds = (passes + questions) / best.gemm_flops_per_s / GEMM_EFFICIENCY + 2 * copies / best.bytes_per_s
+    passes_of_texts = case.group.sampling.rounds * (
+        1 + (case.variant == EXACT_SPEC and case.keys.needles != ("single",))
+    )
     # all cases share one model
-    return Guess(case.group.sampling.rounds * seconds / CALLS, 0, 4 * model.parameters + copies)
+    return Guess(passes_of_texts * seconds / CALLS, 0, 4 * model.parameters + copies)
 
 
 RETRIEVAL = Task(
@@ -160,10 +202,11 @@ RETRIEVAL = Task(
     judge=judge,
     guess=guess,
     columns={
-        "needles": "family of needles: single, multi_key, variables or words",
-        "questions": "how many were asked",
+        "needles": "family of needles: single, multi_key, multi_value, variables or words",
+        "questions": "how many answers were asked for",
         "chance": "accuracy of guessing",
-        "accuracy_low": "lower end of the 95% interval of the accuracy",
+        "prior": "accuracy of the original model without the texts",
+        "accuracy_low": "lower end of the accuracy's 95% interval, by bootstrap over texts",
         "accuracy_high": "the upper end",
         "margin": "mean log-likelihood of correct answers minus that of the best wrong ones, nats",
         **{f"depth_{depth}": f"accuracy for needles around a depth of {depth}%" for depth in DEPTHS},

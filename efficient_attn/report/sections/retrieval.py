@@ -17,15 +17,16 @@ from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
     "Sentences (needles) are hidden at even depths in real text, which a trained model reads with each mechanism in "
-    "place of its attention. For each, the most likely of ten answers is selected, so chance is 10%. 'single': needles "
-    "about different things, wrong answers are not in the text; 'multi_key': needles of one form, wrong answers belong "
-    "to other keys; 'variables': one sentence refers to another; 'words': the most frequent word of a list. Brackets: "
-    "Wilson 95% intervals over questions. Where the unmodified model is hardly better than chance, no mechanism is "
-    "evaluated."
+    "place of its attention. A right answer is found if it is more likely than nine wrong ones, so chance is 10%. "
+    "'single': needles about different things; 'multi_key': needles of one form, wrong answers belong to other keys; "
+    "'multi_value': several values for each key; 'variables': one sentence refers to another; 'words': the most "
+    "frequent word of a list. Brackets: 95% intervals. Where the unmodified model is too weak, no mechanism runs."
 )
 DEPTH_PREFIX = "retrieval.depth_"
-TOO_WEAK_REASON = "does not exceed chance|says nothing here"  # a regular expression; the second is that of older rows
-TOO_WEAK_TEXT = "skipped: original at chance"
+TOO_WEAK_REASON = (
+    "is too weak|does not exceed chance|says nothing here"  # a regular expression; the last: of older rows
+)
+TOO_WEAK_TEXT = "skipped: model too weak"
 
 
 def make_chapter(section: Section, section_data: SectionData) -> Chapter:
@@ -62,7 +63,9 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
         state = show_value(longest.iloc[0] if len(longest) else None, "bytes")
         body.append([show_label(str(label), is_baseline=is_baseline), *cells, state])
     head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in columns), "States, longest")
-    return ReportTable(f"Accuracy, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
+    return ReportTable(
+        f"Accuracy, {inputs}", head, body, note=" ".join((*_describe_priors(rows), *_describe_too_weak(rows)))
+    )
 
 
 def _show_accuracy(row: dict[str, Any] | None) -> ReportCell:
@@ -72,6 +75,16 @@ def _show_accuracy(row: dict[str, Any] | None) -> ReportCell:
         return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(row["reason"])) else "skipped")
     low, high = (units.number(100 * row[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
     return ReportCell(f"{units.percent(row['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(row["accuracy"]))
+
+
+def _describe_priors(rows: Frame) -> Iterator[str]:
+    """The unmodified model's accuracy without the texts, where rows have it."""
+    if "retrieval.prior" in rows:
+        for (kind, n), prior in (
+            rows.groupby(["retrieval.needles", "seq_len"], sort=False)["retrieval.prior"].first().items()
+        ):
+            if units.is_present(prior):
+                yield f"{kind}, {int(n):,} tokens: {units.percent(prior)} without the text."
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:

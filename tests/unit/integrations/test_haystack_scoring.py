@@ -28,7 +28,8 @@ def make_questions() -> tuple[Question, ...]:
     """Questions of different lengths, with answers of one letter, of several, and of different lengths."""
     texts = ((" a is", (" b", " c", " d")), (" the b is", (" bcd", " bce", " xyz")), (" an is", (" b", " bc", " bcd")))
     return tuple(
-        Question(text=text, answers=answers, right=1, depth=0.1 + 0.4 * i) for i, (text, answers) in enumerate(texts)
+        Question(text=text, answers=answers, right=(1, 0)[: 1 + i % 2], depths=(0.1 + 0.4 * i, 0.2)[: 1 + i % 2])
+        for i, (text, answers) in enumerate(texts)
     )
 
 
@@ -52,12 +53,16 @@ def test_margins_equal_those_of_passes_over_whole_texts(make: Callable[..., Any]
     loaded = load(str(save_tiny(tmp_path / "tiny", make)))
     heard = answer_questions(loaded, spec, HAYSTACK)
     assert heard.bytes > 0
-    for question, answer in zip(HAYSTACK.questions, heard.answers, strict=True):
+    answers = iter(heard.answers)
+    for question in HAYSTACK.questions:  # the second has two right answers, which do not compete with each other
         scores = [score_whole(loaded, spec, HAYSTACK.text + question.text, a) for a in question.answers]
-        right = scores.pop(question.right)
-        assert answer.margin == pytest.approx(right - max(scores), abs=1e-4)
-        assert answer.is_right == (right > max(scores))
-        assert answer.depth == question.depth
+        best_wrong = max(score for i, score in enumerate(scores) if i not in question.right)
+        for right, depth in zip(question.right, question.depths, strict=True):
+            answer = next(answers)
+            assert answer.margin == pytest.approx(scores[right] - best_wrong, abs=1e-4)
+            assert answer.is_right == (scores[right] > best_wrong)
+            assert answer.depth == depth
+    assert next(answers, None) is None
 
 
 def test_large_states_are_copied_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +104,9 @@ def test_a_bundled_model_answers_questions() -> None:
     text = "Fellow citizens of the Senate. The secret word of the baker is piano. We had peace and good health. "
     text += "The secret word of the judge is river. The treasury is in good order. " * 2 + "Much remains to be done."
     answers = (" piano", " river", " tiger")
-    asked = [
-        Question(text=f"\n\nAs said above, the secret word of the {who} is", answers=answers, right=right, depth=0.5)
-        for who, right in (("baker", 0), ("judge", 1))
-    ]
+    asked = []
+    for who, right in (("baker", 0), ("judge", 1)):
+        text_of_question = f"\n\nAs said above, the secret word of the {who} is"
+        asked.append(Question(text=text_of_question, answers=answers, right=(right,), depths=(0.5,)))
     heard = answer_questions(load("smollm2"), "full", Haystack(text=text, questions=tuple(asked)))
     assert [answer.is_right for answer in heard.answers] == [True, True]

@@ -16,6 +16,7 @@ from efficient_attn.results.stats import (
     classify_ratio,
     estimate_exponent,
     estimate_geometric_mean,
+    estimate_grouped_share,
     estimate_mean,
     estimate_paired_ratio,
     estimate_share,
@@ -266,3 +267,21 @@ def test_few_values_are_not_trimmed() -> None:
     values = [1.0, 2.0, 4.0, 8.0]
     assert estimate_trimmed_mean(values) == pytest.approx(estimate_mean(values))
     assert estimate_trimmed_mean([3.0]).degrees == 0
+
+
+def test_a_grouped_share_is_wider_where_groups_differ() -> None:
+    alike = estimate_grouped_share([[True, True, False, False]] * 16)
+    assert (alike.value, alike.ends) == (0.5, estimate_share(32, 64).ends)  # all groups agree: Wilson's
+    unlike = estimate_grouped_share([[True] * 4, [False] * 4] * 8)
+    # binomial: 16 groups, each with 0 or 4 hits
+    assert (unlike.value, *unlike.ends) == pytest.approx((0.5, 0.25, 0.75), abs=0.01)
+    assert estimate_grouped_share([[True] * 3] * 5).ends == estimate_share(15, 15).ends
+    with pytest.raises(ValueError, match="at least one trial"):
+        estimate_grouped_share([])
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=20))
+def test_a_grouped_share_contains_wilsons_interval(groups: list[list[bool]]) -> None:
+    share = estimate_grouped_share(groups)
+    low, high = estimate_share(sum(map(sum, groups)), sum(map(len, groups))).ends
+    assert 0 <= share.ends[0] <= low <= share.value <= high <= share.ends[1] <= 1
