@@ -116,6 +116,14 @@ class Case:
         attn = create(self.variant.without_backend(), dims=self.dims, seed=seed, backend=backend or self.backend)
         return attn.to(device=config.device, dtype=getattr(torch, config.dtype))
 
+    def is_random(self) -> bool:
+        """Whether another seed gives another mechanism."""
+        import torch
+
+        spec = self.variant.without_backend()
+        first, second = (create(spec, dims=self.dims, seed=seed).state_dict() for seed in range(2))
+        return any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+
     def row(self) -> Row:
         """The row with all values that are known before measuring."""
         group, columns = self.group, {f.name for f in fields(Row)}

@@ -65,14 +65,14 @@ class QuestionTokens:
         return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
 
-def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack) -> HaystackResult:
+def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack, *, draw: int = 0) -> HaystackResult:
     """Let a model read a text with a mechanism in all layers, and answer its questions.
 
-    An answer's likelihood is the product over its tokens. Raises `UnsupportedError` for a mechanism that cannot decode,
-    and `UsageError` for a model whose layers do not call it.
+    An answer's likelihood is the product over its tokens. draw: of a random mechanism, as for `register`. Raises
+    `UnsupportedError` for a mechanism that cannot decode, and `UsageError` for a model whose layers do not call it.
     """
     model = loaded_model.model
-    model.set_attn_implementation(register(spec))
+    model.set_attn_implementation(register(spec, draw=draw))
     tokens = loaded_model.tokenizer(haystack.text, return_tensors="pt", verbose=False).input_ids
     encoded = [QuestionTokens.encode(question, loaded_model.tokenizer) for question in haystack.questions]
     n_question_tokens = max(len(entry.prefix) + max(map(len, entry.suffixes)) for entry in encoded)

@@ -153,10 +153,9 @@ def _fill_document(
     n_sentences = bisect_right(lengths, length - reserved, key=lambda n: count(_insert(hay[:n], inserted))) - 1
     if n_sentences == len(hay):
         return None
-    if n_sentences < len(inserted) / 2:
-        needed = (
-            f"needles and a question take {reserved + count(' '.join(inserted))} tokens, and need text between them"
-        )
+    taken = reserved + count(" ".join(inserted))
+    if 2 * taken > length:
+        needed = f"needles and a question take {taken} tokens, and at least half must be text between them"
         raise UsageError(f"needles {family}: seq_len {length} is too short: {needed}")
     questions = []
     for n, needle_slots in zip(needles, slots, strict=True):

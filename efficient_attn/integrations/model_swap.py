@@ -49,14 +49,17 @@ class ForwardPass:
     disturbance: str | None = None
 
 
-def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps: int = TIMED_STEPS) -> ForwardPass:
+def run_pass(
+    loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps: int = TIMED_STEPS, draw: int = 0
+) -> ForwardPass:
     """Read the tokens ``[1, N]`` with a mechanism in all layers.
 
-    A decoder reads them into states, and continues for some steps. Raises `UnsupportedError` for what the mechanism
-    does not support, and `UsageError` for a model whose layers do not call it.
+    A decoder reads them into states, and continues for some steps. draw: of a random mechanism, as for `register`.
+    Raises `UnsupportedError` for what the mechanism does not support, and `UsageError` for a model whose layers do not
+    call it.
     """
     model = loaded_model.model
-    model.set_attn_implementation(register(spec))
+    model.set_attn_implementation(register(spec, draw=draw))
     is_decoder = loaded_model.sizes.kind == "decoder"
     cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if is_decoder else None
     options: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if is_decoder else {}

@@ -43,11 +43,14 @@ REFUSED = {
 
 PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # sizes of instances that only check support
 _bands: dict[tuple[int, bool], SparseAttention] = {}  # by window and causality
-INSTANCES = "_efficient_attn_instances"  # of a layer's module: its own instance of each mechanism, by spec
+INSTANCES = "_efficient_attn_instances"  # of a layer's module: its own instance of each mechanism, by spec and draw
+SEEDS_PER_DRAW = 1000  # more than any model has layers
 
 
-def register(spec: SpecLike) -> str:
+def register(spec: SpecLike, *, draw: int = 0) -> str:
     """Register a mechanism in transformers' tables of attentions and masks; returns its name there.
+
+    draw: of a random mechanism's layers, whose seeds are their numbers for 0, and others for each other draw.
 
     Without the second table transformers passes no mask, and so no causality. The name is ``efficient_attn:`` and the
     spec, except for parts with another meaning for transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises
@@ -55,8 +58,8 @@ def register(spec: SpecLike) -> str:
     """
     parsed = rename_backend(parse(spec))
     check_serves(create(parsed, dims=PROBE))
-    name = avoid_reserved_words(f"{PREFIX}{parsed}")
-    AttentionInterface.register(name, partial(attend, str(parsed)))
+    name = avoid_reserved_words(f"{PREFIX}{parsed}{f':draw-{draw}' if draw else ''}")
+    AttentionInterface.register(name, partial(attend, str(parsed), draw=draw))
     AttentionMaskInterface.register(name, describe_mask)
     return name
 
@@ -87,10 +90,12 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: ModelMask | Tensor | None,
+    *,
+    draw: int = 0,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The function that transformers calls in each layer: `run_mechanism` with the layer's own instance."""
-    attn = _get_instance(spec, module, query, key, value).train(module.training)
+    attn = _get_instance(spec, draw, module, query, key, value).train(module.training)
     return run_mechanism(attn, module, query, key, value, attention_mask, **options)
 
 
@@ -183,18 +188,19 @@ def _read_mask(
     return ModelMask(Mask(causal=bool(causal)), window)
 
 
-def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
+def _get_instance(spec: str, draw: int, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
     """The layer's own instance, created at its first call."""
     instances = module.__dict__.get(INSTANCES)  # not a submodule: the model's parameters remain those of its weights
-    if instances is None or spec not in instances:
+    if instances is None or (spec, draw) not in instances:
         if torch.compiler.is_compiling():
             raise UnsupportedError(f"{spec}: run the model once before it is compiled, or use ea.swap")
         instances = module.__dict__.setdefault(INSTANCES, {})
         (_, heads, _, head_dim), (_, kv_heads, keys, _) = query.shape, key.shape
         sizes = {"head_dim": head_dim, "value_dim": value.shape[3], "max_len": find_max_len(module) or keys}
         dims = Dims(heads=heads, kv_heads=kv_heads, **sizes)
-        instances[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
-    return instances[spec].to(query.device)
+        layer_index = getattr(module, "layer_idx", None) or 0
+        instances[spec, draw] = create(spec, dims=dims, seed=layer_index + SEEDS_PER_DRAW * draw)
+    return instances[spec, draw].to(query.device)
 
 
 def find_max_len(module: nn.Module) -> int | None:

@@ -37,6 +37,7 @@ MIN_TOKENS = 1024  # of a haystack: needles and distractors, and text between th
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
 MIN_SINGLE = 0.9  # accuracy that the original model has to reach on single needles
 MIN_CHANCE_RATIO = 2  # accuracy relative to chance that the original model has to exceed
+N_DRAWS = 3  # of random mechanisms, in turn over texts
 TOKENS_PER_QUESTION = 16  # on average
 
 
@@ -159,7 +160,10 @@ def _answer_questions(group: Group, spec: SpecLike) -> tuple[HaystackResult, ...
     from ..integrations.haystack_scoring import answer_questions
 
     loaded_model, haystacks = _load_haystacks(group)
-    return tuple(answer_questions(loaded_model, spec, haystack) for haystack in haystacks)
+    return tuple(
+        answer_questions(loaded_model, spec, haystack, draw=number % N_DRAWS)
+        for number, haystack in enumerate(haystacks)
+    )
 
 
 @lru_cache(maxsize=2)  # single needles, and those of a group

@@ -5,8 +5,7 @@ A group is one segment of text, which the original model reads, and then the mod
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,11 +30,13 @@ if TYPE_CHECKING:
 
 class SwapKeys(Keys):
     """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file. scope:
-    ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing."""
+    ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing. draws: of
+    random mechanisms, whose mean is reported with the range of the loss; passes are timed with the first."""
 
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
+    draws: int = 1
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
@@ -48,10 +49,11 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         model.check_length(point["seq_len"])
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
+        keys: dict[str, Any] = {"model": (name,), "text": request.keys.text, "draws": request.keys.draws}
         layers = range(model.layers) if scope == "layer" else (None,)
         for layer, segment in product(layers, range(request.sampling.rounds)):
             config = CaseConfig(**point, **sizes, segment=segment, layer=layer)
-            yield request.make_group(config, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
+            yield request.make_group(config, **keys, scope=(scope,)), model.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -66,6 +68,10 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
 
     (model, tokens), baseline = _load_segment(case.group), _run_own_attention(case.group)
     result = baseline if case.variant == EXACT_SPEC else run_pass(model, case.variant, tokens)
+    draws = [compare_with_own(model, result.out, baseline.out, tokens)]
+    for draw in range(1, _count_draws(case)):
+        out = run_pass(model, case.variant, tokens, steps=0, draw=draw).out
+        draws.append(compare_with_own(model, out, baseline.out, tokens))
     row.mode = "prefill" if case.group.config.causal else "forward"
     row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
     row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes
@@ -74,13 +80,17 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     if not case.group.config.segment:  # the passes of all segments have the same size
         footprint = measure_footprint(lambda: run_pass(model, case.variant, tokens, steps=0), device="cpu")
         row.peak_memory_bytes = footprint.peak
-    _fill_row(row, compare_with_own(model, result.out, baseline.out, tokens), case)
+    _fill_row(row, draws, case)
     row.extra["attention_share"] = result.attention_s / result.seconds
     if result.step_s is not None:
         row.extra["step_ms"] = result.step_s * 1e3
     if result.no_steps:
         row.reason = f"no decode step was timed: {result.no_steps}"
     return Record(row, {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance})
+
+
+def _count_draws(case: Case) -> int:
+    return case.keys.draws if case.keys.draws > 1 and case.is_random() else 1
 
 
 def _measure_one_layer(case: Case, row: Row) -> Record:
@@ -90,16 +100,21 @@ def _measure_one_layer(case: Case, row: Row) -> Record:
     assert layer is not None
     out = own_pass.out if case.variant == EXACT_SPEC else own_pass.run(layer, case.variant)
     row.parameters = own_pass.loaded_model.sizes.parameters
-    _fill_row(row, compare_with_own(own_pass.loaded_model, out, own_pass.out, own_pass.tokens), case)
+    _fill_row(row, [compare_with_own(own_pass.loaded_model, out, own_pass.out, own_pass.tokens)], case)
     return Record(row)
 
 
-def _fill_row(row: Row, metrics: Mapping[str, float | None], case: Case) -> None:
-    available = {name: value for name, value in metrics.items() if value is not None}
-    row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
-    row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))
-    row.extra = {name: finite_or_none(value) for name, value in available.items()}
+def _fill_row(row: Row, draws: Sequence[Mapping[str, float | None]], case: Case) -> None:
+    """Metrics are means over draws of a random mechanism."""
+    metrics = [{name: value for name, value in draw.items() if value is not None} for draw in draws]
+    values = {name: [draw[name] for draw in metrics] for name in metrics[0]}
+    row.extra = {name: finite_or_none(sum(of_draws) / len(draws)) for name, of_draws in values.items()}
+    main = "loss" if "loss" in values else "hidden_error"
+    row.metric = "nats a token" if main == "loss" else "relative error of hidden rows"
+    row.loss = finite_or_none(sum(values[main]) / len(draws))
     row.extra["segment"] = case.group.config.segment
+    if len(draws) > 1:
+        row.extra |= {"draws": len(draws), "loss_range": finite_or_none(max(values[main]) - min(values[main]))}
 
 
 @lru_cache(maxsize=1)
@@ -142,7 +157,7 @@ def guess(case: Case, best: Roofline) -> Guess:
     flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
     logits = 4 * s.n * model.outputs
     seconds = flops / best.gemm_flops_per_s / GEMM_EFFICIENCY + 8 * logits / best.bytes_per_s
-    return Guess(seconds / CALLS, 0, 4 * model.parameters + 3 * logits)  # one model for all cases
+    return Guess(_count_draws(case) * seconds / CALLS, 0, 4 * model.parameters + 3 * logits)  # one model for all cases
 
 
 SWAP = Task(
@@ -163,6 +178,8 @@ SWAP = Task(
         "hidden_error": "of an encoder's last hidden rows, ratio of Frobenius norms",
         "embedding_cosine": "between mean hidden states of the original and the swapped model",
         "similarity_rank": "Spearman's correlation of similarities between stretches of 32 positions",
+        "draws": "of a random mechanism, over which metrics are means",
+        "loss_range": "largest minus smallest loss of these draws; of an encoder, error of hidden rows",
         "attention_share": "share of the pass spent in attention",
         "step_ms": "a decode step after the segment, the median of 8",
     },

@@ -24,8 +24,8 @@ INTRO = (
     "The attention of a trained model is replaced without further training. Loss is in nats per token of real text; "
     "'perplexity' is the ratio to that of the unmodified model on the same tokens. KL is the divergence of next-token "
     "probabilities from those of the unmodified model. 'Time of a pass' is the speedup over the unmodified model, with "
-    "all layers included; 'attention' is its share of the time of a pass, the upper bound of any saving. Brackets: 95% "
-    "intervals over segments, paired."
+    "all layers included; 'attention' is its share of the time of a pass, the upper bound of any saving. Random "
+    "mechanisms are means over their draws, where rows have several. Brackets: 95% intervals over segments, paired."
 )
 DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # of decoders and encoders, from the unmodified model
 MIN_DIVERGENCE = 1e-12  # lower bound, because rounding may give values without a logarithm
@@ -123,6 +123,7 @@ def _format_interval(value: float, low: float | None, high: float | None) -> str
 # heading, name in a summary, and the unit of a mean or the format of an estimate
 TABLE_COLUMNS: tuple[tuple[str, str, Unit | Callable[..., str]], ...] = (
     ("Loss", "loss", _format_interval),
+    ("Range over draws", "swap.loss_range", "number"),
     ("Perplexity, over its own", "perplexity", units.ratio),
     ("KL a token", "swap.divergence", "number"),
     ("99% below", "swap.divergence_p99", "number"),

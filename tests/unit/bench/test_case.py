@@ -274,3 +274,12 @@ def test_a_case_never_parses_its_variant_again(variant: str, monkeypatch: pytest
     assert case.create().spec == case.row().variant == str(case.variant)
     assert f"/{case.variant}/" in case.key
     assert pickle.loads(pickle.dumps(case)).variant == case.variant
+
+
+@pytest.mark.parametrize(
+    ("variant", "random"),
+    [("full", False), ("linear", False), ("performer", True), ("bigbird", True), ("random_blocks:block_size=8", True)],
+)
+def test_cases_of_random_mechanisms_depend_on_the_seed(variant: str, random: bool) -> None:
+    (case,) = tiny_suites.plan(tiny_suites.TINY, variants=[variant])[:1]
+    assert case.is_random() == random

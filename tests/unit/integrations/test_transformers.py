@@ -217,7 +217,7 @@ def test_names_that_transformers_treats_specially_are_aliased() -> None:
 def test_each_layer_has_its_own_instance() -> None:
     model, ids = _make("llama"), make_ids()
     _run(model, "efficient_attn:performer", ids)
-    made = [vars(layer.self_attn)[ours.INSTANCES]["performer"] for layer in model.model.layers]
+    made = [vars(layer.self_attn)[ours.INSTANCES]["performer", 0] for layer in model.model.layers]
     assert [attn.seed for attn in made] == [0, 1]
     assert all(attn.dims == ea.Dims(heads=4, head_dim=16, kv_heads=2, value_dim=16, max_len=256) for attn in made)
     assert not any(key.startswith("performer") for key in model.state_dict())

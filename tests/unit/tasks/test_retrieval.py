@@ -92,7 +92,7 @@ def _fake_answers(monkeypatch: pytest.MonkeyPatch, correct: dict[str, int]) -> l
     """
     specs: list[str] = []
 
-    def answer(_: Any, spec: str, haystack: Any) -> HaystackResult:
+    def answer(_: Any, spec: str, haystack: Any, *, draw: int = 0) -> HaystackResult:
         depths = sorted(depth for question in haystack.questions for depth in question.depths)
         family = "multi_key" if "secret word of" in haystack.questions[0].text else "single"
         found = 1

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_suites
@@ -18,6 +19,10 @@ from tiny_models import bert, llama, save_tiny
 from efficient_attn.bench.case import group_cases
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations import model_info
+from efficient_attn.integrations.bundled import load
+from efficient_attn.integrations.model_swap import run_pass
+from efficient_attn.integrations.segments import compare_with_own, cut_segment
+from efficient_attn.integrations.texts import Text
 from efficient_attn.results.rows import Record
 
 SUITE = """
@@ -120,6 +125,34 @@ def test_encoder_rows_contain_hidden_error_and_similarity(tmp_path: Path, text: 
     assert float(linear.row.extra["hidden_error"] or 0) > 1e-6
     assert full.row.state_bytes is None
     assert records["linformer:rank=8"][0].row.status == "ok"
+
+
+@pytest.mark.parametrize("make", [llama, bert])
+def test_random_mechanisms_have_means_over_draws(tmp_path: Path, text: str, make: Any) -> None:
+    suite = SUITE.replace('"linear"', '"performer:n_features=16"')
+    folder = str(save_tiny(tmp_path / "tiny", make))
+    (one, _), (three, _) = (
+        _measure(Path(folder), text, suite.replace("rounds ", f"draws = {draws}\nrounds "))["performer:n_features=16"]
+        for draws in (1, 3)
+    )
+    loaded = load(folder)
+    tokens = cut_segment(loaded, Text.find(text), 32, 0)
+    own = run_pass(loaded, "full", tokens).out
+    metric = "loss" if make is llama else "hidden_error"
+    values = []
+    for draw in range(3):
+        out = run_pass(loaded, "performer:n_features=16", tokens, draw=draw).out
+        values.append(compare_with_own(loaded, out, own, tokens)[metric])
+    assert len(set(values)) == 3
+    assert one.row.loss == pytest.approx(values[0], rel=1e-6)
+    assert "draws" not in one.row.extra
+    assert three.row.loss == pytest.approx(sum(values) / 3, rel=1e-6)
+    assert (three.row.extra["draws"], three.row.extra["loss_range"]) == (3, pytest.approx(max(values) - min(values)))
+
+
+def test_mechanisms_without_chance_have_one_draw(tmp_path: Path, text: str) -> None:
+    records = _measure(save_tiny(tmp_path / "tiny"), text, SUITE.replace("rounds ", "draws = 3\nrounds "))
+    assert not any("draws" in record.row.extra for spec in ("full", "linear") for record in records[spec])
 
 
 def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
