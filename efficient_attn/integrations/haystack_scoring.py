@@ -27,10 +27,11 @@ MAX_STATE_BYTES = 1 << 30  # of the copies of states in a batch of several rows
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleAnswer:
-    """How likely a right answer is. margin: its log-likelihood minus that of the best wrong answer, in nats."""
+    """How likely a right answer is. margin: its log-likelihood minus that of the best wrong answer, in nats. depth: of
+    its needle in the text."""
 
-    depth: float
     margin: float
+    depth: float | None = None
 
     @property
     def is_right(self) -> bool:
@@ -40,10 +41,10 @@ class NeedleAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class HaystackResult:
-    """A text's right answers, as a model judges them. bytes: of all states, after the text."""
+    """A text's right answers, as a model judges them. bytes: of a decoder's states, after the text."""
 
     answers: tuple[NeedleAnswer, ...]
-    bytes: int
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

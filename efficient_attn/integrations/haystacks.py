@@ -24,6 +24,7 @@ CountTokens = Callable[[str], int]  # the number of tokens in a text
 
 N_NEEDLES = 10  # in a haystack, each with a question, except for `multi_value`
 N_ANSWERS = 10  # that are compared: a right one, and wrong ones
+N_PASSAGES = 32  # of a set for encoders (`passages`)
 N_KEYS, N_VALUES = 4, 4  # of `multi_value`: keys, each with a question, and values of each
 QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
 LETTERS_PER_TOKEN = 16  # more characters than any document has for each token

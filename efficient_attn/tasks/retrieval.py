@@ -1,9 +1,9 @@
-"""Retrieval: whether a trained model with each mechanism still finds facts in a long text.
+"""Retrieval: whether a trained model with each mechanism still finds facts in a long text, or a text's continuation.
 
 Sentences (needles) are placed in real text at even depths, followed by a question about each. An answer is found if it
 is the most likely of ten candidates. A round is one text. Other mechanisms are skipped where the original model, with
 exact attention, finds less than `MIN_SINGLE` of the single needles of this length, or does not significantly exceed
-`MIN_CHANCE_RATIO` times chance.
+`MIN_CHANCE_RATIO` times chance. Encoders find the second half of each of `N_PASSAGES` passages.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..errors import NotNeeded, UsageError
-from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
+from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, N_PASSAGES, NeedleFamily, make_haystack
 from ..integrations.model_info import describe_model
 from ..integrations.texts import Text
 from ..results.rows import Record, Row
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..integrations.bundled import LoadedModel
     from ..integrations.haystack_scoring import HaystackResult
 
+PASSAGES: Literal["passages"] = "passages"
 MIN_TOKENS = 1024  # of a haystack: needles and distractors, and text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
 MIN_SINGLE = 0.9  # accuracy that the original model has to reach on single needles
@@ -42,14 +43,14 @@ TOKENS_PER_QUESTION = 16  # on average
 
 
 class RetrievalKeys(Keys):
-    """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file.
+    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file.
     needles: ``single``, each about another kind of thing; ``multi_key``, which differ only in their key;
     ``multi_value``, with several values for each key; ``variables``, of which one refers to another; ``words``, lists
-    whose most frequent word is the answer."""
+    whose most frequent word is the answer; for encoders ``passages``, whose second half is the answer."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
-    needles: tuple[NeedleFamily, ...] = ("single", "multi_key", "multi_value")
+    needles: tuple[NeedleFamily | Literal["passages"], ...] = ("single", "multi_key", "multi_value")
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
@@ -59,44 +60,55 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     for name, needles, point in product(keys.model, keys.needles, request.grid.combine("threads", "seq_len")):
         model, length = describe_model(name), point["seq_len"]
         model.check_length(length)
-        if model.kind != "decoder":
-            raise UsageError(f"--model {name}: it is an encoder, which cannot continue a text; give a decoder")
-        if length < MIN_TOKENS:
-            raise UsageError(f"{request.task}: seq_len {length} is too short for needles; give at least {MIN_TOKENS}")
-        n_documents = sum(len(d) >= length for d in text.documents)  # long enough if each token has one character
-        if n_documents < request.sampling.rounds:
-            raise UsageError(
-                f"--text {keys.text}: at most {n_documents} of its documents have {length} tokens, and each of "
-                f"{request.sampling.rounds} rounds needs another one"
-            )
-        sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
+        if (model.kind == "encoder") != (needles == PASSAGES):
+            other = f"a decoder, or --set needles={PASSAGES}" if needles != PASSAGES else "an encoder, or other needles"
+            raise UsageError(f"--model {name}: {needles} needles are not for its kind, {model.kind}; give {other}")
+        if needles != PASSAGES:
+            _check_documents(request, text, length)
+        sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
         config = CaseConfig(**point, **sizes)
         yield request.make_group(config, model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
 
 
+def _check_documents(request: TaskRequest, text: Text, length: int) -> None:
+    """Raise `UsageError` for a length that is too short for needles, and for too few documents of that length."""
+    if length < MIN_TOKENS:
+        raise UsageError(f"{request.task}: seq_len {length} is too short for needles; give at least {MIN_TOKENS}")
+    n_documents = sum(len(d) >= length for d in text.documents)  # long enough if each token has one character
+    if n_documents < request.sampling.rounds:
+        raise UsageError(
+            f"--text {request.keys.text}: at most {n_documents} of its documents have {length} tokens, and each of "
+            f"{request.sampling.rounds} rounds needs another one"
+        )
+
+
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """The answers to all texts of a group. Raises `NotNeeded` if the original model fails."""
     needles = case.keys.needles[0]
-    row.extra = {"needles": needles, "chance": 1 / N_ANSWERS, "prior": _measure_prior(case.group)}
-    baseline = _answer_with_exact_attention(case.group)
+    chance = 1 / (N_PASSAGES if needles == PASSAGES else N_ANSWERS)
+    prior = None if needles == PASSAGES else _measure_prior(case.group)
+    row.extra = {"needles": needles, "chance": chance, "prior": prior}
+    baseline, single = _answer_with_exact_attention(case.group), None
     if case.variant == EXACT_SPEC:
         return _fill_row(row, baseline)
-    single = baseline if needles == "single" else _answer_with_exact_attention(_with_needles(case.group, "single"))
-    if reason := find_skip_reason(single, baseline):
+    if needles != PASSAGES:
+        single = baseline if needles == "single" else _answer_with_exact_attention(_with_needles(case.group, "single"))
+    if reason := find_skip_reason(baseline, chance, single):
         raise NotNeeded(reason)
     return _fill_row(row, _answer_questions(case.group, case.variant))
 
 
-def find_skip_reason(single: Sequence[HaystackResult], results: Sequence[HaystackResult]) -> str | None:
+def find_skip_reason(
+    results: Sequence[HaystackResult], chance: float, single: Sequence[HaystackResult] | None = None
+) -> str | None:
     """Why other mechanisms are skipped: the original model finds too few single needles of this length, or hardly
     exceeds chance with those of a family; None if it can be compared with."""
-    accuracy = estimate_accuracy(single)
-    if accuracy.value < MIN_SINGLE:
+    if single is not None and estimate_accuracy(single).value < MIN_SINGLE:
         return f"the original model is too weak: {_describe(single)} of single needles, needed are {MIN_SINGLE:.0%}"
-    if (estimate_accuracy(results).low or 0.0) > MIN_CHANCE_RATIO / N_ANSWERS:
+    if (estimate_accuracy(results).low or 0.0) > MIN_CHANCE_RATIO * chance:
         return None
-    return f"the original model does not exceed chance: {_describe(results)}, chance is {1 / N_ANSWERS:.0%}"
+    return f"the original model does not exceed chance: {_describe(results)}, chance is {chance:.0%}"
 
 
 def estimate_accuracy(results: Sequence[HaystackResult]) -> Estimate:
@@ -114,11 +126,11 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     outcomes = [answer.is_right for _, answer in answers]
     accuracy = estimate_accuracy(results)
     row.metric, row.accuracy = "share of correct answers", accuracy.value
-    row.state_bytes = max(result.bytes for result in results)
+    row.state_bytes = max((result.bytes for result in results if result.bytes is not None), default=None)
     row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
     row.extra["margin"] = sum(answer.margin for _, answer in answers) / len(answers)
     for depth in DEPTHS:
-        near = [answer.is_right for _, answer in answers if abs(100 * answer.depth - depth) < 50 / len(DEPTHS)]
+        near = [a.is_right for _, a in answers if a.depth and abs(100 * a.depth - depth) < 50 / len(DEPTHS)]
         row.extra[f"depth_{depth}"] = sum(near) / len(near) if near else None
     samples = {
         "haystack": [number for number, _ in answers],
@@ -144,10 +156,15 @@ def _load_model(name: str) -> LoadedModel:
 
 
 @lru_cache(maxsize=2)
-def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
+def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Any, ...]]:
     """The model and the texts of a group, which all of its cases in this worker share."""
     keys = dict(group.keys)
     loaded_model, text = _load_model(keys["model"][0]), Text.find(keys["text"])
+    if keys["needles"] == (PASSAGES,):
+        from ..integrations.passages import cut_passages
+
+        numbers = range(group.sampling.rounds)
+        return loaded_model, tuple(cut_passages(loaded_model, text, group.config.seq_len, i) for i in numbers)
 
     def count(text: str) -> int:
         return len(loaded_model.tokenizer(text, verbose=False).input_ids)
@@ -158,12 +175,13 @@ def _load_haystacks(group: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
 
 def _answer_questions(group: Group, spec: SpecLike) -> tuple[HaystackResult, ...]:
     from ..integrations.haystack_scoring import answer_questions
+    from ..integrations.passages import find_continuations
 
-    loaded_model, haystacks = _load_haystacks(group)
-    return tuple(
-        answer_questions(loaded_model, spec, haystack, draw=number % N_DRAWS)
-        for number, haystack in enumerate(haystacks)
+    loaded_model, texts = _load_haystacks(group)
+    answer: Callable[..., HaystackResult] = (
+        find_continuations if dict(group.keys)["needles"] == (PASSAGES,) else answer_questions
     )
+    return tuple(answer(loaded_model, spec, x, draw=number % N_DRAWS) for number, x in enumerate(texts))
 
 
 @lru_cache(maxsize=2)  # single needles, and those of a group
@@ -186,8 +204,11 @@ def guess(case: Case, best: Roofline) -> Guess:
 
     model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
     logit_weights = model.outputs * s.heads * s.head_dim  # numbers that only logits need
-    pairs = attn.growth.cost(s.n, s.n, True)
+    pairs = attn.growth.cost(s.n, s.n, case.group.config.causal)
     passes = 2 * s.n * (model.parameters - logit_weights) + 4 * model.layers * s.heads * s.head_dim * pairs
+    if case.keys.needles == (PASSAGES,):
+        seconds = 2 * N_PASSAGES * case.group.sampling.rounds * passes / best.gemm_flops_per_s / GEMM_EFFICIENCY
+        return Guess(seconds / CALLS, 0, 4 * model.parameters)
     questions = 2 * N_NEEDLES * TOKENS_PER_QUESTION * model.parameters
     copies = N_NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
     seconds = (passes + questions) / best.gemm_flops_per_s / GEMM_EFFICIENCY + 2 * copies / best.bytes_per_s
@@ -206,13 +227,13 @@ RETRIEVAL = Task(
     judge=judge,
     guess=guess,
     columns={
-        "needles": "family of needles: single, multi_key, multi_value, variables or words",
+        "needles": "family of needles: single, multi_key, multi_value, variables, words or passages",
         "questions": "how many answers were asked for",
         "chance": "accuracy of guessing",
         "prior": "accuracy of the original model without the texts",
         "accuracy_low": "lower end of the accuracy's 95% interval, by bootstrap over texts",
         "accuracy_high": "the upper end",
-        "margin": "mean log-likelihood of correct answers minus that of the best wrong ones, nats",
+        "margin": "mean log-likelihood of right answers minus that of the best wrong ones, nats; of passages, cosines",
         **{f"depth_{depth}": f"accuracy for needles around a depth of {depth}%" for depth in DEPTHS},
     },
     sections=(

@@ -172,7 +172,7 @@ WITHOUT_FIDELITY = {
 }
 WITH_FIDELITY = sorted(
     set(list_suite_names())
-    - {"linear_peers", "sparse_peers", "retrieval", "hybrid", "hybrid_long", "complexity"}
+    - {"linear_peers", "sparse_peers", "retrieval", "hybrid", "hybrid_long", "complexity", "encoder"}
     - {"fidelity_long"}  # it times nothing
     - {"gpu_speed"}  # kernels by name, and mechanisms of other suites
     - {"ci"}  # it compares times of two revisions

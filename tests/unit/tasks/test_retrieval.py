@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tiny_suites
 pytest.importorskip("transformers")
 
 from inline_measurement import measure_cases
-from tiny_models import llama, save_tiny
+from tiny_models import bert, llama, save_tiny
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.errors import UsageError
@@ -69,8 +70,12 @@ def test_each_kind_of_needle_and_length_is_a_group() -> None:
 
 
 def test_unusable_models_lengths_and_devices_are_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="--model minilm: it is an encoder"):
+    with pytest.raises(
+        UsageError, match="--model minilm: single needles are not for its kind, encoder; give a decoder, or"
+    ):
         tiny_suites.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [256]})
+    with pytest.raises(UsageError, match="passages needles are not for its kind, decoder; give an encoder"):
+        tiny_suites.plan(SUITE, keys={"needles": "passages"})
     with pytest.raises(UsageError, match="seq_len 512 is too short for needles; give at least 1024"):
         tiny_suites.plan(SUITE, axes={"seq_len": [512]})
     with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
@@ -166,9 +171,9 @@ def test_the_original_model_is_evaluated_without_its_case(
 
 @pytest.mark.parametrize(("correct", "skipped"), [(8, True), (22, True), (24, False), (80, False)])
 def test_the_original_model_must_exceed_twice_chance(correct: int, skipped: bool) -> None:
-    single = [HaystackResult(answers=(NeedleAnswer(depth=0.5, margin=1.0),), bytes=1)]
+    single = [HaystackResult(answers=(NeedleAnswer(margin=1.0),))]
     answers = tuple(NeedleAnswer(depth=0.5, margin=1.0 if i < correct else -1.0) for i in range(80))
-    assert (find_skip_reason(single, [HaystackResult(answers=answers, bytes=1)]) is not None) == skipped
+    assert (find_skip_reason([HaystackResult(answers=answers)], 0.1, single) is not None) == skipped
 
 
 def test_a_tiny_model_is_evaluated_with_each_mechanism(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +184,21 @@ def test_a_tiny_model_is_evaluated_with_each_mechanism(keys: dict[str, Any], mon
     assert full.samples["margin"] != window.samples["margin"]
     assert (window.row.state_bytes or 0) < (full.row.state_bytes or 0) / 50
     assert (linformer.row.status, "decode" in (linformer.row.reason or "")) == ("unsupported", True)
+
+
+def test_an_encoder_finds_passages_with_each_mechanism(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "MIN_CHANCE_RATIO", -1)
+    path = tmp_path / "mine.txt"
+    documents = ("".join(Random(i).choices("abcdefgh ", k=80)) for i in range(33))
+    path.write_text("".join(f"\f{i}\n{document}" for i, document in enumerate(documents)))
+    keys = {"model": str(save_tiny(tmp_path / "tiny", bert)), "text": str(path), "needles": "passages"}
+    cases = tiny_suites.plan(SUITE, keys=keys, axes={"seq_len": [16]})
+    full, window, linformer = (record.row for record in measure_cases(cases))
+    for row in (full, window, linformer):
+        assert (row.status, row.causal, row.state_bytes, row.reason) == ("ok", False, None, None)
+        assert (row.extra["questions"], row.extra["chance"], row.extra["prior"]) == (64, 1 / 32, None)
+        assert {row.extra[f"depth_{depth}"] for depth in DEPTHS} == {None}
+    assert full.extra["margin"] != window.extra["margin"]
 
 
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
