@@ -55,7 +55,21 @@ def find_continuations(loaded_model: LoadedModel, spec: SpecLike, halves: Tensor
     with torch.inference_mode(), watch() as meter:
         rows = [model(batch).last_hidden_state.mean(1) for batch in halves.flatten(0, 1).split(BATCH)]
     meter.check(model, str(spec))
-    queries, candidates = torch.nn.functional.normalize(torch.cat(rows).double(), dim=1).chunk(2)
+    return _find_nearest(torch.cat(rows))
+
+
+def match_words(halves: Tensor) -> HaystackResult:
+    """What the tokens of the halves tell without a model: the nearest second half by tf-idf weights."""
+    tokens = halves.flatten(0, 1)
+    counts = torch.zeros(len(tokens), int(tokens.max()) + 1, dtype=torch.float64)
+    counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=torch.float64))
+    n_texts_with = (counts > 0).sum(0).clamp(min=1)
+    return _find_nearest(counts.log1p() * (len(tokens) / n_texts_with).log())
+
+
+def _find_nearest(vectors: Tensor) -> HaystackResult:
+    """For each of the first half of the vectors, whether its counterpart has the largest cosine of the second half."""
+    queries, candidates = torch.nn.functional.normalize(vectors.double(), dim=1).chunk(2)
     cosines = queries @ candidates.T
     right = cosines.diagonal().clone()
     best_wrong = cosines.fill_diagonal_(-1).amax(1)

@@ -87,8 +87,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """The answers to all texts of a group. Raises `NotNeeded` if the original model fails."""
     needles = case.keys.needles[0]
     chance = 1 / (N_PASSAGES if needles == PASSAGES else N_ANSWERS)
-    prior = None if needles == PASSAGES else _measure_prior(case.group)
-    row.extra = {"needles": needles, "chance": chance, "prior": prior}
+    row.extra = {"needles": needles, "chance": chance, "prior": _measure_prior(case.group)}
     baseline, single = _answer_with_exact_attention(case.group), None
     if case.variant == EXACT_SPEC:
         return _fill_row(row, baseline)
@@ -191,10 +190,13 @@ def _answer_with_exact_attention(group: Group) -> tuple[HaystackResult, ...]:
 
 @lru_cache(maxsize=1)
 def _measure_prior(group: Group) -> float:
-    """The original model's accuracy without texts: which answers it prefers anyway."""
+    """The original model's accuracy without texts: which answers it prefers anyway. For encoders, that of words."""
     from ..integrations.haystack_scoring import answer_questions
+    from ..integrations.passages import match_words
 
     loaded_model, haystacks = _load_haystacks(group)
+    if dict(group.keys)["needles"] == (PASSAGES,):
+        return estimate_accuracy(list(map(match_words, haystacks))).value
     return estimate_accuracy([answer_questions(loaded_model, EXACT_SPEC, x.drop_text()) for x in haystacks]).value
 
 
@@ -230,7 +232,7 @@ RETRIEVAL = Task(
         "needles": "family of needles: single, multi_key, multi_value, variables, words or passages",
         "questions": "how many answers were asked for",
         "chance": "accuracy of guessing",
-        "prior": "accuracy of the original model without the texts",
+        "prior": "accuracy of the original model without the texts; of passages, by tf-idf of their words",
         "accuracy_low": "lower end of the accuracy's 95% interval, by bootstrap over texts",
         "accuracy_high": "the upper end",
         "margin": "mean log-likelihood of right answers minus that of the best wrong ones, nats; of passages, cosines",

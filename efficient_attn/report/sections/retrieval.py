@@ -20,12 +20,11 @@ INTRO = (
     "place of its attention. A right answer is found if it is more likely than nine wrong ones, so chance is 10%. "
     "'single': needles about different things; 'multi_key': needles of one form, wrong answers belong to other keys; "
     "'multi_value': several values for each key; 'variables': one sentence refers to another; 'words': the most "
-    "frequent word of a list. Brackets: 95% intervals. Where the unmodified model is too weak, no mechanism runs."
+    "frequent word of a list; 'passages', of encoders: the second half of a passage has the largest cosine with the "
+    "first, of 32. Brackets: 95% intervals. Where the unmodified model is too weak, no mechanism runs."
 )
 DEPTH_PREFIX = "retrieval.depth_"
-TOO_WEAK_REASON = (
-    "is too weak|does not exceed chance|says nothing here"  # a regular expression; the last: of older rows
-)
+TOO_WEAK_REASON = "is too weak|does not exceed chance|says nothing here"  # a regular expression; the last: of old rows
 TOO_WEAK_TEXT = "skipped: model too weak"
 
 
@@ -83,8 +82,9 @@ def _describe_priors(rows: Frame) -> Iterator[str]:
         for (kind, n), prior in (
             rows.groupby(["retrieval.needles", "seq_len"], sort=False)["retrieval.prior"].first().items()
         ):
+            source = "by the words alone (tf-idf)" if kind == "passages" else "without the text"
             if units.is_present(prior):
-                yield f"{kind}, {int(n):,} tokens: {units.percent(prior)} without the text."
+                yield f"{kind}, {int(n):,} tokens: {units.percent(prior)} {source}."
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:

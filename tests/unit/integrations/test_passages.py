@@ -16,7 +16,7 @@ from tiny_models import bert, save_tiny
 from efficient_attn.errors import NotInstalled, UsageError
 from efficient_attn.integrations.bundled import LoadedModel, load
 from efficient_attn.integrations.model_info import BUNDLED_MODELS
-from efficient_attn.integrations.passages import N_PASSAGES, cut_passages, find_continuations
+from efficient_attn.integrations.passages import N_PASSAGES, cut_passages, find_continuations, match_words
 from efficient_attn.integrations.texts import Text
 
 TEXT = Text("mine@1", tuple("".join(Random(i).choices(ascii_lowercase, k=60 + i)) for i in range(40)))
@@ -70,6 +70,15 @@ def test_the_same_halves_are_found(encoder: LoadedModel) -> None:
     assert all(answer.is_right for answer in find_continuations(encoder, "full", halves).answers)
     halves[1] = halves[0].roll(1, 0)
     assert not any(answer.is_right for answer in find_continuations(encoder, "full", halves).answers)
+
+
+def test_shared_rare_words_find_halves() -> None:
+    halves = torch.full((2, N_PASSAGES, 6), 5)  # a common word
+    halves[:, :, 0] = torch.arange(N_PASSAGES) + 10  # a word of one passage
+    halves[:, :, 1] = torch.arange(N_PASSAGES) % 2 + 6
+    assert all(answer.is_right for answer in match_words(halves).answers)
+    halves[1, :, 0] = torch.arange(N_PASSAGES) + 100
+    assert not all(answer.is_right for answer in match_words(halves).answers)
 
 
 @pytest.mark.slow
