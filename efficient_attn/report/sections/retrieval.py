@@ -43,7 +43,8 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, context: PlotC
         if ok_rows.empty:
             continue
         block.tables.append(_make_table(piece, str(inputs)))
-        for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
+        depths = ok_rows[[column for column in ok_rows if str(column).startswith(DEPTH_PREFIX)]]
+        for needles, part in ok_rows[depths.notna().any(axis=1)].groupby("retrieval.needles", sort=False):
             heatmap = _make_heatmap(part, f"{needles} needles, {inputs}")
             block.pictures += context.name_parts(heatmap, "found", "found", inputs, needles)
 

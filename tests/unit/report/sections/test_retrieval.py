@@ -88,6 +88,16 @@ def test_the_report_has_plots_and_skipped_variants(run: Path, tmp_path: Path) ->
     assert "skipped: model too weak" in (tmp_path / "report/report.html").read_text()
 
 
+def test_passages_have_no_depths(tmp_path: Path) -> None:
+    records = list(retrieval_records("passages", 128, {"full": 0.58, "linear": 0.4}))
+    for record in records:
+        record.row.extra |= {f"depth_{depth}": None for depth in DEPTHS}
+    about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
+    (block,) = _chapter(runs.write_run(tmp_path / "run", records, about)).blocks
+    assert list(block.plots) == []
+    assert block.tables[0].note.startswith("passages, 128 tokens: 12.0% by the words alone (tf-idf).")
+
+
 def test_no_section_if_all_cases_were_skipped(tmp_path: Path) -> None:
     about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
     run = runs.write_run(tmp_path / "run", [*retrieval_records("single", 1024, {}), *runs.speed()], about)
