@@ -154,9 +154,9 @@ def _fill_document(
     n_sentences = bisect_right(lengths, length - reserved, key=lambda n: count(_insert(hay[:n], inserted))) - 1
     if n_sentences == len(hay):
         return None
-    taken = reserved + count(" ".join(inserted))
-    if 2 * taken > length:
-        needed = f"needles and a question take {taken} tokens, and at least half must be text between them"
+    n_inserted = reserved + count(" ".join(inserted))
+    if 2 * n_inserted > length:
+        needed = f"needles and a question take {n_inserted} tokens, and at least half must be text between them"
         raise UsageError(f"needles {family}: seq_len {length} is too short: {needed}")
     questions = []
     for n, needle_slots in zip(needles, slots, strict=True):
