@@ -36,12 +36,14 @@ COLUMNS = ("segment", "budget", "method", "phase", "loss")
 
 @dataclass(frozen=True)
 class Method:
-    """A mechanism by its spec, and for those that drop keys the rule. phase: of the passes that it computes."""
+    """A mechanism by its spec, and for those that drop keys the rule. phase: of the passes that it computes. first: the
+    layer from which on it stands."""
 
     name: str
     spec: str
     keep: Eviction | None = None
     phase: str = "decode"
+    first: int = 0
 
 
 def list_methods(budget: int) -> Iterator[Method]:
@@ -51,6 +53,7 @@ def list_methods(budget: int) -> Iterator[Method]:
     yield Method("attention_sinks", f"attention_sinks:window={window}:n_sink=4")
     yield Method("knorm", f"knorm:window={budget // 4}:keys={budget - budget // 4}")
     yield Method("quest", f"quest:page=16:pages={blocks - 1}")
+    yield Method("quest from the third layer", f"quest:page=16:pages={blocks - 1}", first=2)  # as its paper has it
     yield Method("block_topk", f"block_topk:blocks={blocks}:block_size=16")
     yield Method("topk", f"topk:keys={budget}")
     yield Method("H2O", "full", H2O(keys=budget // 2, recent=budget // 2))
@@ -68,8 +71,8 @@ def measure(model: Any, method: Method, tokens: Tensor, prompt: int, cache: Any)
         with ea.swap(model, method.spec):
             logits = model(tokens, use_cache=False).logits[0, prompt - 1 : -1]
         return torch.nn.functional.cross_entropy(logits, targets).item()
-    losses = []
-    with ea.swap(model, method.spec, phase="all" if method.keep else "decode"):  # pyright: ignore[reportArgumentType]
+    losses, mechanisms = [], {range(method.first, model.config.num_hidden_layers): method.spec}
+    with ea.swap(model, mechanisms, phase="all" if method.keep else "decode"):  # pyright: ignore[reportArgumentType]
         if method.keep is not None:
             cache = StateCache(model, keep=method.keep)
             model(tokens[:, : prompt - 1], past_key_values=cache)
@@ -87,6 +90,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--budgets", default="128,512")
     parser.add_argument("--segments", default="0,1,2,3")
+    parser.add_argument("--only", help="a method's name")
     options = parser.parse_args()
     torch.set_num_threads(1)
     loaded = bundled.load("smollm2")
@@ -99,6 +103,8 @@ def main() -> None:
             prompt_cache = model(tokens[:, : options.prompt - 1], use_cache=True).past_key_values
             methods = [(0, Method("full", "full"))]
             methods += [(budget, m) for budget in map(int, options.budgets.split(",")) for m in list_methods(budget)]
+            if options.only:
+                methods = [(budget, method) for budget, method in methods if method.name == options.only]
             for budget, method in methods:
                 loss = measure(model, method, tokens, options.prompt, deepcopy(prompt_cache))
                 writer.writerow((segment, budget or "", method.name, method.phase, f"{loss:.4f}"))
