@@ -100,7 +100,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),
     "encoder to be asked": (
         "run retrieval --model minilm --seq-len 512 --out out",
-        ("--model minilm", "it is an encoder", "give a decoder"),
+        ("--model minilm", "not for its kind, encoder", "give a decoder"),
     ),
     "haystack without room": ("run retrieval --seq-len 64 --out out", ("seq_len 64 is too short", "at least 512")),
     "haystack of little text": ("run retrieval --text @failing.py --out out", ("0 of its documents", "1024 tokens")),
