@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
@@ -36,7 +38,7 @@ class SwapKeys(Keys):
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
-    draws: int = 1
+    draws: Annotated[int, Field(ge=1, strict=True)] = 1
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:

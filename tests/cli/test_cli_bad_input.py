@@ -98,6 +98,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "data without a task": ("run @fine.toml --data . --out out", ("--data", "has no task with this key")),
     "data of a task that reads files": ("plan @reviews.toml", ("imdb", "give the folder aclImdb: --data DIR")),
     "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),
+    "no draws": ("run swap --set draws=0 --out out", ("--set", "draws", "greater than or equal to 1")),
     "encoder to be asked": (
         "run retrieval --model minilm --seq-len 512 --out out",
         ("--model minilm", "not for its kind, encoder", "give a decoder"),

@@ -1,4 +1,5 @@
-"""Tiny transformers models with random weights: Llama with grouped heads, Mistral with a window, and others."""
+"""Transformers models: tiny ones with random weights (Llama with grouped heads, Mistral with a window, and others), and
+the trained ones of packages."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers as tf
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor
+
+from efficient_attn.errors import NotInstalled
+from efficient_attn.integrations.bundled import LoadedModel, load
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -87,3 +92,11 @@ def save_tiny(folder: Path, make: Callable[..., Any] = llama, **more: Any) -> Pa
     letters.pre_tokenizer = Split(Regex("."), "isolated")
     tf.PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="<pad>").save_pretrained(folder)
     return folder
+
+
+def load_or_skip(name: str) -> LoadedModel:
+    """The trained model of a package; the test is skipped where that is not installed."""
+    try:
+        return load(name)
+    except NotInstalled as error:
+        pytest.skip(str(error))

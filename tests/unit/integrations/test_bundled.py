@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import gptj, llama, save_tiny
+from tiny_models import gptj, llama, load_or_skip, save_tiny
 from torch import Tensor
 
 from efficient_attn.errors import NotInstalled, UsageError
@@ -106,11 +106,7 @@ def test_sizes_are_read_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_a_bundled_model_loads_unchanged(name: str) -> None:
-    try:
-        BUNDLED_MODELS[name].find()
-    except NotInstalled as error:
-        pytest.skip(str(error))
-    loaded = bundled.load(name)
+    loaded = load_or_skip(name)
     parameters = sum(p.numel() for p in loaded.model.parameters())
     assert parameters == loaded.sizes.parameters
     text = "The State of the Union is what the people make of it, and they have made it strong. " * 20

@@ -11,14 +11,13 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import gpt2, llama, mistral, save_tiny
+from tiny_models import gpt2, llama, load_or_skip, mistral, save_tiny
 
-from efficient_attn.errors import NotInstalled, UnsupportedError
+from efficient_attn.errors import UnsupportedError
 from efficient_attn.integrations import haystack_scoring
 from efficient_attn.integrations.bundled import LoadedModel, load
 from efficient_attn.integrations.haystack_scoring import QuestionTokens, answer_questions
 from efficient_attn.integrations.haystacks import Haystack, Question
-from efficient_attn.integrations.model_info import BUNDLED_MODELS
 from efficient_attn.integrations.transformers import register
 
 SPECS = ["full", "sliding_window:window=8", "attention_sinks:window=8:n_sink=2", "linear", "retention", "strided"]
@@ -97,10 +96,7 @@ def test_a_mechanism_that_cannot_decode_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bundled_model_answers_questions() -> None:
-    try:
-        BUNDLED_MODELS["smollm2"].find()
-    except NotInstalled as error:
-        pytest.skip(str(error))
+    loaded = load_or_skip("smollm2")
     text = "Fellow citizens of the Senate. The secret word of the baker is piano. We had peace and good health. "
     text += "The secret word of the judge is river. The treasury is in good order. " * 2 + "Much remains to be done."
     answers = (" piano", " river", " tiger")
@@ -108,5 +104,5 @@ def test_a_bundled_model_answers_questions() -> None:
     for who, right in (("baker", 0), ("judge", 1)):
         text_of_question = f"\n\nAs said above, the secret word of the {who} is"
         asked.append(Question(text=text_of_question, answers=answers, right=(right,), depths=(0.5,)))
-    heard = answer_questions(load("smollm2"), "full", Haystack(text=text, questions=tuple(asked)))
+    heard = answer_questions(loaded, "full", Haystack(text=text, questions=tuple(asked)))
     assert [answer.is_right for answer in heard.answers] == [True, True]

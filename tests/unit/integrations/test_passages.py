@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny_models import bert, save_tiny
+from tiny_models import bert, load_or_skip, save_tiny
 
-from efficient_attn.errors import NotInstalled, UsageError
+from efficient_attn.errors import UsageError
 from efficient_attn.integrations.bundled import LoadedModel, load
-from efficient_attn.integrations.model_info import BUNDLED_MODELS
 from efficient_attn.integrations.passages import N_PASSAGES, cut_passages, find_continuations, match_words
 from efficient_attn.integrations.texts import Text
 
@@ -83,11 +82,7 @@ def test_shared_rare_words_find_halves() -> None:
 
 @pytest.mark.slow
 def test_a_trained_encoder_finds_most_continuations() -> None:
-    try:
-        BUNDLED_MODELS["minilm"].find()
-    except NotInstalled as error:
-        pytest.skip(str(error))
-    loaded = load("minilm")
+    loaded = load_or_skip("minilm")
     halves = cut_passages(loaded, Text.find("sotu"), 64, 0)
     tokenizer = loaded.tokenizer
     assert (halves[..., 0] == tokenizer.cls_token_id).all()
