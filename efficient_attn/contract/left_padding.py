@@ -28,7 +28,6 @@ def _count_left_padding(mask: Mask) -> list[int] | None:
     return firsts if any(firsts) else None
 
 
-@torch.compiler.disable(reason="which calls there are depends on the mask's contents")
 def run_each_start(
     run: Callable[..., Tensor],
     q: Tensor,

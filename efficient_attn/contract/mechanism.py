@@ -1,5 +1,6 @@
 """The contract of mechanisms: one call signature, declared traits, and a dense reference implementation."""
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self, cast
@@ -216,7 +217,10 @@ class Attention(HasOrigin, nn.Module):
         if shape.m == 0 or q.numel() == 0:
             return attach_zero_gradient(self, q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
         if mask.key_mask is not None and self.absolute:
-            trimmed = run_each_start(partial(Attention.forward, self), q, k, v, mask, inputs, traits)
+            run_each = run_each_start
+            if torch.compiler.is_compiling() or "torch._dynamo" in sys.modules:  # compiled code may call this
+                from .graph_break import run_outside_graph as run_each
+            trimmed = run_each(partial(Attention.forward, self), q, k, v, mask, inputs, traits)
             if trimmed is not None:
                 return trimmed
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)

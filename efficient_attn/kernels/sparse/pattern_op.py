@@ -2,20 +2,18 @@
 The text contains facts only, so that an exported program can use its pattern in any process."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
 from .implementation_choice import choose_implementation
-from .masked_softmax import attend_masked, fold_mask, masked_gradients, run_masked
-from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan, softmax_over_plan
+from .masked_softmax import fold_mask, masked_gradients, run_masked
+from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 
 FACTS = {fact.__name__: fact for fact in BUILTIN_FACTS}
@@ -43,15 +41,6 @@ class PatternOptions(NamedTuple):
     causal: bool
     backend: str
     scale: float
-
-
-def _attend_blocks(inputs: SparseInputs, pattern: Pattern, g: Geometry, scale: float) -> Tensor:
-    return softmax_over_plan(inputs, PlanConfig(plan_blocks(pattern, g), inputs.q.shape[2], scale))
-
-
-# softmax over any pattern, by gathered blocks; compiled code is left for it: one graph break
-softmax_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(_attend_blocks))
-masked_outside_graph = cast(Callable[..., Tensor], torch.compiler.disable(attend_masked))
 
 
 def _prepare(inputs: SparseInputs, options: PatternOptions) -> FusedInputs | PlanConfig:

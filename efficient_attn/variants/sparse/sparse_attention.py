@@ -91,7 +91,9 @@ class SparseAttention(Attention):
         masks = 1 if valid is None else batch
         backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks)
         if text is None and backend == "masked":
-            run = pattern_op.masked_outside_graph if compiling else attend_masked
+            run = attend_masked
+            if compiling:
+                from ...kernels.sparse.outside_graph import masked_outside_graph as run
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
         # the heads of a group are adjacent in the row, so that keys are fetched once for all of them
@@ -103,7 +105,9 @@ class SparseAttention(Attention):
             options = pattern_op.PatternOptions(text, g.start, g.causal, self.backend, scale)
             out = pattern_op.softmax_over_text(tensors, options)
         elif compiling:
-            out = pattern_op.softmax_outside_graph(tensors, self.pattern, g, scale)
+            from ...kernels.sparse.outside_graph import softmax_outside_graph
+
+            out = softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
             out = softmax_over_plan(tensors, PlanConfig(self._make_plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
