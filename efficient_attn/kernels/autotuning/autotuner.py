@@ -1,4 +1,5 @@
-"""Select candidates, once for each process and shape: from a table of timings, measured at first use, or by rule.
+"""Select candidates, once for each process and shape: from a table of timings of this machine, or by rule. Runs and
+``efficient-attn doctor`` measure and store tables; a call of a library's user never does, so that it need not wait.
 ``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules."""
 
 import os
@@ -37,7 +38,7 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
     """The candidate that was fastest at the nearest timed point; the rule's choice if no point was timed, or if it is
     within `TIE_RATIO` of the fastest. The distance of sizes is that of their logarithms."""
     rule_choice = tunable.rule(point)
-    same_kind = [(p, t) for p, t in find_table(tunable, threads).timings if p.kind == point.kind]
+    same_kind = [(p, t) for p, t in _load_table(tunable, threads).timings if p.kind == point.kind]
     if not same_kind:
         return rule_choice
 
@@ -50,21 +51,29 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
 
 
 def find_table(tunable: Tunable, threads: int) -> TimingTable:
-    """The timings of an operation: those in use, else those stored for this machine, else new ones."""
-    key = tunable.name, threads
+    """The timings of an operation: those in use, else those stored for this machine, else new ones, then stored too."""
     with _LOCK:
-        if key not in _TABLES:
-            _TABLES[key] = _load_table(tunable, threads)
-        return _TABLES[key]
+        table = _load_table(tunable, threads)
+        if not table.timings and not _is_off():
+            table = cache.read(tunable, threads)  # another process may have stored one meanwhile
+            if not table.timings:
+                table = cache.write(tunable, threads, calibrate(tunable, threads), previous=table)
+            use_tables({tunable.name: table}, threads)
+        return table
 
 
 def _load_table(tunable: Tunable, threads: int) -> TimingTable:
-    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
-        return TimingTable(source=f"by rule: {VARIABLE} is off")
-    cached = cache.read(tunable, threads)
-    if cached.timings:
-        return cached
-    return cache.write(tunable, threads, calibrate(tunable, threads), previous=cached)
+    """The timings in use, else those stored for this machine; none if there are none."""
+    key = tunable.name, threads
+    with _LOCK:
+        if key not in _TABLES:
+            off = TimingTable(source=f"by rule: {VARIABLE} is off")
+            _TABLES[key] = off if _is_off() else cache.read(tunable, threads)
+        return _TABLES[key]
+
+
+def _is_off() -> bool:
+    return os.environ.get(VARIABLE, "").lower() in ("off", "0", "no")
 
 
 def find_tables(tunables: Iterable[Tunable], threads: int) -> dict[str, TimingTable]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -53,6 +56,29 @@ def test_tables_are_separate_for_each_number_of_threads(tunable: Tunable, monkey
     monkeypatch.setenv(autotuner.VARIABLE, "off")
     assert autotuner.choose(tunable, "a", 4, 64) == "slow"
     assert "off" in autotuner.find_table(tunable, 17).source
+
+
+def test_calls_never_time_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call does not wait: rules decide until a run or `efficient-attn doctor` has timed the candidates."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(autotuner.VARIABLE, raising=False)
+    monkeypatch.setattr(autotuner, "_TABLES", {})
+    monkeypatch.setattr(autotuner, "CHOICES", {})
+    calls = {"slow": lambda: time.sleep(1e-3), "fast": lambda: None}
+    toy = Tunable(
+        name="untimed",
+        implementations=("slow", "fast"),
+        points=(TuningPoint("a", (4, 64)),),
+        make_candidates=lambda point: calls,
+        rule=lambda point: "slow",
+    )
+    assert autotuner.choose(toy, "a", 4, 64) == "slow"
+    assert not list(tmp_path.iterdir())
+    assert autotuner.find_table(toy, torch.get_num_threads()).timings
+    assert autotuner.choose(toy, "a", 4, 64) == "fast"
+    monkeypatch.setattr(autotuner, "_TABLES", {})  # as in another process
+    autotuner.clear_choices()
+    assert autotuner.choose(toy, "a", 4, 64) == "fast"
 
 
 def test_listed_choices_are_those_since_the_last_clear(tunable: Tunable) -> None:
