@@ -72,6 +72,5 @@ CATALOGUE = tuple(
 )
 # of backends that do not take all dtypes, by mechanism and option; a test compares them with the classes
 BACKEND_DTYPES = {
-    **{(x.name, "backend=cpp"): ("float32", "float64") for x in CATALOGUE if x.family in ("full", "shared_kv")},
-    **{(x.name, "backend=flex"): ("float32", "bfloat16", "float16") for x in CATALOGUE if x.family == "sparse"},
+    (x.name, "backend=flex"): ("float32", "bfloat16", "float16") for x in CATALOGUE if x.family == "sparse"
 }

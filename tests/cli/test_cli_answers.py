@@ -92,23 +92,24 @@ def test_commands_can_be_pasted(prepared: RecommendationData, capsys: pytest.Cap
 
 
 def test_the_nearest_measured_shape_is_no_answer(command: Command, tmp_path: Path) -> None:
-    cpp = [record for record in runs.decode() if record.row.variant == "full"]
-    for record in cpp:
-        record.row.variant, record.row.backend, record.row.latency_ms = "full:backend=cpp", "cpp", 0.01
-        record.row.case_key += "/cpp"
-    folder = runs.write_run(tmp_path / "run", [*runs.speed(lengths=(512, 4096)), *runs.decode(), *cpp])
-    asked = ("recommend", folder, "--seq-len", "32K", "--mode", "decode", "--dtype", "bfloat16")
+    flex = [record for record in runs.decode() if record.row.variant == "full"]
+    for record in flex:
+        record.row.variant, record.row.backend, record.row.latency_ms = "bigbird:backend=flex", "flex", 0.01
+        record.row.case_key += "/flex"
+    folder = runs.write_run(tmp_path / "run", [*runs.speed(lengths=(512, 4096)), *runs.decode(), *flex])
+    asked = ("recommend", folder, "--seq-len", "32K", "--mode", "decode", "--dtype", "float64")
     done = command(*asked)
     assert (done.code, done.err) == (1, "")
     before, _, after = done.out.partition("Nearest measured, not an answer to your question:")
-    assert "efficient-attn run decode --seq-len 32768 --device cpu --dtype bfloat16" in before
+    assert "efficient-attn run decode --seq-len 32768 --device cpu --dtype float64" in before
     assert "on this machine (" in before
     assert "rank  mechanism" not in before
     assert " ".join(after.split("\n\n")[0].split()) == (
-        "length 16,384 instead of 32,768, dtype float32 instead of bfloat16. "
-        "All rows below are of float32; what does not run in bfloat16 is left out."
+        "length 16,384 instead of 32,768, dtype float32 instead of float64. "
+        "All rows below are of float32; what does not run in float64 is left out."
     )
-    assert "left out: full:backend=cpp: runs in float32 and float64 only, not in bfloat16" in after
+    left_out = "left out: bigbird:backend=flex: runs in float32, bfloat16 and float16 only, not in float64"
+    assert left_out in " ".join(after.split())
     assert "Timed in run: all." in after
     assert "   1  full" in after
     data = json.loads(command(*asked, "--json").out)

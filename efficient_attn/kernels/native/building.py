@@ -40,11 +40,11 @@ def why_no_native(name: str) -> str | None:
 
 
 def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
-    """Call a library's function in the precision of a tensor, with torch's number of threads as last argument."""
+    """Call a library's function for the dtype of a tensor, with torch's number of threads as last argument."""
     cdll, reason = load_library(library)
     if cdll is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
-    run = getattr(cdll, f"{function}_{'double' if like.dtype == torch.float64 else 'float'}")
+    run = getattr(cdll, f"{function}_{str(like.dtype).removeprefix('torch.')}")
     run(*arguments, ctypes.c_int64(torch.get_num_threads()))
 
 

@@ -2,10 +2,11 @@
 //
 //   m' = max(m, max_j s_j),  l <- e^(m - m') l + sum_j e^(s_j - m'),  o <- e^(m - m') o + sum_j e^(s_j - m') v_j
 //
-// for one block of keys after another (an online softmax). A block of keys is transposed in registers, so that scores
-// are a product whose vectors run along the keys. The next block is prefetched: the pass is as fast as the memory. Long
-// caches of few heads are split into parts for the threads. Nothing here depends on torch: decode.py passes addresses
-// and strides.
+// for one block of keys after another (an online softmax). Numbers of half precision are widened where they are loaded,
+// and sums are float32. Scores are sums along the keys' width: the accumulators of as many pairs as a vector has numbers
+// are added up and transposed at once. The values of a block are prefetched with its scores, and the next keys with its
+// values: the pass is as fast as the memory. Long caches of few heads are split into parts for the threads. Nothing here
+// depends on torch: decode.py passes addresses and strides.
 
 #include <cmath>
 #include <limits>
@@ -17,15 +18,17 @@ namespace {
 
 constexpr int64_t BLOCK_KEYS = 64;       // of a block: with a row's width they fit the first cache
 constexpr int64_t MIN_PART_KEYS = 2048;  // fewer are not worth a thread
+constexpr int64_t CACHE_LINE = 64;
 
 struct DecodeSizes {
   int64_t batch, heads, rows, keys, width, values;
 };
 
-template <typename T>
+template <typename S>
 struct Cache {  // keys or values [B, Hkv, M, width] by strides
-  const T* data;
+  const S* data;
   int64_t b, h, m;
+  Rows<const S> head(int64_t batch, int64_t head) const { return {data + batch * b + head * h, m}; }
 };
 
 // e^x for x <= 0, in place
@@ -63,109 +66,243 @@ T largest(typename Simd<T>::Vec x) {
 }
 
 template <typename T>
-T largest(const T* row) {
+T largest(const T* row, int64_t n) {
   typedef Simd<T> X;
   typename X::Vec result = X::load(row);
-  for (int64_t i = X::W; i < BLOCK_KEYS; i += X::W) {
+  for (int64_t i = X::W; i < n; i += X::W) {
     const typename X::Vec x = X::load(row + i);
     result = x > result ? x : result;
   }
   return largest<T>(result);
 }
 
-// Rows of queries [R, D] over the keys [from, to) of one head: sums [R, E] of values by their weights, relative to the
-// largest score row_max of each row; total: a vector for each row, whose numbers add up to the sum of its weights
-template <typename T>
-void attend_part(const DecodeSizes& s, const T* q, Rows<const T> k, Rows<const T> v, int64_t from, int64_t to,
-                 Block<T>& sums, T* row_max, T* total) {
+template <typename S>
+inline void prefetch(const S* row, int64_t width) {
+  for (int64_t i = 0; i < width * int64_t(sizeof(S)); i += CACHE_LINE)
+    __builtin_prefetch(reinterpret_cast<const char*>(row) + i);
+}
+
+// The scores of R rows of queries for the first n keys, up to a whole vector of them; ahead: memory to prefetch, a row
+// for each key
+template <int R, typename T, typename S>
+void score(T* weights, int64_t ldw, const T* q, int64_t ldq, Rows<const S> k, int64_t n, int64_t width,
+           Rows<const S> ahead, int64_t ahead_width) {
   typedef Simd<T> X;
-  const int64_t padded_rows = round_up(s.rows, 4);
-  Block<T> queries(s.rows, s.width), keys(BLOCK_KEYS, s.width), keys_transposed(s.width, BLOCK_KEYS),
-      values(BLOCK_KEYS, s.values), weights(s.rows, BLOCK_KEYS);
-  for (int64_t r = 0; r < s.rows; r++) std::memcpy(queries.data + r * queries.ld, q + r * s.width, s.width * sizeof(T));
-  std::fill(row_max, row_max + s.rows, -std::numeric_limits<T>::infinity());
-  std::fill(total, total + s.rows * X::W, T(0));
-  for (int64_t j = from; j < to; j += BLOCK_KEYS) {
-    const int64_t n = std::min(BLOCK_KEYS, to - j), next = j + 2 * BLOCK_KEYS <= to ? j + BLOCK_KEYS : 0;
-    auto block = keys.load_rows({k.data + j * k.stride, k.stride}, n, BLOCK_KEYS, s.width);
-    X::transpose(keys_transposed.data, keys_transposed.ld, block.data, block.stride, BLOCK_KEYS, keys.ld);
-    X::template product<ALL, true>(weights.data, weights.ld, padded_rows, BLOCK_KEYS, queries.data, queries.ld, 1,
-                                   keys_transposed.data, keys_transposed.ld, s.width, true,
-                                   {next && k.stride == s.width ? k.data + next * k.stride : nullptr, BLOCK_KEYS});
-    for (int64_t r = 0; r < s.rows; r++) {
-      T* row = weights.data + r * weights.ld;
-      std::fill(row + n, row + BLOCK_KEYS, -std::numeric_limits<T>::infinity());
-      const T new_max = std::max(row_max[r], largest(row));
-      for (int64_t i = 0; i < BLOCK_KEYS; i += X::W) X::store(row + i, X::load(row + i) - new_max);
-      exponentials(row, BLOCK_KEYS);
-      std::fill(row + n, row + BLOCK_KEYS, T(0));
-      if (new_max != row_max[r]) {
-        const T rescale = std::exp(row_max[r] - new_max);
-        T* sum = sums.data + r * sums.ld;
-        for (int64_t i = 0; i < sums.ld; i += X::W) X::store(sum + i, X::load(sum + i) * rescale);
-        X::store(total + r * X::W, X::load(total + r * X::W) * rescale);
-        row_max[r] = new_max;
+  typedef typename X::Vec Vec;
+  constexpr int W = X::W, KEYS = W / R;  // keys of a tile, whose pairs have one accumulator each: r * KEYS + key
+  for (int64_t j = 0; j < n; j += W) {
+    Vec rows[R];
+#pragma GCC unroll 4
+    for (int t = 0; t < R; t++) {
+      const S* keys[KEYS];  // keys beyond the last are the last
+#pragma GCC unroll 16
+      for (int i = 0; i < KEYS; i++) {
+        const int64_t key = std::min(j + t * KEYS + i, n - 1);
+        keys[i] = k.data + key * k.stride;
+        prefetch(ahead.data + key * ahead.stride, ahead_width);
       }
-      typename X::Vec sum = X::load(total + r * X::W);
-      for (int64_t i = 0; i < BLOCK_KEYS; i += X::W) sum += X::load(row + i);
-      X::store(total + r * X::W, sum);
+      Vec sums[W] = {};
+      for (int64_t d = 0; d < width; d += W) {
+        Vec key[KEYS];
+#pragma GCC unroll 16
+        for (int i = 0; i < KEYS; i++) key[i] = X::load(keys[i] + d);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+          const Vec x = X::load(q + r * ldq + d);
+#pragma GCC unroll 16
+          for (int i = 0; i < KEYS; i++) sums[r * KEYS + i] += x * key[i];
+        }
+      }
+      rows[t] = X::add_up(sums);
     }
-    Rows<const T> value_rows{v.data + j * v.stride, v.stride};
-    if (s.values != sums.ld) value_rows = values.load_rows(value_rows, n, BLOCK_KEYS, s.values);
-    X::template product<ALL, true>(sums.data, sums.ld, padded_rows, sums.ld, weights.data, weights.ld, 1,
-                                   value_rows.data, value_rows.stride, n, false,
-                                   {next ? v.data + next * v.stride : nullptr, v.stride});
+    X::template exchange<KEYS, R>(rows);  // number r * KEYS + key of vector t becomes t * KEYS + key of vector r
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) X::store(weights + r * ldw + j, rows[r]);
   }
 }
 
+// out [R, E] += weights [R, n] v [n, E]
+template <int R, typename T, typename S>
+void add_values(T* out, int64_t ldo, const T* weights, int64_t ldw, Rows<const S> v, int64_t n, int64_t width) {
+  typedef Simd<T> X;
+  constexpr int N = std::min(TILE_VECTORS * 4 / R, 8);
+  int64_t e = 0;
+  for (; e + N * X::W <= width; e += N * X::W)
+    X::template tile<R, N>(out + e, ldo, weights, ldw, 1, v.data + e, v.stride, n, false);
+  for (; e < width; e += X::W)
+    X::template tile<R, 1>(out + e, ldo, weights, ldw, 1, v.data + e, v.stride, n, false);
+}
+
 template <typename T>
-void attend(const T* q, Cache<T> k, Cache<T> v, T* out, const DecodeSizes& s, int64_t threads) {
+struct PartialSoftmax {
+  Block<T> sums;                  // [R, E]: of values by their weights, relative to the largest score of each row
+  std::vector<T> row_max, total;  // total: a vector for each row, whose numbers add up to the sum of its weights
+  explicit PartialSoftmax(const DecodeSizes& s)
+      : sums(s.rows, s.values),
+        row_max(s.rows, -std::numeric_limits<T>::infinity()),
+        total(s.rows * Simd<T>::W) {}
+  T weight(int64_t r) const {
+    auto first = total.begin() + r * Simd<T>::W;
+    return std::accumulate(first, first + Simd<T>::W, T(0));
+  }
+};
+
+// One row's scores of a block become weights, added to its total; its sums are scaled to its new largest score. valid:
+// which of the first n keys the row sees, or null for all
+template <typename T>
+void weigh(T* row, int64_t r, int64_t n, const bool* valid, PartialSoftmax<T>& partial) {
+  typedef Simd<T> X;
+  const int64_t padded = round_up(n, X::W);
+  const auto fill_hidden = [&](T value) {
+    if (valid)
+      for (int64_t i = 0; i < n; i++) row[i] = valid[i] ? row[i] : value;
+    std::fill(row + n, row + padded, value);
+  };
+  fill_hidden(-std::numeric_limits<T>::infinity());
+  const T new_max = std::max(partial.row_max[r], largest(row, padded));
+  for (int64_t i = 0; i < padded; i += X::W) X::store(row + i, X::load(row + i) - new_max);
+  exponentials(row, padded);
+  fill_hidden(0);
+  T* total = partial.total.data() + r * X::W;
+  typename X::Vec sum = X::load(total);
+  if (new_max != partial.row_max[r]) {
+    const T rescale = std::exp(partial.row_max[r] - new_max);
+    T* sums = partial.sums.data + r * partial.sums.ld;
+    for (int64_t i = 0; i < partial.sums.ld; i += X::W) X::store(sums + i, X::load(sums + i) * rescale);
+    sum *= rescale;
+    partial.row_max[r] = new_max;
+  }
+  for (int64_t i = 0; i < padded; i += X::W) sum += X::load(row + i);
+  X::store(total, sum);
+}
+
+template <typename S>
+struct KeyBlock {  // up to BLOCK_KEYS keys and values, of widths that are multiples of a vector's
+  Rows<const S> keys, values, next_keys;
+  int64_t n, width, value_width;
+  const bool* valid;
+};
+
+template <int R, typename T, typename S>
+void add_block(const Block<T>& queries, Block<T>& weights, const KeyBlock<S>& block, int64_t r,
+               int64_t n_rows, PartialSoftmax<T>& partial) {
+  score<R>(weights.data, weights.ld, queries.data + r * queries.ld, queries.ld, block.keys, block.n, block.width,
+           block.values, block.value_width);
+  for (int64_t i = 0; i < std::min<int64_t>(R, n_rows - r); i++)
+    weigh(weights.data + i * weights.ld, r + i, block.n, block.valid, partial);
+  if (block.next_keys.data)
+    for (int64_t j = 0; j < BLOCK_KEYS; j++) prefetch(block.next_keys.data + j * block.next_keys.stride, block.width);
+  add_values<R>(partial.sums.data + r * partial.sums.ld, partial.sums.ld, weights.data, weights.ld, block.values,
+                block.n, block.value_width);
+}
+
+// All rows, four, two or one at a time
+template <typename T, typename S>
+void add_block(const Block<T>& queries, Block<T>& weights, const KeyBlock<S>& block, PartialSoftmax<T>& partial) {
+  constexpr int R = std::min(4, Simd<T>::W);
+  const int64_t n_rows = partial.row_max.size();
+  int64_t r = 0;
+  for (; r + R / 2 < n_rows; r += R) add_block<R>(queries, weights, block, r, n_rows, partial);
+  if (r + 1 < n_rows) add_block<2>(queries, weights, block, r, n_rows, partial);
+  else if (r < n_rows) add_block<1>(queries, weights, block, r, n_rows, partial);
+}
+
+// The first n rows as numbers of T, the columns padded by zeros
+template <typename T, typename S>
+Rows<const T> copy_rows(Block<T>& to, Rows<const S> rows, int64_t n, int64_t width) {
+  typedef Simd<T> X;
+  for (int64_t i = 0; i < n; i++) {
+    const S* row = rows.data + i * rows.stride;
+    T* target = to.data + i * to.ld;
+    int64_t d = 0;
+    for (; d + X::W <= width; d += X::W) X::store(target + d, X::load(row + d));
+    if (d < width) {
+      S rest[X::W] = {};
+      std::copy(row + d, row + width, rest);
+      X::store(target + d, X::load(rest));
+    }
+  }
+  return {to.data, to.ld};
+}
+
+// Rows of queries [R, D] over the keys [from, to) of one head
+template <typename T, typename S>
+void attend_part(const DecodeSizes& s, const T* q, Rows<const S> k, Rows<const S> v, const bool* valid, int64_t from,
+                 int64_t to, PartialSoftmax<T>& partial) {
+  constexpr int W = Simd<T>::W;
+  // several tiles of rows would widen the same numbers again and again
+  const bool copies = s.width % W || s.values % W || (!std::is_same_v<S, T> && s.rows > 4);
+  Block<T> queries(s.rows, s.width), weights(4, BLOCK_KEYS);
+  Block<T> keys(copies ? BLOCK_KEYS : 0, s.width), values(copies ? BLOCK_KEYS : 0, s.values);
+  copy_rows(queries, Rows<const T>{q, s.width}, s.rows, s.width);
+  for (int64_t j = from; j < to; j += BLOCK_KEYS) {
+    const int64_t n = std::min(BLOCK_KEYS, to - j);
+    const bool* block_valid = valid ? valid + j : nullptr;
+    if (valid && std::none_of(block_valid, block_valid + n, [](bool x) { return x; })) continue;
+    const Rows<const S> block_keys{k.data + j * k.stride, k.stride}, block_values{v.data + j * v.stride, v.stride};
+    if (copies) {
+      const KeyBlock<T> block{copy_rows(keys, block_keys, n, s.width), copy_rows(values, block_values, n, s.values), {},
+                              n, keys.ld, values.ld, block_valid};
+      add_block(queries, weights, block, partial);
+    } else {
+      const bool has_next = j + 2 * BLOCK_KEYS <= to;
+      const Rows<const S> next{has_next ? block_keys.data + BLOCK_KEYS * k.stride : nullptr, k.stride};
+      add_block(queries, weights, KeyBlock<S>{block_keys, block_values, next, n, s.width, s.values, block_valid}, partial);
+    }
+  }
+}
+
+// The parts of a head, added to the first by their largest scores
+template <typename T>
+void merge(PartialSoftmax<T>& first, const PartialSoftmax<T>& other, const DecodeSizes& s) {
+  for (int64_t r = 0; r < s.rows; r++) {
+    const T row_max = std::max(first.row_max[r], other.row_max[r]);
+    if (other.row_max[r] == -std::numeric_limits<T>::infinity()) continue;  // it saw no key
+    const T first_scale = std::exp(first.row_max[r] - row_max), other_scale = std::exp(other.row_max[r] - row_max);
+    T* sum = first.sums.data + r * first.sums.ld;
+    const T* other_sum = other.sums.data + r * other.sums.ld;
+    for (int64_t i = 0; i < s.values; i++) sum[i] = sum[i] * first_scale + other_sum[i] * other_scale;
+    for (int64_t i = 0; i < Simd<T>::W; i++) {
+      T& total = first.total[r * Simd<T>::W + i];
+      total = total * first_scale + other.total[r * Simd<T>::W + i] * other_scale;
+    }
+    first.row_max[r] = row_max;
+  }
+}
+
+template <typename T, typename S>
+void attend(const T* q, Cache<S> k, Cache<S> v, const bool* valid, T* out, const DecodeSizes& s, int64_t threads) {
   const int64_t n_heads = s.batch * s.heads;
   const int64_t n_parts = std::max<int64_t>(1, std::min((threads + n_heads - 1) / n_heads, s.keys / MIN_PART_KEYS));
-  struct PartialSoftmax {
-    Block<T> sums;
-    std::vector<T> row_max, total;
-    explicit PartialSoftmax(const DecodeSizes& s)
-        : sums(s.rows, s.values), row_max(s.rows), total(s.rows * Simd<T>::W) {}
-    T weight(int64_t r) const {
-      auto first = total.begin() + r * Simd<T>::W;
-      return std::accumulate(first, first + Simd<T>::W, T(0));
-    }
-  };
-  std::vector<std::unique_ptr<PartialSoftmax>> partials(n_heads * n_parts);
+  std::vector<std::unique_ptr<PartialSoftmax<T>>> partials(n_heads * n_parts);
   parallel_for(n_heads * n_parts, threads, [&](int64_t item) {
-    const int64_t head = item / n_parts, part_index = item % n_parts, b = head / s.heads, h = head % s.heads;
-    const int64_t step = round_up((s.keys + n_parts - 1) / n_parts, BLOCK_KEYS), from = part_index * step,
-                  to = std::min(s.keys, from + step);
-    auto& partial = *(partials[item] = std::make_unique<PartialSoftmax>(s));
-    attend_part<T>(s, q + head * s.rows * s.width, {k.data + b * k.b + h * k.h, k.m}, {v.data + b * v.b + h * v.h, v.m},
-                   from, to, partial.sums, partial.row_max.data(), partial.total.data());
+    const int64_t head = item / n_parts, b = head / s.heads, h = head % s.heads;
+    const int64_t step = round_up((s.keys + n_parts - 1) / n_parts, BLOCK_KEYS), from = item % n_parts * step;
+    partials[item] = std::make_unique<PartialSoftmax<T>>(s);
+    attend_part(s, q + head * s.rows * s.width, k.head(b, h), v.head(b, h), valid ? valid + b * s.keys : nullptr, from,
+                std::min(s.keys, from + step), *partials[item]);
   });
-  for (int64_t head = 0; head < n_heads; head++)
-    for (int64_t r = 0; r < s.rows; r++) {  // merge the parts by their largest scores
-      PartialSoftmax& first = *partials[head * n_parts];
-      T *sum = first.sums.data + r * first.sums.ld, weight = first.weight(r);
-      for (int64_t part_index = 1; part_index < n_parts; part_index++) {
-        PartialSoftmax& other = *partials[head * n_parts + part_index];
-        const T row_max = std::max(first.row_max[r], other.row_max[r]);
-        const T first_scale = std::exp(first.row_max[r] - row_max), other_scale = std::exp(other.row_max[r] - row_max);
-        const T* other_sum = other.sums.data + r * other.sums.ld;
-        for (int64_t i = 0; i < s.values; i++) sum[i] = sum[i] * first_scale + other_sum[i] * other_scale;
-        weight = weight * first_scale + other.weight(r) * other_scale;
-        first.row_max[r] = row_max;
-      }
-      T* to = out + (head * s.rows + r) * s.values;
-      for (int64_t i = 0; i < s.values; i++) to[i] = sum[i] / weight;
+  for (int64_t head = 0; head < n_heads; head++) {
+    PartialSoftmax<T>& first = *partials[head * n_parts];
+    for (int64_t part = 1; part < n_parts; part++) merge(first, *partials[head * n_parts + part], s);
+    for (int64_t r = 0; r < s.rows; r++) {
+      const T weight = first.weight(r), scale = weight > 0 ? 1 / weight : 0;  // zeros for a row that sees no key
+      for (int64_t i = 0; i < s.values; i++)
+        out[(head * s.rows + r) * s.values + i] = first.sums.data[r * first.sums.ld + i] * scale;
     }
+  }
 }
 
 }  // namespace
 
-// q [B, Hkv, R, D], scaled, and out [B, Hkv, R, E] are contiguous; strides: of batch, head and position of k, then of v
-#define EXPORT(T)                                                                                                 \
-  extern "C" void decode_##T(const T* q, const T* k, const T* v, T* out, const int64_t* at, const DecodeSizes* s, \
-                             int64_t threads) {                                                                   \
-    attend<T>(q, {k, at[0], at[1], at[2]}, {v, at[3], at[4], at[5]}, out, *s, threads);                           \
+// q [B, Hkv, R, D], scaled, and out [B, Hkv, R, E] are contiguous; strides: of batch, head and position of k, then of v;
+// valid [B, M]: which keys are seen, or null for all
+#define EXPORT(NAME, T, S)                                                                                      \
+  extern "C" void decode_##NAME(const T* q, const S* k, const S* v, const bool* valid, T* out,                  \
+                                const int64_t* at, const DecodeSizes* s, int64_t threads) {                     \
+    attend(q, Cache<S>{k, at[0], at[1], at[2]}, Cache<S>{v, at[3], at[4], at[5]}, valid, out, *s, threads);     \
   }
-EXPORT(float)
-EXPORT(double)
+EXPORT(float32, float, float)
+EXPORT(float64, double, double)
+EXPORT(bfloat16, float, BFloat16)
+EXPORT(float16, float, Float16)

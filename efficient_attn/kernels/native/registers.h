@@ -10,8 +10,13 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -36,6 +41,28 @@ struct Rows {  // one head's rows of a tensor, each of them contiguous
   int64_t stride = 0;
 };
 
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+typedef uint16_t Halves __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+
+// As integers of 32 bits; GCC makes several instructions of its own conversion
+inline Bits load_bits(const void* p) {
+#if defined(__AVX512F__)
+  return (Bits)_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+#elif defined(__AVX2__)
+  return (Bits)_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+#else
+  Halves halves;
+  std::memcpy(&halves, p, sizeof halves);
+  return __builtin_convertvector(halves, Bits);
+#endif
+}
+
 template <typename T>
 struct Simd {
   static constexpr int W = VECTOR_BYTES / sizeof(T);
@@ -45,12 +72,25 @@ struct Simd {
   static Vec load(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }
   static void store(T* p, Vec x) { *reinterpret_cast<Unaligned*>(p) = x; }
 
-  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k. prefetch_next: memory like b
-  // that is read next, prefetched a few lines at a time: a burst would have to wait for all of them
-  template <int M, int N, bool with_prefetch>
+  // Half precision, widened: the upper half of a float
+  static Vec load(const BFloat16* p) { return (Vec)(load_bits(p) << 16); }
+  // Its exponent has another offset; infinities and NaN keep the largest exponent
+  static Vec load(const Float16* p) {
+#if defined(__F16C__) && defined(__AVX512F__)
+    return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__F16C__)
+    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+    const Bits bits = load_bits(p), magnitude = (bits & 0x7fff) << 13;
+    const Vec scaled = (Vec)magnitude * 0x1p112f;
+    return (Vec)(((Bits)scaled | (magnitude >= 0x0f800000 ? Bits{} + 0x7f800000 : Bits{})) | (bits & 0x8000) << 16);
+#endif
+  }
+
+  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k
+  template <int M, int N, typename S>
   static inline __attribute__((always_inline)) void tile(T* out, int64_t ldo, const T* a, int64_t am, int64_t ak,
-                                                         const T* b, int64_t ldb, int64_t k, bool clear,
-                                                         Rows<const T> prefetch_next) {
+                                                         const S* b, int64_t ldb, int64_t k, bool clear) {
     Vec sum[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
@@ -60,10 +100,6 @@ struct Simd {
       Vec row[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) row[n] = load(b + n * W);
-      if (with_prefetch && prefetch_next.data) {
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) __builtin_prefetch(prefetch_next.data + i * prefetch_next.stride + n * W);
-      }
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
@@ -76,36 +112,31 @@ struct Simd {
   }
 
   // As `tile`, for any number of rows that is a multiple of M; of a triangle, only the part that is not zero
-  template <int M, int N, Triangle triangle, bool with_prefetch>
+  template <int M, int N, Triangle triangle>
   static void strip(T* out, int64_t ldo, int64_t rows, const T* a, int64_t am, int64_t ak, const T* b, int64_t ldb,
-                    int64_t k, bool clear, Rows<const T> prefetch_next) {
+                    int64_t k, bool clear) {
     for (int64_t i = 0; i < rows; i += M) {
       int64_t from = triangle == ABOVE ? i : 0, to = triangle == BELOW ? i + M : k;
-      tile<M, N, with_prefetch>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from,
-                                clear, prefetch_next);
-      prefetch_next = {};
+      tile<M, N>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear);
     }
   }
 
-  template <Triangle triangle = ALL, bool with_prefetch = false>
+  template <Triangle triangle = ALL>
   static void product(T* out, int64_t ldo, int64_t rows, int64_t columns, const T* a, int64_t am, int64_t ak,
-                      const T* b, int64_t ldb, int64_t k, bool clear, Rows<const T> prefetch_next = {}) {
+                      const T* b, int64_t ldb, int64_t k, bool clear) {
     for (int64_t n = 0; n < columns; n += TILE_VECTORS * W) {
-      const Rows<const T> prefetch_columns{prefetch_next.data ? prefetch_next.data + n : nullptr, prefetch_next.stride};
       switch (std::min<int64_t>((columns - n) / W, TILE_VECTORS)) {
         case 1:
-          strip<8, 1, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, prefetch_columns);
+          strip<8, 1, triangle>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear);
           break;
         case 2:
-          strip<4 * TILE_VECTORS / 2, 2, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear,
-                                                                  prefetch_columns);
+          strip<4 * TILE_VECTORS / 2, 2, triangle>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear);
           break;
         case 3:
-          strip<4, 3, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, prefetch_columns);
+          strip<4, 3, triangle>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear);
           break;
         default:
-          strip<4, TILE_VECTORS, triangle, with_prefetch>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear,
-                                                          prefetch_columns);
+          strip<4, TILE_VECTORS, triangle>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear);
       }
     }
   }
@@ -135,6 +166,32 @@ struct Simd {
       for (int i = 0; i < W; i++)
         if (!(i & S)) swap<S>(x[i], x[i | S], std::make_integer_sequence<int, W>{});
       swap_lanes<2 * S>(x);
+    }
+  }
+
+  // Vectors that belong to the numbers 0 to COUNT - 1: number i * STEP + j of vector v becomes v * STEP + j of vector i
+  template <int STEP, int COUNT, int S = 1>
+  static inline __attribute__((always_inline)) void exchange(Vec* x) {
+    if constexpr (S < COUNT) {
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; i++)
+        if (!(i & S)) swap<STEP * S>(x[i], x[i | S], std::make_integer_sequence<int, W>{});
+      exchange<STEP, COUNT, 2 * S>(x);
+    }
+  }
+
+  // Number i of the result is the sum of the numbers of vector i, of W
+  template <int S = 1>
+  static inline __attribute__((always_inline)) Vec add_up(Vec* x) {
+    if constexpr (S == W) {
+      return x[0];
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i += 2 * S) {
+        swap<S>(x[i], x[i + S], std::make_integer_sequence<int, W>{});
+        x[i] += x[i + S];
+      }
+      return add_up<2 * S>(x);
     }
   }
 

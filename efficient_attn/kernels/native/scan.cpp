@@ -169,10 +169,10 @@ void backward_keys(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  /
 
 // t: the state, padded, in `backward_queries` transposed, its z, and the tensors above (null for missing totals)
 #define EXPORT(name)                                                                                    \
-  extern "C" void name##_float(const Tensor<float>* t, const ScanSizes* sizes, int64_t threads) {       \
+  extern "C" void name##_float32(const Tensor<float>* t, const ScanSizes* sizes, int64_t threads) {       \
     name<float>(t, *sizes, threads);                                                                    \
   }                                                                                                     \
-  extern "C" void name##_double(const Tensor<double>* t, const ScanSizes* sizes, int64_t threads) {     \
+  extern "C" void name##_float64(const Tensor<double>* t, const ScanSizes* sizes, int64_t threads) {     \
     name<double>(t, *sizes, threads);                                                                   \
   }
 EXPORT(attend)

@@ -3,7 +3,8 @@
 ``fold``: torch's fused kernel, which splits keys into short blocks, is limited by its many small products, and runs one
 head in each thread. ``parts``: the same over parts of a head's keys, if threads would be idle. ``batched``: two
 products over all heads. ``by_head``: a head's whole cache through oneDNN, in two skinny products. ``pieces``: float32
-in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass, on request only.
+in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass in every dtype, in
+which keys may be hidden; on request only.
 """
 
 import ctypes
@@ -29,14 +30,13 @@ MAX_ROWS = 32  # above this its products are no longer small
 MIN_KEY_ELEMENTS = 2**15  # numbers in a head's keys: with fewer, the overhead of calls decides, least with one call
 LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
-CPP_DTYPES = (torch.float32, torch.float64)
 TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes were not timed
 IDLE = "idle"  # suffix of kinds of calls that leave threads idle
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
     """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient. None
-    where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest."""
+    for calls that were not timed: of more rows, with a gradient, or over few keys."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
@@ -47,7 +47,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
     idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
     kind = _format_kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
     implementation = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
-    return None if implementation == "fold" else IMPLEMENTATIONS[implementation](q, k, v, scale)
+    return IMPLEMENTATIONS[implementation](q, k, v, scale)
 
 
 def _attend_by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -172,22 +172,26 @@ DECODE = Tunable(
 
 def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `attend_in_one_pass` supports rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
-    supported = q.shape[2] <= MAX_ROWS and q.dtype in CPP_DTYPES and q.device.type == "cpu"
+    supported = q.shape[2] <= MAX_ROWS and q.device.type == "cpu"
     return supported and k.stride(3) == v.stride(3) == 1 and not wants_gradient(q, k, v)
 
 
-def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """softmax(scale q k^T) v as decode.cpp does it; no gradient."""
-    return (_decode_op if torch.compiler.is_compiling() or in_functorch_transform() else _call_cpp)(q, k, v, scale)
+def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None = None) -> Tensor:
+    """softmax(scale q k^T) v as decode.cpp does it; no gradient. valid: bool, ``[B, M]``, the keys that are seen; rows
+    that see none get zeros."""
+    run = _decode_op if torch.compiler.is_compiling() or in_functorch_transform() else _call_cpp
+    return run(q, k, v, scale, valid)
 
 
-def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    rows, out = (q * scale).contiguous(), q.new_empty(*q.shape[:3], v.shape[3])
-    addresses = (ctypes.c_void_p(x.data_ptr()) for x in (rows, k, v, out))
+def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None) -> Tensor:
+    dtype = torch.promote_types(q.dtype, torch.float32)  # of queries and sums
+    rows, out = (q.to(dtype) * scale).contiguous(), q.new_empty(*q.shape[:3], v.shape[3], dtype=dtype)
+    flags = None if valid is None else valid.contiguous()
+    addresses = (ctypes.c_void_p(None if x is None else x.data_ptr()) for x in (rows, k, v, flags, out))
     strides = make_integers(*k.stride()[:3], *v.stride()[:3])
-    call("decode", "decode", q, *addresses, strides, make_integers(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3]))
-    return out
+    call("decode", "decode", k, *addresses, strides, make_integers(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3]))
+    return out.to(q.dtype)
 
 
-_decode_op = make_op("decode", _call_cpp, lambda q, k, v, scale: q.new_empty(*q.shape[:3], v.shape[3]))
+_decode_op = make_op("decode", _call_cpp, lambda q, k, v, scale, valid: q.new_empty(*q.shape[:3], v.shape[3]))
 _decode_op.register_vmap(partial(vmap_serially, _decode_op))

@@ -25,8 +25,8 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(scale q k^T) v with a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1. scale: 1/sqrt(D)
-    unless given. native: for a few queries that see all keys, use the C++ kernel instead of torch's; without dropout
-    only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU."""
+    unless given. native: for a few queries that see the same keys, use the C++ kernel instead of torch's; without
+    dropout only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU."""
     if native and dropout:
         raise UnsupportedError("the C++ kernel does not support dropout")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
@@ -36,7 +36,7 @@ def attend(
         return attend_fused(q, k, v, scale=scale, causal=causal, native=native, dropout=dropout)
     if not causal:
         allowed = None if valid is None else valid[:, None, None]
-        return attend_fused(q, k, v, allowed=allowed, scale=scale, dropout=dropout)
+        return attend_fused(q, k, v, allowed=allowed, scale=scale, native=native, dropout=dropout)
     parts = [q.new_zeros(*q.shape[:2], min(-start, n), v.shape[-1])] if start < 0 else []
     for rows, last, allowed in cut_causal_rows(n, m, start, valid, q.device):
         row_keys, row_values = k[:, :, :last], v[:, :, :last]
@@ -72,10 +72,11 @@ def attend_fused(
     bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero). The rest: see `attend`."""
     batch, kv_heads, width, value_width = q.shape[0], k.shape[1], q.shape[3], v.shape[3]
     factor = width**-0.5 if scale is None else scale
-    if native and allowed is None and not causal:
+    if native and not causal and (allowed is None or allowed.shape[2] == 1):
         rows = q.reshape(batch, kv_heads, -1, width)
         if decode.cpp_supports(rows, k, v):
-            return decode.attend_in_one_pass(rows, k, v, factor).reshape(*q.shape[:3], value_width)
+            valid = None if allowed is None else allowed[:, 0, 0].expand(batch, -1)
+            return decode.attend_in_one_pass(rows, k, v, factor, valid).reshape(*q.shape[:3], value_width)
     q, k, v = pad_widths(q, k, v)
     few_rows_out = None
     if allowed is None and not causal and not dropout:

@@ -10,7 +10,6 @@ from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_
 from ...contract.decode_state import KVCache, preallocate
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
-from ...kernels.softmax import decode
 from ...kernels.softmax.sdpa import attend
 from ...patterns.pair_counts import count_possible_pairs
 
@@ -26,13 +25,12 @@ class SoftmaxAttention(Attention):
         out = einsum("bhnm,bhme->bhne", w, v)
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
-    ``cpp``, the same with decode steps in one pass of C++, for the CPU in float32 and float64 without dropout, built on
-    first use and never selected automatically.
+    ``cpp``, the same with decode steps in one pass of C++, for the CPU without dropout, built on first use and never
+    selected automatically.
     """
 
     backends = ("sdpa", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def why_not(self, backend: str) -> str | None:
         return why_no_native("decode") if backend == "cpp" else None

@@ -14,7 +14,7 @@ from ...contract.shapes import Device, check_tensors
 from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.native.building import why_no_native
-from ...kernels.softmax import decode, latent
+from ...kernels.softmax import latent
 from ...patterns.pair_counts import count_possible_pairs
 
 TRAITS = Traits(exact=True, values=False)  # created once, because every call reads them
@@ -35,12 +35,11 @@ class MultiHeadLatent(Attention):
     Backends: ``expanded`` computes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
     queries and outputs and attends to the latents, as with a single key-value head; ``adaptive`` uses the one with
     fewer multiply-adds in each call: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
-    ``adaptive`` with decode steps in one pass of C++, for the CPU in float32 and float64, never selected automatically.
+    ``adaptive`` with decode steps in one pass of C++, for the CPU, never selected automatically.
     """
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def __init__(
         self, *, latent_dim: int | None = None, rotary_dim: int = 0, dims: Dims = Dims(), seed: int = 0

@@ -88,12 +88,14 @@ def test_a_backend_without_dropout_refuses_training_calls() -> None:
         check_dropout(attn, ea.Traits(), 0.1)
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["full", "gqa", "mqa", "mla"])
-def test_cpp_refuses_half_precision(name: str, dtype: torch.dtype) -> None:
-    attn = ea.create(name, dims=DIMS, backend="cpp")
-    words = rf"^{name}:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not {dtype}$"
+def test_a_backend_refuses_dtypes_that_it_does_not_declare(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attn = ea.create(name, dims=DIMS, backend="dense")
+    monkeypatch.setattr(type(attn), "only_dtypes", {"dense": (torch.float32, torch.float64)})
+    words = rf"^{name}:backend=dense: backend 'dense' takes torch.float32 and torch.float64 only, not {dtype}$"
     shape = ea.testing.Subject(name).shape(6, heads=4)
     q, k, v, _ = attn.sample(shape, generator=torch.Generator(), dtype=dtype)
     with pytest.raises(ea.UnsupportedError, match=words):

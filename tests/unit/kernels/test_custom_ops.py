@@ -60,7 +60,9 @@ def test_ops_pass_opcheck(name: str, args: tuple[Any, ...]) -> None:
 @pytest.mark.skipif(bool(building.load_library("decode")[1]), reason="no C++ compiler")
 def test_decode_op_passes_opcheck_and_supports_vmap() -> None:
     q, k, v = (torch.randn(2, 1, n, 8) for n in (3, 50, 50))
-    torch.library.opcheck(OPS.decode, (q, k, v, 0.5), test_utils=["test_schema", "test_faketensor"])
+    half = [x.bfloat16() for x in (q, k, v)]
+    for arguments in ((q, k, v, 0.5, None), (*half, 0.5, torch.rand(2, 50) < 0.5)):
+        torch.library.opcheck(OPS.decode, arguments, test_utils=["test_schema", "test_faketensor"])
     attn = ea.create("full", backend="cpp")
     mapped = torch.func.vmap(lambda q: attn(q[None], k[:1], v[:1])[0])(q)
     torch.testing.assert_close(mapped, attn(q, k[:1].expand(2, -1, -1, -1), v[:1].expand(2, -1, -1, -1)))

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import group_cases
-from efficient_attn.kernels.native import building
 from efficient_attn.registry import class_of
 
 
@@ -101,12 +100,12 @@ def test_an_unknown_backend_is_unsupported() -> None:
     assert "no backend 'magic'" in (record.row.reason or "")
 
 
-@pytest.mark.skipif(building.load_library("decode")[1] is not None, reason="no C++ compiler")
 @pytest.mark.parametrize("mode", ["forward", "decode"])
-def test_a_dtype_that_the_backend_lacks_is_unsupported(mode: str) -> None:
-    failed, full = measure_variants("full:backend=cpp", "full", mode=mode, dtype="bfloat16")
+def test_a_dtype_that_the_backend_lacks_is_unsupported(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_of("strided"), "only_dtypes", {"blocks": (torch.float32, torch.float64)})
+    failed, full = measure_variants("strided:backend=blocks", "full", mode=mode, dtype="bfloat16")
     assert failed.row.status == "unsupported"
-    reason = "full:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not torch.bfloat16"
+    reason = "strided:backend=blocks: backend 'blocks' takes torch.float32 and torch.float64 only, not torch.bfloat16"
     assert failed.row.reason == reason
     assert full.row.status == "ok"
 

@@ -110,9 +110,9 @@ def test_unknown_sizes_of_a_configuration_are_not_required() -> None:
 @pytest.mark.parametrize(
     ("label", "dtype", "reason"),
     [
-        ("gqa:kv_heads=2:backend=cpp", "bfloat16", "runs in float32 and float64 only, not in bfloat16"),
-        ("gqa:kv_heads=2:backend=cpp", "float64", ""),
-        ("gqa:kv_heads=2:backend=cpp", None, ""),
+        ("bigbird:backend=flex", "float64", "runs in float32, bfloat16 and float16 only, not in float64"),
+        ("bigbird:backend=flex", "bfloat16", ""),
+        ("bigbird:backend=flex", None, ""),
         ("gqa:kv_heads=2", "bfloat16", ""),
         ("linear:backend=cpp", "bfloat16", ""),  # which takes all dtypes
     ],
