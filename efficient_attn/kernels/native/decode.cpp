@@ -3,9 +3,9 @@
 //   m' = max(m, max_j s_j),  l <- e^(m - m') l + sum_j e^(s_j - m'),  o <- e^(m - m') o + sum_j e^(s_j - m') v_j
 //
 // for one block of keys after another (an online softmax). Numbers of half precision are widened where they are loaded,
-// and sums are float32. Scores are sums along the keys' width: the accumulators of as many pairs as a vector has numbers
-// are added up and transposed at once. The values of a block are prefetched with its scores, and the next keys with its
-// values: the pass is as fast as the memory. Long caches of few heads are split into parts for the threads. Nothing here
+// and sums are float32. For few rows, scores are sums along the keys' width: the accumulators of as many pairs as a
+// vector has numbers are added up and transposed at once, and the next values and keys are prefetched meanwhile. For
+// many rows, blocks of keys are transposed. Long caches of few heads are split into parts for the threads. Nothing here
 // depends on torch: decode.py passes addresses and strides.
 
 #include <cmath>
@@ -16,7 +16,9 @@
 
 namespace {
 
-constexpr int64_t BLOCK_KEYS = 64;       // of a block: with a row's width they fit the first cache
+constexpr int64_t BLOCK_KEYS = 64;       // of a block, at most: with a row's width they fit the first cache
+constexpr int64_t FEW_ROWS = 4;          // up to so many, scores are computed from the keys as they are,
+constexpr int64_t FEW_ROWS_BLOCK = 16;   // in smaller blocks, which are still in the first cache when they are prefetched
 constexpr int64_t MIN_PART_KEYS = 2048;  // fewer are not worth a thread
 constexpr int64_t CACHE_LINE = 64;
 
@@ -191,20 +193,35 @@ void add_block(const Block<T>& queries, Block<T>& weights, const KeyBlock<S>& bl
   for (int64_t i = 0; i < std::min<int64_t>(R, n_rows - r); i++)
     weigh(weights.data + i * weights.ld, r + i, block.n, block.valid, partial);
   if (block.next_keys.data)
-    for (int64_t j = 0; j < BLOCK_KEYS; j++) prefetch(block.next_keys.data + j * block.next_keys.stride, block.width);
+    for (int64_t j = 0; j < FEW_ROWS_BLOCK; j++)
+      prefetch(block.next_keys.data + j * block.next_keys.stride, block.width);
   add_values<R>(partial.sums.data + r * partial.sums.ld, partial.sums.ld, weights.data, weights.ld, block.values,
                 block.n, block.value_width);
 }
 
-// All rows, four, two or one at a time
+// Few rows, four, two or one at a time
 template <typename T, typename S>
 void add_block(const Block<T>& queries, Block<T>& weights, const KeyBlock<S>& block, PartialSoftmax<T>& partial) {
-  constexpr int R = std::min(4, Simd<T>::W);
+  constexpr int R = std::min<int>(FEW_ROWS, Simd<T>::W);
   const int64_t n_rows = partial.row_max.size();
   int64_t r = 0;
   for (; r + R / 2 < n_rows; r += R) add_block<R>(queries, weights, block, r, n_rows, partial);
   if (r + 1 < n_rows) add_block<2>(queries, weights, block, r, n_rows, partial);
   else if (r < n_rows) add_block<1>(queries, weights, block, r, n_rows, partial);
+}
+
+// Many rows: the keys are transposed once, and scores are a product whose vectors run along the keys
+template <typename T>
+void add_block(const Block<T>& queries, Block<T>& weights, Block<T>& transposed, const KeyBlock<T>& block,
+               PartialSoftmax<T>& partial) {
+  typedef Simd<T> X;
+  const int64_t n_rows = partial.row_max.size(), rows = round_up(n_rows, 8), padded = round_up(block.n, X::W);
+  X::transpose(transposed.data, transposed.ld, block.keys.data, block.keys.stride, padded, block.width);
+  X::product(weights.data, weights.ld, rows, padded, queries.data, queries.ld, 1, transposed.data, transposed.ld,
+             block.width, true);
+  for (int64_t r = 0; r < n_rows; r++) weigh(weights.data + r * weights.ld, r, block.n, block.valid, partial);
+  X::product(partial.sums.data, partial.sums.ld, rows, block.value_width, weights.data, weights.ld, 1,
+             block.values.data, block.values.stride, block.n, false);
 }
 
 // The first n rows as numbers of T, the columns padded by zeros
@@ -225,29 +242,39 @@ Rows<const T> copy_rows(Block<T>& to, Rows<const S> rows, int64_t n, int64_t wid
   return {to.data, to.ld};
 }
 
+// Rows as they are, if they need neither another type nor padding, else as copies
+template <typename T, typename S>
+Rows<const T> pad_rows(Block<T>& to, Rows<const S> rows, int64_t n, int64_t width) {
+  if constexpr (std::is_same_v<S, T>)
+    if (width % Simd<T>::W == 0 && n % Simd<T>::W == 0) return rows;
+  return copy_rows(to, rows, n, width);
+}
+
 // Rows of queries [R, D] over the keys [from, to) of one head
 template <typename T, typename S>
 void attend_part(const DecodeSizes& s, const T* q, Rows<const S> k, Rows<const S> v, const bool* valid, int64_t from,
                  int64_t to, PartialSoftmax<T>& partial) {
   constexpr int W = Simd<T>::W;
-  // several tiles of rows would widen the same numbers again and again
-  const bool copies = s.width % W || s.values % W || (!std::is_same_v<S, T> && s.rows > 4);
-  Block<T> queries(s.rows, s.width), weights(4, BLOCK_KEYS);
-  Block<T> keys(copies ? BLOCK_KEYS : 0, s.width), values(copies ? BLOCK_KEYS : 0, s.values);
+  const bool has_few_rows = s.rows <= FEW_ROWS, copies = !has_few_rows || s.width % W || s.values % W;
+  const int64_t step = has_few_rows ? FEW_ROWS_BLOCK : BLOCK_KEYS, copied = copies ? step : 0;
+  const int64_t width = round_up(s.width, W), value_width = round_up(s.values, W);
+  Block<T> queries(s.rows, s.width), weights(s.rows, BLOCK_KEYS);
+  Block<T> keys(copied, s.width), values(copied, s.values), transposed(has_few_rows ? 0 : s.width, BLOCK_KEYS);
   copy_rows(queries, Rows<const T>{q, s.width}, s.rows, s.width);
-  for (int64_t j = from; j < to; j += BLOCK_KEYS) {
-    const int64_t n = std::min(BLOCK_KEYS, to - j);
+  for (int64_t j = from; j < to; j += step) {
+    const int64_t n = std::min(step, to - j);
     const bool* block_valid = valid ? valid + j : nullptr;
     if (valid && std::none_of(block_valid, block_valid + n, [](bool x) { return x; })) continue;
     const Rows<const S> block_keys{k.data + j * k.stride, k.stride}, block_values{v.data + j * v.stride, v.stride};
     if (copies) {
-      const KeyBlock<T> block{copy_rows(keys, block_keys, n, s.width), copy_rows(values, block_values, n, s.values), {},
-                              n, keys.ld, values.ld, block_valid};
-      add_block(queries, weights, block, partial);
+      const KeyBlock<T> block{pad_rows(keys, block_keys, n, s.width), pad_rows(values, block_values, n, s.values), {}, n,
+                              width, value_width, block_valid};
+      if (has_few_rows) add_block(queries, weights, block, partial);
+      else add_block(queries, weights, transposed, block, partial);
     } else {
-      const bool has_next = j + 2 * BLOCK_KEYS <= to;
-      const Rows<const S> next{has_next ? block_keys.data + BLOCK_KEYS * k.stride : nullptr, k.stride};
-      add_block(queries, weights, KeyBlock<S>{block_keys, block_values, next, n, s.width, s.values, block_valid}, partial);
+      const Rows<const S> next{j + 2 * step <= to ? block_keys.data + step * k.stride : nullptr, k.stride};
+      add_block(queries, weights, KeyBlock<S>{block_keys, block_values, next, n, width, value_width, block_valid},
+                partial);
     }
   }
 }
