@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t BLOCK_KEYS = 64;       // of a block, at most: with a row's width they fit the first cache
 constexpr int64_t FEW_ROWS = 4;          // up to so many, scores are computed from the keys as they are,
-constexpr int64_t FEW_ROWS_BLOCK = 16;   // in smaller blocks, which are still in the first cache when they are prefetched
+constexpr int64_t FEW_ROWS_BLOCK = 16;   // in smaller blocks: prefetched values are still in the first cache when used
 constexpr int64_t MIN_PART_KEYS = 2048;  // fewer are not worth a thread
 constexpr int64_t CACHE_LINE = 64;
 
@@ -36,7 +36,6 @@ struct Cache {  // keys or values [B, Hkv, M, width] by strides
 // e^x for x <= 0, in place
 inline void exponentials(float* x, int64_t n) {
   typedef Simd<float> X;
-  typedef int32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
   constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
   for (int64_t i = 0; i < n; i += X::W) {
     X::Vec a = X::load(x + i);
@@ -224,32 +223,6 @@ void add_block(const Block<T>& queries, Block<T>& weights, Block<T>& transposed,
              block.values.data, block.values.stride, block.n, false);
 }
 
-// The first n rows as numbers of T, the columns padded by zeros
-template <typename T, typename S>
-Rows<const T> copy_rows(Block<T>& to, Rows<const S> rows, int64_t n, int64_t width) {
-  typedef Simd<T> X;
-  for (int64_t i = 0; i < n; i++) {
-    const S* row = rows.data + i * rows.stride;
-    T* target = to.data + i * to.ld;
-    int64_t d = 0;
-    for (; d + X::W <= width; d += X::W) X::store(target + d, X::load(row + d));
-    if (d < width) {
-      S rest[X::W] = {};
-      std::copy(row + d, row + width, rest);
-      X::store(target + d, X::load(rest));
-    }
-  }
-  return {to.data, to.ld};
-}
-
-// Rows as they are, if they need neither another type nor padding, else as copies
-template <typename T, typename S>
-Rows<const T> pad_rows(Block<T>& to, Rows<const S> rows, int64_t n, int64_t width) {
-  if constexpr (std::is_same_v<S, T>)
-    if (width % Simd<T>::W == 0 && n % Simd<T>::W == 0) return rows;
-  return copy_rows(to, rows, n, width);
-}
-
 // Rows of queries [R, D] over the keys [from, to) of one head
 template <typename T, typename S>
 void attend_part(const DecodeSizes& s, const T* q, Rows<const S> k, Rows<const S> v, const bool* valid, int64_t from,
@@ -257,23 +230,23 @@ void attend_part(const DecodeSizes& s, const T* q, Rows<const S> k, Rows<const S
   constexpr int W = Simd<T>::W;
   const bool has_few_rows = s.rows <= FEW_ROWS, copies = !has_few_rows || s.width % W || s.values % W;
   const int64_t step = has_few_rows ? FEW_ROWS_BLOCK : BLOCK_KEYS, copied = copies ? step : 0;
-  const int64_t width = round_up(s.width, W), value_width = round_up(s.values, W);
   Block<T> queries(s.rows, s.width), weights(s.rows, BLOCK_KEYS);
   Block<T> keys(copied, s.width), values(copied, s.values), transposed(has_few_rows ? 0 : s.width, BLOCK_KEYS);
-  copy_rows(queries, Rows<const T>{q, s.width}, s.rows, s.width);
+  for (int64_t r = 0; r < s.rows; r++) queries.copy_row(queries.data + r * queries.ld, q + r * s.width, s.width);
   for (int64_t j = from; j < to; j += step) {
-    const int64_t n = std::min(step, to - j);
+    const int64_t n = std::min(step, to - j), padded = round_up(n, W);
     const bool* block_valid = valid ? valid + j : nullptr;
     if (valid && std::none_of(block_valid, block_valid + n, [](bool x) { return x; })) continue;
     const Rows<const S> block_keys{k.data + j * k.stride, k.stride}, block_values{v.data + j * v.stride, v.stride};
     if (copies) {
-      const KeyBlock<T> block{pad_rows(keys, block_keys, n, s.width), pad_rows(values, block_values, n, s.values), {}, n,
-                              width, value_width, block_valid};
+      const auto loaded_keys = keys.load_rows(block_keys, n, padded, s.width);
+      const auto loaded_values = values.load_rows(block_values, n, n, s.values);
+      const KeyBlock<T> block{loaded_keys, loaded_values, {}, n, keys.ld, values.ld, block_valid};
       if (has_few_rows) add_block(queries, weights, block, partial);
       else add_block(queries, weights, transposed, block, partial);
     } else {
       const Rows<const S> next{j + 2 * step <= to ? block_keys.data + step * k.stride : nullptr, k.stride};
-      add_block(queries, weights, KeyBlock<S>{block_keys, block_values, next, n, width, value_width, block_valid},
+      add_block(queries, weights, KeyBlock<S>{block_keys, block_values, next, n, s.width, s.values, block_valid},
                 partial);
     }
   }

@@ -238,12 +238,26 @@ struct Block : Memory<T> {                                  // a matrix for tile
   Block(int64_t rows, int64_t columns)
       : Memory<T>(round_up(rows, STEP) * round_up(columns, STEP)), ld(round_up(columns, STEP)) {}
 
-  // These rows: in place if they need no padding, else copied here
-  Rows<const T> load_rows(Rows<const T> x, int64_t rows, int64_t padded, int64_t width) {
-    if (rows == padded && width == ld) return x;
-    for (int64_t i = 0; i < rows; i++) std::memcpy(this->data + i * ld, x.data + i * x.stride, width * sizeof(T));
+  // These rows: in place if they need neither padding nor another type, else copied here
+  template <typename S>
+  Rows<const T> load_rows(Rows<const S> x, int64_t rows, int64_t padded, int64_t width) {
+    if constexpr (std::is_same_v<S, T>)
+      if (rows == padded && width == ld) return x;
+    for (int64_t i = 0; i < rows; i++) copy_row(this->data + i * ld, x.data + i * x.stride, width);
     if (rows < padded) std::memset(this->data + rows * ld, 0, (padded - rows) * ld * sizeof(T));
     return {this->data, ld};
+  }
+
+  // As numbers of T; the last vector's rest becomes zeros
+  template <typename S>
+  static void copy_row(T* to, const S* from, int64_t width) {
+    typedef Simd<T> X;
+    int64_t i = 0;
+    for (; i + X::W <= width; i += X::W) X::store(to + i, X::load(from + i));
+    if (i == width) return;
+    S rest[X::W] = {};
+    std::copy(from + i, from + width, rest);
+    X::store(to + i, X::load(rest));
   }
 
   // Where to write such rows, to be copied back if they were padded

@@ -249,3 +249,24 @@ def test_cpp_backend_runs_one_pass_in_decode_steps(monkeypatch: pytest.MonkeyPat
     assert shapes == [(2, heads, 8 // heads, 16)]  # one row for each head of a group
     want = ea.create(f"{spec}:backend=dense")(q, torch.cat([k, k[:, :, :1]], 2), torch.cat([v, v[:, :, :1]], 2))
     torch.testing.assert_close(out, want, rtol=0, atol=1e-5)
+
+
+@needs_cpp
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(9, 3, 64), (32, 8, 128), (16, 1, 80)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cpp_backend_runs_one_pass_with_both_paddings(
+    monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, width: int, dtype: torch.dtype
+) -> None:
+    dims = ea.Dims(heads=heads, head_dim=width)
+    attn, reference = (ea.create(f"gqa:kv_heads={kv_heads}", dims=dims, backend=name) for name in ("cpp", "dense"))
+    q, k, v = (x.to(dtype) for x in _draw(batch=3, heads=heads, kv_heads=kv_heads, m=1203, width=width))
+    valid = torch.ones(3, 1203, dtype=torch.bool)
+    valid[0, :333], valid[1, 1000:], valid[2, :5], valid[2, 1200:], valid[2, 600] = (False,) * 5
+    hides: list[bool] = []
+    real = decode.attend_in_one_pass
+    monkeypatch.setattr(decode, "attend_in_one_pass", lambda *args: hides.append(args[4] is not None) or real(*args))
+    with torch.no_grad():
+        out = attn(q, k, v, ea.Mask(key_mask=valid))
+        want = reference(q.double(), k.double(), v.double(), ea.Mask(key_mask=valid))
+    assert hides == [True]
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=CPP_TOLERANCES[dtype])
