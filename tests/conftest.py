@@ -15,9 +15,9 @@ from sampling import SAMPLES, SHARE, choose_sample, commit_number
 
 from efficient_attn.instruments import integrity, timing
 
-os.environ.setdefault(
-    "EFFICIENT_ATTN_CALIBRATION", "off"
-)  # so that kernel choices are the same everywhere, in commands too
+# so that kernel choices are the same everywhere, in commands too; `backend=cpp` still runs C++
+os.environ.setdefault("EFFICIENT_ATTN_CALIBRATION", "off")
+os.environ.setdefault("EFFICIENT_ATTN_NATIVE", "off")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

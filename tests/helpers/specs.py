@@ -57,7 +57,7 @@ OPTIONS = (
 )
 SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reformer")  # one for each family
 SLOW = ("additive",)  # computes all N x M x D sums at once: seconds for each test
-SPECS = (*ea.names(), *OPTIONS, *(() if building.load_library("scan")[1] else NATIVE))
+SPECS = (*ea.names(), *OPTIONS, *(() if building.load_library("scan", build=True)[1] else NATIVE))
 
 
 def _mark(spec: str, *share: object) -> object:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 from made_once import make_once
+
+from efficient_attn.kernels.native import compiler
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +102,24 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for path in files:
             assert archive.read(f"efficient_attn/{path.relative_to(package).as_posix()}") == path.read_bytes(), path
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX") or "c++") is None, reason="no C++ compiler")
+def test_the_wheel_has_kernels_for_each_class_of_processors(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    built = {name for name in _names(wheel) if name.endswith(".so")}
+    expected = {compiler.library_name(n, c) for n in compiler.LIBRARIES for c in compiler.list_classes()}
+    assert {Path(name).name for name in built} == expected
+    assert f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}" in wheel.name
+    # they are found and run without a compiler, a writable home, or another build
+    code = (
+        "import torch, efficient_attn as ea; from efficient_attn.kernels.native import building\n"
+        "q = torch.randn(1, 2, 4096, 16); ea.create('gqa', dims=ea.Dims(heads=2))(q[:, :, :1], q[:, :1], q[:, :1])\n"
+        "print(building.locate_libraries()['decode'])"
+    )
+    variables = {"PYTHONPATH": str(installed), "CXX": "none", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    found = _run(sys.executable, "-c", code, cwd=tmp_path, **variables).stdout.strip()
+    assert found == str(installed / "efficient_attn/kernels/native/built")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_metadata_has_the_license_and_the_command(wheel: Path) -> None:

@@ -14,11 +14,13 @@ from ...instruments.global_state import use_threads
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable
 from ...kernels.half_precision import HALF
+from ...kernels.linear.scan import SCAN
+from ...kernels.native import building
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
 from ..readiness import Finding
 
-TUNABLES = (PRODUCTS, HALF, DECODE)  # measured before a run, and reported by ``doctor``
+TUNABLES = (PRODUCTS, HALF, DECODE, SCAN)  # measured before a run, and reported by ``doctor``
 LIMIT_S = 120.0
 
 Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the tunable
@@ -41,7 +43,9 @@ class AutotuneKernels:
 
 def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
     """The tables of a session: those of earlier ``sessions`` of its folder, so that all rows of a run agree, else this
-    machine's. If the worker dies, the tables are empty and rules select the implementations."""
+    machine's. If the worker dies, the tables are empty and rules select the implementations. This process builds C++
+    kernels that are missing beforehand, because workers do not."""
+    building.build_all()
     earlier = {
         count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()
     }
@@ -73,6 +77,19 @@ def read_choices(stored: Mapping[str, Any]) -> Choices:
         int(count): {name: TimingTable.from_json(table, table["source"]) for name, table in tables.items()}
         for count, tables in stored.items()
     }
+
+
+def check_native() -> Finding:
+    """Which kernels in C++ this processor can run; builds those that are missing."""
+    reasons = {name: reason for name, reason in building.build_all().items() if reason}
+    folders, processors, unused = building.locate_libraries(), building.find_class(), building.list_unused()
+    numbers = {"processors": processors, "folders": folders, "reasons": reasons, "not_run": unused}
+    if reasons:
+        message = "; ".join(f"no {name} in C++: {reason}" for name, reason in reasons.items())
+        return Finding(topic="native", message=f"{message}; torch is used instead", level="note", numbers=numbers)
+    message = f"{', '.join(folders)} in C++ for {processors}, in {' and '.join(sorted(set(folders.values())))}"
+    message += f"; not run on this processor: {', '.join(unused)}" if unused else ""
+    return Finding(topic="native", message=message, numbers=numbers)
 
 
 def check_choices(threads: int) -> Finding:

@@ -35,8 +35,8 @@ def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
 
 
 def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) -> str:
-    """The candidate that was fastest at the nearest timed point; the rule's choice if no point was timed, or if it is
-    within `TIE_RATIO` of the fastest. The distance of sizes is that of their logarithms."""
+    """The available candidate that was fastest at the nearest timed point; the rule's choice if no point was timed, or
+    if it is within `TIE_RATIO` of the fastest. The distance of sizes is that of their logarithms."""
     rule_choice = tunable.rule(point)
     same_kind = [(p, t) for p, t in _load_table(tunable, threads).timings if p.kind == point.kind]
     if not same_kind:
@@ -45,7 +45,10 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
     def measure_distance(sizes: tuple[int, ...]) -> float:
         return sum(abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(sizes, point.sizes, strict=True))
 
-    _, times = min(same_kind, key=lambda entry: measure_distance(entry[0].sizes))
+    _, timed = min(same_kind, key=lambda entry: measure_distance(entry[0].sizes))
+    times = {name: seconds for name, seconds in timed.items() if tunable.is_available(name)}
+    if not times:
+        return rule_choice
     best = min(times, key=times.__getitem__)
     return rule_choice if times.get(rule_choice, float("inf")) <= TIE_RATIO * times[best] else best
 

@@ -42,7 +42,9 @@ def folder() -> Path:
 def find_file(tunable: Tunable, threads: int) -> Path:
     """The file with the timings of an operation."""
     environment = describe_environment()
-    key = hashlib.sha256(json.dumps([environment, tunable.version, tunable.points]).encode()).hexdigest()[:12]
+    candidates = [name for name in tunable.implementations if tunable.is_available(name)]
+    key_parts = [environment, tunable.version, tunable.points, candidates]
+    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:12]
     machine = "".join(c if c.isalnum() or c in "-." else "_" for c in environment["machine"].partition("#")[0])
     return folder() / f"{machine}-{threads}t-{tunable.name}-{key}.json"
 

@@ -28,14 +28,15 @@ Candidates = Mapping[str, Callable[[], object]]
 class Tunable:
     """An operation and its candidates. implementations: names of the candidates; compiled code uses the first. points:
     where calibration times all candidates. make_candidates: the calls to time at a point; a candidate that does not
-    support it is missing. rule: the candidate without timings, from processor features. version: increased when older
-    timings no longer apply."""
+    support it is missing. rule: the candidate without timings, from processor features. is_available: whether this
+    machine has a candidate. version: increased when older timings no longer apply."""
 
     name: str
     implementations: tuple[str, ...]
     points: tuple[TuningPoint, ...]
     make_candidates: Callable[[TuningPoint], Candidates]
     rule: Callable[[TuningPoint], str]
+    is_available: Callable[[str], bool] = lambda name: True
     version: int = 1
 
 

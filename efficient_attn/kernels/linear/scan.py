@@ -3,32 +3,90 @@
     S_t = S_(t-1) + phi(k_t) v_t^T  [F, E],    z_t = z_(t-1) + phi(k_t)  [F]
     out_t = phi(q_t)^T S_t / divisor(phi(q_t) . z_t)  [E]
 
-`chunks` computes a stretch, and `cpp_scan` the same in C++. No state is stored for positions or stretches: the backward
-pass goes over them once in each direction and recomputes them. Shapes are those of `sums`.
+`chunks` computes a stretch, and `cpp_scan` the same in C++, which is selected where it is built and keys have no
+weights. No state is stored for positions or stretches: the backward pass goes over them once in each direction and
+recomputes them. Shapes are those of `sums`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from ..derivatives import KernelFunction, differentiate_once
+from ...feature_maps import relu
+from ..autotuning.autotuner import choose
+from ..autotuning.candidates import Candidates, Tunable, TuningPoint
+from ..custom_ops import in_functorch_transform
+from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_scan
+from ..native.building import is_available
 from . import chunks, scan_op
 from .chunks import CHUNK
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 from .scan_state import ScanState
 from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
+GRADIENTS = " gradients"  # suffix of kinds of calls that autograd follows
+TIMED_LENGTH = 512  # positions, whose number does not matter: time is that of each
+
 
 def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = None) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
     if torch.compiler.is_compiling():
         return scan_op.scan(config, q, keys, past)
+    if not config.native and _choose_native(config, q, keys, past):
+        config = replace(config, native=True)
     arguments = (config, q, *keys, *(past or NO_PAST), *config.parameters)
     out, *sums, _ = cast(tuple[Tensor, ...], _ScanFunction.apply(*arguments))
     return out, Sums(*sums)
+
+
+def _choose_native(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None) -> bool:
+    """Whether the C++ kernel supports a call, and is selected for it."""
+    weighted = keys.logs is not None or config.phi.scaled or config.decays
+    is_plain = all(type(x) in (Tensor, Parameter) for x in (q, keys.k, keys.v))  # see `decode.attend_in_one_pass`
+    if weighted or not is_plain or q.device.type != "cpu" or in_functorch_transform():
+        return False
+    tensors = (q, keys.k, keys.v, *config.parameters, *(() if past is None else (past.kv,)))
+    kind = str(config.widen(q[:0]).dtype).removeprefix("torch.") + (GRADIENTS if wants_gradient(*tensors) else "")
+    sizes = len(q), q.shape[1], config.phi.width(q.shape[3]), keys.v.shape[2]
+    return choose(SCAN, kind, *sizes) == "cpp"
+
+
+def _make_candidates(point: TuningPoint) -> Candidates:
+    """The calls of a point, whose sizes are key-value heads, query heads of each, features and columns of values."""
+    heads, group, features, columns = point.sizes
+    trains, dtype = point.kind.endswith(GRADIENTS), getattr(torch, point.kind.removesuffix(GRADIENTS))
+    sizes = (heads, group, TIMED_LENGTH, features), (heads, TIMED_LENGTH, features), (heads, TIMED_LENGTH, columns)
+    q, k, v = (torch.ones(size, dtype=dtype, requires_grad=trains) for size in sizes)
+
+    def call(*, native: bool) -> None:
+        with torch.set_grad_enabled(trains):
+            config = LinearConfig(relu, torch.abs, native=native)
+            out = _ScanFunction.apply(config, q, k, v, None, None, *NO_PAST)[0]
+            if trains:
+                torch.autograd.grad(out, (q, k, v), out)
+
+    names = ("chunks", "cpp") if is_available("scan") else ("chunks",)
+    return {name: partial(call, native=name == "cpp") for name in names}
+
+
+def _list_points() -> tuple[TuningPoint, ...]:
+    sizes = ((8, 1, 64, 64), (2, 4, 64, 64), (8, 1, 32, 32), (4, 1, 128, 128), (4, 1, 256, 64), (8, 1, 16, 16))
+    return tuple(TuningPoint(f"float32{suffix}", size) for size in sizes for suffix in ("", GRADIENTS))
+
+
+SCAN = Tunable(
+    name="scan",
+    implementations=("chunks", "cpp"),
+    points=_list_points(),
+    make_candidates=_make_candidates,
+    rule=lambda point: "cpp" if is_available("scan") else "chunks",
+    is_available=lambda name: name != "cpp" or is_available("scan"),
+)
 
 
 class _ScanFunction(KernelFunction):

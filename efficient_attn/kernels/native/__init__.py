@@ -1,1 +1,1 @@
-"""C++ kernels, built when they are first used and loaded through ctypes."""
+"""C++ kernels with a plain C interface: how they are built, found and called."""

@@ -1,12 +1,17 @@
-"""Build C++ kernels when they are first needed, in torch's folder of extensions. Later processes find them there. They
-are built for a class of processors, because such folders are shared."""
+"""Find C++ kernels, built or to be built, and call them.
+
+A wheel contains them if a compiler was there when it was built. Otherwise they are built once and kept in the user's
+cache: by a run before it measures, by ``efficient-attn doctor``, or when ``backend=cpp`` is asked for. Other calls use
+what is there and never wait for a compiler; neither do worker processes. With ``EFFICIENT_ATTN_NATIVE=off`` only
+``backend=cpp`` uses them.
+"""
+
+from __future__ import annotations
 
 import ctypes
-import hashlib
+import multiprocessing
 import os
-import shutil
-import tempfile
-import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -14,29 +19,97 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from .compiler import FOLDER, LIBRARIES, CompilerError, compile_library, is_intact, library_name, list_classes
 
-FOLDER = Path(__file__).parent
-HEADER = "registers.h"  # sources of all of them
-FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by torch's name of the processor's capability
+PACKAGED = FOLDER / "built"  # in a wheel
+VARIABLE = "EFFICIENT_ATTN_NATIVE"
+
+_loaded: dict[str, ctypes.CDLL] = {}
+_failures: dict[str, str] = {}  # of builds, which are not tried twice
+
+
+def cache_folder() -> Path:
+    """The folder of libraries that are built on this machine."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "native"
+
+
+def load_library(name: str, *, build: bool = False) -> tuple[ctypes.CDLL | None, str | None]:
+    """The library of ``name.cpp``, or why there is none. build: whether to build it, if this process may."""
+    if name in _loaded:
+        return _loaded[name], None
+    try:
+        library, reason = _load(name)
+        if library is None and build:
+            reason = _failures.get(name) or reason
+            if name not in _failures and multiprocessing.parent_process() is None:
+                compile_library(name, find_class(), cache_folder())
+                library, reason = _load(name)
+    except (CompilerError, OSError, RuntimeError) as error:  # RuntimeError: no home at all
+        library, reason = None, f"it could not be built: {error}"
+    if library is None:
+        if build and reason:
+            _failures[name] = reason
+        return None, reason
+    _loaded[name] = library
+    return library, None
+
+
+def _load(name: str) -> tuple[ctypes.CDLL | None, str | None]:
+    """The library if it is built, or why it cannot be loaded."""
+    reason = "it is not built; efficient-attn doctor and runs build it"
+    for folder in (PACKAGED, cache_folder()):
+        path = folder / library_name(name, find_class())
+        if not path.exists():
+            continue
+        if not is_intact(path):
+            reason = f"{path} is damaged"
+            continue
+        try:
+            return ctypes.CDLL(str(path)), None
+        except OSError as error:
+            reason = f"{path} cannot be loaded: {error}"
+    return None, reason
 
 
 @cache
-def load_library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
-    """The library built from ``name.cpp`` in this folder, or why there is none."""
-    compiler = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
-    if shutil.which(compiler.split()[0]) is None:
-        return None, f"it is built on first use, and there is no C++ compiler ({compiler})"
-    try:
-        return ctypes.CDLL(str(_build(FOLDER / f"{name}.cpp"))), None
-    except (ImportError, OSError, RuntimeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        line = next((line for line in lines if "error:" in line), lines[0])
-        return None, f"it could not be built: {line}"
+def find_class() -> str:
+    """This processor's class, of those that libraries are built for."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def build_all() -> dict[str, str | None]:
+    """Build the libraries that this machine does not have; for each, why it is not used, if it is not."""
+    if _is_off():
+        return dict.fromkeys(LIBRARIES, f"{VARIABLE} is off")
+    with ThreadPoolExecutor(len(LIBRARIES)) as executor:
+        return dict(zip(LIBRARIES, executor.map(why_no_native, LIBRARIES), strict=True))
+
+
+def locate_libraries() -> dict[str, str]:
+    """The folder of each library that this process has loaded."""
+    return {name: str(Path(library._name).parent) for name, library in _loaded.items()}
+
+
+def list_unused() -> list[str]:
+    """The classes of processors, besides this one's, for which all libraries are built."""
+    folders = (PACKAGED, cache_folder())
+    others = (processors for processors in list_classes() if processors != find_class())
+    return [c for c in others if all(any((f / library_name(n, c)).exists() for f in folders) for n in LIBRARIES)]
 
 
 def why_no_native(name: str) -> str | None:
     """Why a library cannot run here; None when it can. Builds it, the first time."""
-    return load_library(name)[1]
+    return load_library(name, build=True)[1]
+
+
+def is_available(name: str) -> bool:
+    """Whether a library may be selected: it is built, and not switched off."""
+    return not _is_off() and load_library(name)[0] is not None
+
+
+def _is_off() -> bool:
+    return os.environ.get(VARIABLE, "").lower() in ("off", "0", "no")
 
 
 def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
@@ -51,32 +124,3 @@ def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
 def make_integers(*values: int) -> ctypes.Array[ctypes.c_int64]:
     """The values as an argument of a library's function."""
     return (ctypes.c_int64 * len(values))(*values)
-
-
-def _build(source: Path) -> Path:
-    """The library's file. Built under a unique name and then renamed, so that no process loads an incomplete one or
-    waits for the lock of a killed process, as with torch's own folders."""
-    from torch.utils import cpp_extension  # needs setuptools, and a tenth of a second
-
-    capability = torch.backends.cpu.get_cpu_capability()
-    flags = ["-O3", "-ffp-contract=fast", "-pthread", *FLAGS.get(capability, [])]
-    text = source.read_bytes() + (FOLDER / HEADER).read_bytes() + " ".join(flags).encode()
-    key = hashlib.sha256(text).hexdigest()[:16]
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
-    target = folder / "efficient_attn" / f"{source.stem}_{capability.lower()}_{key}.so"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cpp_extension.load(
-            source.stem,
-            [str(source)],
-            extra_cflags=flags,
-            extra_ldflags=["-pthread"],
-            build_directory=scratch,
-            is_python_module=False,
-        )
-        (built_file,) = Path(scratch).glob(f"{source.stem}*.so")
-        built_file.replace(target)
-    return target

@@ -3,8 +3,8 @@
 ``fold``: torch's fused kernel, which splits keys into short blocks, is limited by its many small products, and runs one
 head in each thread. ``parts``: the same over parts of a head's keys, if threads would be idle. ``batched``: two
 products over all heads. ``by_head``: a head's whole cache through oneDNN, in two skinny products. ``pieces``: float32
-in pieces that stay in a cache, for dtypes that the processor does not multiply. decode.cpp: one pass in every dtype, in
-which keys may be hidden; on request only.
+in pieces that stay in a cache, for dtypes that the processor does not multiply. ``cpp``: decode.cpp, one pass in every
+dtype, in which keys may be hidden; where it is built.
 """
 
 import ctypes
@@ -16,13 +16,14 @@ from math import gcd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint
 from ..custom_ops import in_functorch_transform, make_op
 from ..derivatives import vmap_serially, wants_gradient
 from ..half_precision import has_native_products
-from ..native.building import call, make_integers
+from ..native.building import call, is_available, make_integers
 from ..products import has_onednn
 from .merge import FusedInputs, FusedOptions, attend, join_parts
 
@@ -34,9 +35,10 @@ TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes we
 IDLE = "idle"  # suffix of kinds of calls that leave threads idle
 
 
-def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
+def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None = None) -> Tensor | None:
     """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient. None
-    for calls that were not timed: of more rows, with a gradient, or over few keys."""
+    for calls that were not timed: of more rows, with a gradient, over few keys, or with hidden keys (see
+    `attend_in_one_pass`) where ``cpp`` is not chosen."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
@@ -47,6 +49,8 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
     idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
     kind = _format_kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
     implementation = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
+    if valid is not None:
+        return attend_in_one_pass(q, k, v, scale, valid) if implementation == "cpp" else None
     return IMPLEMENTATIONS[implementation](q, k, v, scale)
 
 
@@ -118,6 +122,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = 
     "batched": _attend_batched,
     "by_head": _attend_by_head,
     "pieces": _attend_in_pieces,
+    "cpp": lambda q, k, v, scale: attend_in_one_pass(q, k, v, scale),
 }
 
 
@@ -128,14 +133,16 @@ def _make_candidates(point: TuningPoint) -> Candidates:
     q, k = (torch.ones(1, heads, n, width, dtype=dtype) for n in (rows, keys))
     v, is_float32 = torch.ones_like(k), dtype == torch.float32
     supported = {"fold": True, "batched": is_float32, "by_head": is_float32 and has_onednn(), "pieces": not is_float32}
-    supported["parts"] = point.kind.endswith(IDLE)
+    supported |= {"parts": point.kind.endswith(IDLE), "cpp": is_available("decode")}
     return {name: partial(run, q, k, v, width**-0.5) for name, run in IMPLEMENTATIONS.items() if supported[name]}
 
 
 def _choose_by_rule(point: TuningPoint) -> str:
-    """Pieces in float32 if the processor does not multiply the dtype, which for bfloat16 matters for single rows only;
-    oneDNN's long products of grouped heads if its vectors are wider than a BLAS may use; else torch's kernel, in parts
-    if threads would be idle."""
+    """C++ where it is built; else pieces in float32 if the processor does not multiply the dtype, which for bfloat16
+    matters for single rows only; oneDNN's long products of grouped heads if its vectors are wider than a BLAS may use;
+    else torch's kernel, in parts if threads would be idle."""
+    if is_available("decode"):
+        return "cpp"
     _, rows, keys, width = point.sizes
     name, fused = point.kind.split()[0], "parts" if point.kind.endswith(IDLE) else "fold"
     if name != "float32":
@@ -166,7 +173,8 @@ DECODE = Tunable(
     points=_list_points(),
     make_candidates=_make_candidates,
     rule=_choose_by_rule,
-    version=2,
+    is_available=lambda name: name != "cpp" or is_available("decode"),
+    version=3,
 )
 
 
@@ -179,8 +187,9 @@ def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None = None) -> Tensor:
     """softmax(scale q k^T) v as decode.cpp does it; no gradient. valid: bool, ``[B, M]``, the keys that are seen; rows
     that see none get zeros."""
-    run = _decode_op if torch.compiler.is_compiling() or in_functorch_transform() else _call_cpp
-    return run(q, k, v, scale, valid)
+    is_plain = all(type(x) in (Tensor, Parameter) for x in (q, k, v))  # others may have no memory, as in tracing
+    traced = torch.compiler.is_compiling() or in_functorch_transform() or not is_plain
+    return (_decode_op if traced else _call_cpp)(q, k, v, scale, valid)
 
 
 def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None) -> Tensor:

@@ -79,9 +79,10 @@ def attend_fused(
             return decode.attend_in_one_pass(rows, k, v, factor, valid).reshape(*q.shape[:3], value_width)
     q, k, v = pad_widths(q, k, v)
     few_rows_out = None
-    if allowed is None and not causal and not dropout:
+    if (allowed is None or allowed.shape[2] == 1) and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        few_rows_out = decode.attend_few(rows, k, v, factor)
+        valid = None if allowed is None else allowed[:, 0, 0].expand(batch, -1)
+        few_rows_out = decode.attend_few(rows, k, v, factor, valid)
     if few_rows_out is not None:
         out = few_rows_out.reshape(q.shape)
     elif kv_heads == q.shape[1]:

@@ -24,9 +24,9 @@ class SoftmaxAttention(Attention):
         w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
         out = einsum("bhnm,bhme->bhne", w, v)
 
-    Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
-    ``cpp``, the same with decode steps in one pass of C++, for the CPU without dropout, built on first use and never
-    selected automatically.
+    Backends: ``sdpa``, torch's fused kernels, in decode steps over long caches the fastest of several kernels (see
+    `kernels.softmax.decode`); ``cpp``, the same with all decode steps in one pass of C++, for the CPU without dropout,
+    built if it is not there.
     """
 
     backends = ("sdpa", "cpp", "dense")

@@ -57,10 +57,10 @@ class LinearAttention(Attention):
         w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
         out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
 
-    Backends: ``chunked`` sums keys chunk by chunk, causal with a scan; few keys are summed at once. ``cpp`` is the same
-    with the scan in C++, for the CPU and for keys without weights, built on first use and never selected automatically:
-    bidirectional calls and single decode steps run ``chunked``. ``dense`` forms all N x M weights. A map with learned
-    parameters keeps them on the mechanism, where the backward pass finds them.
+    Backends: ``chunked`` sums keys chunk by chunk, causal with a scan, in C++ if that is built and faster; few keys are
+    summed at once. ``cpp`` is the same with every scan in C++, for the CPU and for keys without weights, built if it is
+    not there; bidirectional calls and single decode steps run ``chunked``. ``dense`` forms all N x M weights. A map
+    with learned parameters keeps them on the mechanism, where the backward pass finds them.
     """
 
     backends = ("chunked", "cpp", "dense")

@@ -35,7 +35,7 @@ class MultiHeadLatent(Attention):
     Backends: ``expanded`` computes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
     queries and outputs and attends to the latents, as with a single key-value head; ``adaptive`` uses the one with
     fewer multiply-adds in each call: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
-    ``adaptive`` with decode steps in one pass of C++, for the CPU, never selected automatically.
+    ``adaptive`` with all decode steps in one pass of C++, for the CPU, built if it is not there.
     """
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")

@@ -14,7 +14,8 @@ from efficient_attn.results.stats import MARGIN, Estimate
 
 pytestmark = pytest.mark.slow
 
-TOPICS = ["threads", "frequency", "virtual", "memory", "clock", "counting", "rates", "quiet", "choices", "noise"]
+MACHINE = ["threads", "frequency", "virtual", "memory", "clock"]
+TOPICS = [*MACHINE, "counting", "rates", "quiet", "native", "choices", "noise"]
 
 
 @pytest.fixture(scope="module")

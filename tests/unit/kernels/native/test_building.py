@@ -1,11 +1,11 @@
-"""C++ kernels are built once and found by later processes; without a compiler the reason is reported."""
+"""Where C++ kernels are found, when they are built, and the reasons where there are none."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,51 +15,75 @@ from efficient_attn.kernels.native import building
 
 pytestmark = pytest.mark.slow
 
-REASON = building.load_library("scan")[1]
+REASON = building.load_library("scan", build=True)[1]
 needs_cpp = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+DECODE_STEP = """
+import torch, efficient_attn as ea
+from efficient_attn.kernels.autotuning import autotuner
+q = torch.randn(1, 1, 4096, 16)
+ea.create("full")(q[:, :, :1], q, q)
+print(autotuner.list_choices(), end="")
+"""
 
 
 @pytest.fixture
-def build_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder for builds, with no library loaded yet."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    building.load_library.cache_clear()
-    yield tmp_path
-    building.load_library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(building, "_loaded", {})
+    monkeypatch.setattr(building, "_failures", {})
+    return tmp_path / "efficient-attn" / "native"
 
 
-def test_missing_compiler_is_reported(build_folder: Path, monkeypatch) -> None:
+def test_missing_compiler_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ea.UnsupportedError, match=r"'cpp' is not available: .* no C\+\+ compiler \(no-such-compiler\)"):
         ea.create("linear:backend=cpp")
     assert ea.create("linear").backend == "chunked"
 
 
-@needs_cpp
-def test_missing_ninja_is_reported(build_folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr("torch.utils.cpp_extension.is_ninja_available", lambda: False)
-    assert "Ninja" in (building.load_library("scan")[1] or "")
+def test_a_failed_build_is_not_tried_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    reason = building.why_no_native("scan")
+    monkeypatch.setattr(building, "compile_library", lambda *_: pytest.fail("built again"))
+    assert building.why_no_native("scan") == reason
 
 
 @needs_cpp
-def test_compiler_error_is_reported_in_one_line(build_folder: Path, monkeypatch, capfd) -> None:
-    broken = build_folder / "scan.cpp"
-    broken.write_text("int x = nonsense;\n")
-    (build_folder / building.HEADER).touch()
-    monkeypatch.setattr(building, "FOLDER", build_folder)
-    reason = building.load_library("scan")[1] or ""
-    assert "error: " in reason
-    assert "nonsense" in reason
-    assert "\n" not in reason
-    monkeypatch.setattr(building, "_build", lambda: pytest.fail("built again"))
-    assert building.load_library("scan")[1] == reason
-    assert not list((build_folder / "efficient_attn").iterdir())
-    assert capfd.readouterr() == ("", "")
+def test_a_damaged_library_is_not_loaded_but_built_again(cache: Path) -> None:
+    assert building.why_no_native("scan") is None
+    (library,) = cache.iterdir()
+    content = library.read_bytes()
+    for damaged in (b"", content[:5000], content[:-1], content[:5000] + b"x" + content[5001:]):
+        library.unlink()  # as loaded files must not change
+        library.write_bytes(damaged)
+        building._loaded.clear()
+        assert building.load_library("scan") == (None, f"{library} is damaged")
+    assert building.why_no_native("scan") is None
+    assert library.read_bytes() == content
 
 
-def _process(folder: Path, source: str, **variables: str) -> subprocess.Popen[str]:
-    """Start a process that builds kernels in this folder."""
-    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(folder), "OMP_NUM_THREADS": "1"} | variables
+def test_a_home_that_cannot_be_written_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache.parents[1] / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parents[1] / "file"))
+    reason = building.why_no_native("scan") or ""
+    assert reason.startswith("it could not be built: ")
+    if REASON is None:
+        assert f"it cannot be stored in {building.cache_folder()}: Not a directory" in reason
+
+
+def test_libraries_of_other_processors_are_not_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir(parents=True)
+    for processors in building.list_classes():
+        if processors != building.find_class():
+            (cache / building.library_name("scan", processors)).touch()
+    assert building.load_library("scan") == (None, "it is not built; efficient-attn doctor and runs build it")
+
+
+def _start(folder: Path, source: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a process that has its cache in this folder."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder), "OMP_NUM_THREADS": "1"} | variables
     return subprocess.Popen(
         [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -68,30 +92,33 @@ def _process(folder: Path, source: str, **variables: str) -> subprocess.Popen[st
 @needs_cpp
 @pytest.mark.sampled(6)
 def test_concurrent_builds_succeed_and_are_reused(tmp_path: Path) -> None:
-    decode_step = """
-import torch, efficient_attn as ea
-q = torch.randn(1, 1, 40, 8)
-ea.create("full:backend=cpp")(q[:, :, :1], q, q)
-"""
-    for process in [_process(tmp_path, decode_step) for _ in range(2)]:
+    request = DECODE_STEP.replace('"full"', '"full:backend=cpp"')
+    for process in [_start(tmp_path, request) for _ in range(2)]:
         assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
-    libraries = sorted((tmp_path / "efficient_attn").iterdir())
-    assert [file.name.split("_")[0] for file in libraries] == ["decode"]  # and no temporary files
-    written = [file.stat().st_mtime_ns for file in libraries]
-    no_builds = "import torch.utils.cpp_extension as c; c.load = None\n"
-    process = _process(tmp_path, no_builds + decode_step)
-    assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
-    assert [file.stat().st_mtime_ns for file in libraries] == written
+    libraries = list((tmp_path / "efficient-attn" / "native").iterdir())
+    assert [file.name.split("-")[0] for file in libraries] == ["decode"]  # and no temporary files
+    # later processes use it, also without asking for it
+    process = _start(tmp_path, DECODE_STEP, CXX="no-such-compiler")
+    assert (*process.communicate(timeout=120), process.returncode) == ("decode=cpp", "", 0)
 
 
-def test_default_backends_build_nothing(tmp_path: Path) -> None:
-    source = """
-import sys, torch, efficient_attn as ea
-q = torch.randn(1, 1, 40, 8)
-for name in ("linear", "full", "mqa"):
-    ea.create(name)(q, q, q, ea.Mask(causal=True))
-assert "torch.utils.cpp_extension" not in sys.modules
-"""
-    process = _process(tmp_path, source)
-    assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
+def test_a_call_of_a_library_user_builds_nothing(tmp_path: Path) -> None:
+    process = _start(tmp_path, DECODE_STEP)
+    out, err = process.communicate(timeout=120)
+    assert (out.startswith("decode="), "cpp" in out, err, process.returncode) == (True, False, "", 0)
     assert not list(tmp_path.iterdir())
+
+
+def _report_build(results: multiprocessing.SimpleQueue[str | None]) -> None:
+    results.put(building.why_no_native("scan"))
+
+
+def test_a_worker_builds_nothing(cache: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    worker = context.Process(target=_report_build, args=(results,))
+    worker.start()
+    worker.join(120)
+    assert worker.exitcode == 0
+    assert results.get() == "it is not built; efficient-attn doctor and runs build it"
+    assert not cache.exists()
