@@ -232,8 +232,12 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         yield node
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             todo += node.orelse
-        else:
-            todo += ast.iter_child_nodes(node)
+            continue
+        for value in node.__dict__.values():  # as `ast.iter_child_nodes`, in a third of the time
+            if isinstance(value, list):
+                todo += [child for child in value if isinstance(child, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                todo.append(value)
 
 
 def _read_text(node: ast.expr) -> str:

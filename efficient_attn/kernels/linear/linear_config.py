@@ -21,6 +21,11 @@ Divisor = Callable[[Tensor], Tensor]
 Features = tuple[Tensor, Tensor | None]
 
 
+def replace_zero_by_one(total: Tensor) -> Tensor:
+    """A sum of nonnegative weights, with 1 instead of zero: such rows are zero."""
+    return total.masked_fill(total == 0, 1)
+
+
 class KeyInputs(NamedTuple):
     """``k [Bh, M, D]``, ``v [Bh, M, E]``, with padding the valid keys, bool ``[Bh, M]``, and the logarithms ``[Bh, M]``
     of keys' weights, if they have any besides their features."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 HEADER = "registers.h"  # of all sources
-LIBRARIES = ("decode", "scan")
+LIBRARIES = ("decode", "scan", "sums")
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-pthread", "-shared", "-fPIC")
 X86 = {"AVX512": ("-march=x86-64-v4",), "AVX2": ("-march=x86-64-v3",), "DEFAULT": ()}
 CLASSES = {"x86_64": X86, "amd64": X86}  # by machine: a class of processors has torch's name of its vector instructions

@@ -295,8 +295,8 @@ void attend(const T* q, Cache<S> k, Cache<S> v, const bool* valid, T* out, const
 
 }  // namespace
 
-// q [B, Hkv, R, D], scaled, and out [B, Hkv, R, E] are contiguous; strides: of batch, head and position of k, then of v;
-// valid [B, M]: which keys are seen, or null for all
+// q [B, Hkv, R, D], scaled, and out [B, Hkv, R, E] are contiguous; strides: of batch, head and position of k, then of
+// v; valid [B, M]: which keys are seen, or null for all
 #define EXPORT(NAME, T, S)                                                                                      \
   extern "C" void decode_##NAME(const T* q, const S* k, const S* v, const bool* valid, T* out,                  \
                                 const int64_t* at, const DecodeSizes* s, int64_t threads) {                     \

@@ -95,7 +95,7 @@ struct Simd {
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) sum[m][n] = clear ? Vec{} : load(out + m * ldo + n * W);
+      for (int n = 0; n < N; n++) sum[m][n] = Vec{};
     for (int64_t i = 0; i < k; i++, a += ak, b += ldb) {
       Vec row[N];
 #pragma GCC unroll 8
@@ -108,7 +108,10 @@ struct Simd {
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++) store(out + m * ldo + n * W, sum[m][n]);
+      for (int n = 0; n < N; n++) {
+        T* to = out + m * ldo + n * W;
+        store(to, clear ? sum[m][n] : load(to) + sum[m][n]);  // as pairwise sums, it rounds less than adding each term
+      }
   }
 
   // As `tile`, for any number of rows that is a multiple of M; of a triangle, only the part that is not zero

@@ -16,9 +16,15 @@ from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
 from ...kernels.dense import expand_heads
 from ...kernels.derivatives import wants_gradient
 from ...kernels.half_precision import HALF_DTYPES
-from ...kernels.linear import scan, sums
+from ...kernels.linear import bidirectional, scan, sums
 from ...kernels.linear.chunks import CHUNK
-from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, KeyInputs, LinearConfig
+from ...kernels.linear.linear_config import (
+    MAX_FEATURE_ELEMENTS,
+    Divisor,
+    KeyInputs,
+    LinearConfig,
+    replace_zero_by_one,
+)
 from ...kernels.linear.short_sequences import attend_short, is_short
 from ...kernels.linear.sums import Sums
 from ...kernels.native.building import why_no_native
@@ -57,9 +63,9 @@ class LinearAttention(Attention):
         w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
         out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
 
-    Backends: ``chunked`` sums keys chunk by chunk, causal with a scan, in C++ if that is built and faster; few keys are
-    summed at once. ``cpp`` is the same with every scan in C++, for the CPU and for keys without weights, built if it is
-    not there; bidirectional calls and single decode steps run ``chunked``. ``dense`` forms all N x M weights. A map
+    Backends: ``chunked`` sums keys chunk by chunk, causal with a scan; few keys are summed at once. Scans of keys
+    without weights, and bidirectional calls with elu + 1 or relu, run in C++ if that is built and faster. ``cpp`` is
+    the same with all of these in C++, for the CPU, built if it is not there. ``dense`` forms all N x M weights. A map
     with learned parameters keeps them on the mechanism, where the backward pass finds them.
     """
 
@@ -102,7 +108,7 @@ class LinearAttention(Attention):
             return None
         if self.weighs_keys:
             return "its keys have weights, which the C++ kernel does not support"
-        return why_no_native("scan")
+        return why_no_native("scan") or why_no_native("sums")
 
     @property
     def traits(self) -> Traits:
@@ -190,7 +196,9 @@ class LinearAttention(Attention):
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
-            if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
+            if not causal and bidirectional.is_chosen(config, lane.rows, lane_keys):
+                out.append(bidirectional.attend(config, lane.rows, lane_keys))
+            elif is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
                 rates = lane.list_rates() if config.steady else ()
                 # rows of float64 would take much memory in longer calls
                 short_config = replace(config, wide_rows=True) if is_followed and config.phi.exact else config
@@ -279,11 +287,6 @@ def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
 def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
     """``[B, M]`` to ``[B Hkv, M]``, as keys are folded."""
     return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
-
-
-def replace_zero_by_one(total: Tensor) -> Tensor:
-    """A sum of nonnegative weights, with 1 instead of zero: such rows are zero."""
-    return total.masked_fill(total == 0, 1)
 
 
 def away_from_zero(total: Tensor) -> Tensor:

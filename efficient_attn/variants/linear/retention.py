@@ -6,8 +6,8 @@ from torch import Tensor
 from ... import feature_maps
 from ...contract import Mask, Traits
 from ...kernels.dense import expand_heads, widen
-from ...kernels.linear.linear_config import Divisor
-from .linear_attention import LinearAttention, LinearState, LinearStep, replace_zero_by_one
+from ...kernels.linear.linear_config import Divisor, replace_zero_by_one
+from .linear_attention import LinearAttention, LinearState, LinearStep
 
 MAX_LOG_DECAY = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 

@@ -9,9 +9,8 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import chunks, linear_config, scan, sums
-from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 from efficient_attn.kernels.linear.sums import Sums
-from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
 CONFIG = LinearConfig(elu_plus_one, replace_zero_by_one)
 

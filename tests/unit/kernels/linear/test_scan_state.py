@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from efficient_attn.feature_maps import elu_plus_one, scaled_identity
 from efficient_attn.kernels.linear import scan
-from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 from efficient_attn.kernels.linear.scan_state import compute_chunk_weights, compute_steady_weights
 from efficient_attn.kernels.linear.sums import Sums
-from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
 F64 = torch.float64
 

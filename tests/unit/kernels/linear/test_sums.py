@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import linear_config, scan, sums
-from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig
-from efficient_attn.variants.linear.linear_attention import away_from_zero, replace_zero_by_one
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
+from efficient_attn.variants.linear.linear_attention import away_from_zero
 
 CONFIG = LinearConfig(elu_plus_one, replace_zero_by_one)
 

@@ -10,13 +10,19 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
+from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.linear import chunks, scan
-from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, OutputGrads, Stretch
+from efficient_attn.kernels.linear.linear_config import (
+    KeyInputs,
+    LinearConfig,
+    OutputGrads,
+    Stretch,
+    replace_zero_by_one,
+)
 from efficient_attn.kernels.linear.scan_state import ScanState
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import cpp_scan as native
-from efficient_attn.kernels.native.building import why_no_native
-from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
+from efficient_attn.kernels.native.building import VARIABLE, why_no_native
 
 REASON = why_no_native("scan")
 needs_cpp = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -125,3 +131,24 @@ def test_weighted_keys_are_unsupported(spec: str) -> None:
     state = make_states(1, 2, 2, torch.float64)[0]
     with pytest.raises(ea.UnsupportedError, match="weights"):
         native.attend(draw(1, 1, 3, 2), Stretch(draw(1, 3, 2), draw(1, 3, 2), draw(1, 3)), state, draw(1, 1, 3, 2))
+
+
+@needs_cpp
+@pytest.mark.parametrize("spec", ["linear", "cosformer", "taylor", "performer:n_features=16", "retention"])
+def test_default_scans_select_cpp_where_it_is_built(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
+    """In long causal calls and in chunks after a context, unless keys have weights."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(autotuner, "CHOICES", {})
+    dims = ea.Dims(heads=2, head_dim=8, max_len=700)
+    attn, dense = ea.create(spec, dims=dims), ea.create(f"{spec}:backend=dense", dims=dims)
+    q, k, v = (draw(1, 2, 700, 8, dtype=torch.float32).requires_grad_() for _ in range(3))
+    grad = draw(1, 2, 700, 8, dtype=torch.float32)
+    out, want = attn(q, k, v, ea.Mask(causal=True)), dense(q, k, v, ea.Mask(causal=True))
+    weighs = spec.startswith(("performer", "retention"))
+    assert ("scan=cpp" in autotuner.list_choices()) is not weighs
+    results = [[x, *torch.autograd.grad(x, (q, k, v), grad)] for x in (out, want)]
+    assert_agree(*results)
+    with torch.no_grad():
+        state = attn.absorb(k[:, :, :100], v[:, :, :100], attn.init_state(1, 700))
+        late, _ = attn.step(q[:, :, 100:], k[:, :, 100:], v[:, :, 100:], state)
+    assert_agree([late], [want[:, :, 100:]])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from forced_choice import force_implementation
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.dense import softmax_attention
-from efficient_attn.kernels.native.building import why_no_native
+from efficient_attn.kernels.native.building import VARIABLE, why_no_native
 from efficient_attn.kernels.softmax import decode, sdpa
 
 LONG = decode.LONG_KEY_ELEMENTS // 16  # number of keys at the width drawn here
@@ -270,3 +271,29 @@ def test_cpp_backend_runs_one_pass_with_both_paddings(
         want = reference(q.double(), k.double(), v.double(), ea.Mask(key_mask=valid))
     assert hides == [True]
     torch.testing.assert_close(out.double(), want, rtol=0, atol=CPP_TOLERANCES[dtype])
+
+
+@needs_cpp
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_default_steps_select_one_pass_where_it_is_built(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """Also with padding, without a copy of the cache, and reported as selected. Without C++, and in tracing, not."""
+    q, k, v = (x.to(dtype) for x in _draw(m=LONG + 3))
+    mask = ea.Mask(causal=True, key_lengths=torch.tensor([LONG + 3, LONG - 9]))
+    attn, dense = ea.create("gqa:kv_heads=2"), ea.create("gqa:kv_heads=2:backend=dense")
+    monkeypatch.setattr(autotuner, "CHOICES", {})
+    with torch.no_grad():
+        attn(q, k, v)
+        assert "cpp" not in autotuner.list_choices()
+        monkeypatch.delenv(VARIABLE)
+        with FakeTensorMode() as mode:
+            assert attn(*(mode.from_tensor(x) for x in (q, k, v))).shape == q.shape
+        autotuner.clear_choices()
+        for padding in (ea.Mask(), mask):
+            out = attn(q, k, v, padding)
+            assert autotuner.list_choices() == "decode=cpp"
+            want = dense(q.double(), k.double(), v.double(), padding)
+            torch.testing.assert_close(out.double(), want, rtol=0, atol=CPP_TOLERANCES[dtype])
+        rows, valid = q.view(2, 2, 4, 16), mask.key_valid(LONG + 3)
+        peak = measure_footprint(lambda: decode.attend_few(rows, k, v, 0.25, valid), device="cpu").peak
+    assert peak is not None
+    assert peak < k.nbytes / 8
