@@ -76,7 +76,7 @@ def test_unusable_models_lengths_and_devices_are_refused(keys: dict[str, Any]) -
         tiny_suites.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [256]})
     with pytest.raises(UsageError, match="passages needles are not for its kind, decoder; give an encoder"):
         tiny_suites.plan(SUITE, keys={"needles": "passages"})
-    with pytest.raises(UsageError, match="seq_len 512 is too short for needles; give at least 1024"):
+    with pytest.raises(UsageError, match="seq_len 512 is too short for needles; give at least 672"):
         tiny_suites.plan(SUITE, axes={"seq_len": [512]})
     with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
         tiny_suites.plan(SUITE, axes={"seq_len": [9000]})
