@@ -21,6 +21,7 @@ from interleaving import format_estimate, time_interleaved
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 from efficient_attn.kernels.half_precision import HALF
+from efficient_attn.kernels.linear.bidirectional import SUMS
 from efficient_attn.kernels.linear.scan import GRADIENTS, SCAN
 from efficient_attn.kernels.native.building import build_all
 from efficient_attn.kernels.products import PRODUCTS
@@ -42,6 +43,7 @@ def main() -> None:
         (HALF, draw_half, lambda point: "own"),
         (DECODE, draw_decode, decode_constant),
         (SCAN, draw_scan, lambda point: "chunks"),
+        (SUMS, draw_sums, lambda point: "torch"),
     ):
         compare_choices(tunable, draw, constant, args.shapes, np.random.default_rng(args.seed))
 
@@ -107,6 +109,15 @@ def draw_scan(rng: np.random.Generator) -> TuningPoint:
     kind = str(rng.choice(["float32", "float64"])) + str(rng.choice(["", GRADIENTS]))
     features, columns = (int(rng.choice([16, 24, 32, 64, 96, 128, 256])) for _ in range(2))
     return TuningPoint(kind, (int(rng.integers(1, 17)), int(rng.integers(1, 5)), features, columns))
+
+
+def draw_sums(rng: np.random.Generator) -> TuningPoint:
+    kind = str(rng.choice(["float32", "bfloat16", "float16"])) + str(rng.choice(["", GRADIENTS]))
+    while True:
+        width, columns = (int(rng.choice([16, 24, 32, 64, 80, 96, 128])) for _ in range(2))
+        heads, group, length = int(rng.integers(1, 33)), int(rng.integers(1, 5)), int(2 ** rng.uniform(4, 13))
+        if heads * group * length * width * columns <= MAX_MULTIPLY_ADDS:
+            return TuningPoint(kind, (heads, group, length, width, columns))
 
 
 def decode_constant(point: TuningPoint) -> str:

@@ -37,14 +37,14 @@ def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = N
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
     if torch.compiler.is_compiling():
         return scan_op.scan(config, q, keys, past)
-    if not config.native and _choose_native(config, q, keys, past):
+    if not config.native and is_native(config, q, keys, past):
         config = replace(config, native=True)
     arguments = (config, q, *keys, *(past or NO_PAST), *config.parameters)
     out, *sums, _ = cast(tuple[Tensor, ...], _ScanFunction.apply(*arguments))
     return out, Sums(*sums)
 
 
-def _choose_native(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None) -> bool:
+def is_native(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = None) -> bool:
     """Whether the C++ kernel supports a call, and is selected for it."""
     weighted = keys.logs is not None or config.phi.scaled or config.decays
     is_plain = all(type(x) in (Tensor, Parameter) for x in (q, keys.k, keys.v))  # see `decode.attend_in_one_pass`

@@ -20,32 +20,36 @@ from torch import Tensor
 from ...feature_maps import PairKernel
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
+from . import scan
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
 from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side
-MAX_LENGTH_CUT = 128  # where lanes go group by group
+MAX_LENGTH_CUT = 128  # where lanes go group by group, or C++ is faster
 MAX_ELEMENTS_ON_GPU = 1 << 26  # instead of those of the cache: 256 MiB of float32, so that few kernels are launched
 
 
-def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
-    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` should use `attend_short`. weighted:
+def is_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool, *, weighted: bool) -> bool:
+    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``[Bh, M, D]`` should use `attend_short`. weighted:
     whether keys have weights in addition to their features.
 
     What exists at a time, the features of a side or the products of a causal call, must fit the cache as a stretch
     does, or on a GPU a part of its memory; many short lanes are processed in groups that do. That pays as long as a
-    call's products are no more than a stretch's, or are those of a kernel. C++ has its own implementation of causal
-    calls.
+    call's products are no more than a stretch's, or are those of a kernel. A scan in C++ is faster from
+    `MAX_LENGTH_CUT` on; ``backend=cpp`` always scans.
     """
-    n, m = q.shape[2], k.shape[1]
+    n, m = q.shape[2], keys.k.shape[1]
     if (config.native and causal) or torch.compiler.is_compiling():
         return False
     if config.decays and not (causal and 0 <= config.start <= m - n):
         return False  # weights are relative to a row's own position, which has to be that of a key
     call = _ShortCall.make(config, causal, weighted=weighted)
-    n_lanes = _count_lanes(call, q, k)
-    is_uncut = len(q) <= n_lanes or call.kernel is not None
-    return n_lanes > 0 and max(n, m) <= (MAX_LENGTH if is_uncut else MAX_LENGTH_CUT)
+    n_lanes = _count_lanes(call, q, keys.k)
+    if n_lanes == 0 or max(n, m) > MAX_LENGTH:
+        return False
+    if call.kernel is not None or max(n, m) <= MAX_LENGTH_CUT:
+        return True
+    return len(q) <= n_lanes and not (causal and scan.is_native(config, q, keys))
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | No
     for calls that were not timed: of more rows, with a gradient, over few keys, or with hidden keys (see
     `attend_in_one_pass`) where ``cpp`` is not chosen."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
+    supported = supported and (valid is None or is_available("decode"))
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
     # with non-contiguous rows of the cache, as in [B, M, H, D] memory order, products take a hundred times as long
     supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape

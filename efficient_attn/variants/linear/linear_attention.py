@@ -198,7 +198,7 @@ class LinearAttention(Attention):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
             if not causal and bidirectional.is_chosen(config, lane.rows, lane_keys):
                 out.append(bidirectional.attend(config, lane.rows, lane_keys))
-            elif is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
+            elif is_short(config, lane.rows, lane_keys, causal, weighted=self.weighs_keys):
                 rates = lane.list_rates() if config.steady else ()
                 # rows of float64 would take much memory in longer calls
                 short_config = replace(config, wide_rows=True) if is_followed and config.phi.exact else config

@@ -12,6 +12,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.contract.mask import Mask
 from efficient_attn.kernels.linear import short_sequences
+from efficient_attn.kernels.linear.linear_config import KeyInputs
 from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, compute_decays, is_short
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.linear import linear_attention
@@ -89,7 +90,7 @@ def test_is_short_depends_on_length_width_and_weights() -> None:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
         config = attn._make_config(start, 0, None)  # pyright: ignore
         q, k = torch.zeros(heads, 1, n, 64, device=device), torch.zeros(heads, m, 64, device=device)
-        return is_short(config, q, k, causal, weighted=attn.weighs_keys)
+        return is_short(config, q, KeyInputs(k, k), causal, weighted=attn.weighs_keys)
 
     assert short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=True)

@@ -136,7 +136,7 @@ def test_weighted_keys_are_unsupported(spec: str) -> None:
 @needs_cpp
 @pytest.mark.parametrize("spec", ["linear", "cosformer", "taylor", "performer:n_features=16", "retention"])
 def test_default_scans_select_cpp_where_it_is_built(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
-    """In long causal calls and in chunks after a context, unless keys have weights."""
+    """In causal calls of more than 128 positions and in chunks after a context, unless keys have weights."""
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setattr(autotuner, "CHOICES", {})
     dims = ea.Dims(heads=2, head_dim=8, max_len=700)
@@ -148,6 +148,12 @@ def test_default_scans_select_cpp_where_it_is_built(monkeypatch: pytest.MonkeyPa
     assert ("scan=cpp" in autotuner.list_choices()) is not weighs
     results = [[x, *torch.autograd.grad(x, (q, k, v), grad)] for x in (out, want)]
     assert_agree(*results)
+    autotuner.clear_choices()
+    short, middle = (slice(0, n) for n in (128, 129))
+    attn(q[:, :, short], k[:, :, short], v[:, :, short], ea.Mask(causal=True))
+    assert "scan" not in autotuner.list_choices()
+    attn(q[:, :, middle], k[:, :, middle], v[:, :, middle], ea.Mask(causal=True))
+    assert ("scan=cpp" in autotuner.list_choices()) is not (weighs or spec == "taylor")
     with torch.no_grad():
         state = attn.absorb(k[:, :, :100], v[:, :, :100], attn.init_state(1, 700))
         late, _ = attn.step(q[:, :, 100:], k[:, :, 100:], v[:, :, 100:], state)
