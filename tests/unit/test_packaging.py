@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from made_once import make_once
 
-from efficient_attn.kernels.native import compiler
+from efficient_attn.kernels.native import building, compiler
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,12 @@ def test_the_wheel_has_kernels_for_each_class_of_processors(wheel: Path, install
         "q = torch.randn(1, 2, 4096, 16); ea.create('gqa', dims=ea.Dims(heads=2))(q[:, :, :1], q[:, :1], q[:, :1])\n"
         "print(building.locate_libraries()['decode'])"
     )
-    variables = {"PYTHONPATH": str(installed), "CXX": "none", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    variables = {
+        "PYTHONPATH": str(installed),
+        "CXX": "none",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        building.VARIABLE: "on",
+    }
     found = _run(sys.executable, "-c", code, cwd=tmp_path, **variables).stdout.strip()
     assert found == str(installed / "efficient_attn/kernels/native/built")
     assert not (tmp_path / "cache").exists()
