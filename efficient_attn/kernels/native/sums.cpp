@@ -16,8 +16,9 @@ namespace {
 typedef Simd<float> X;
 typedef X::Vec Vec;
 
-constexpr int64_t ROWS = 64;    // at a time: a multiple of the tallest tile
-constexpr int64_t BLOCKS = 64;  // of rows, whose sums are added up before they are added to all others
+constexpr int64_t ROWS = 64;           // at a time: a multiple of the tallest tile
+constexpr int64_t MIN_WORK = 1 << 20;  // multiply-adds that are worth a thread, which is started in every call
+constexpr int64_t BLOCKS = 64;         // of rows, whose sums are added up before they are added to all others
 
 enum Map { RELU, ELU_PLUS_ONE };
 
@@ -38,7 +39,8 @@ struct Address {  // of a tensor [Bh, G, L, ..], with its strides
 inline Vec exponential(Vec x) {
   constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
   const Vec a = x < -104.f ? Vec{} - 104.f : x, shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
-  const Vec f = (a * 1.44269504f - whole) + a * 1.92596299e-8f;  // the fraction of x log2(e)
+  // the fraction of x log2(e), from x less whole multiples of log(2), whose larger part has few digits
+  const Vec f = (a - whole * .693359375f + whole * 2.12194440e-4f) * 1.44269504f;
   Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
   p = p * f + 9.6181291e-3f;
   p = p * f + 5.5504109e-2f;
@@ -156,7 +158,9 @@ void visit_rows(const PassSizes& s, int64_t part, Visit visit) {
 
 template <typename Work>
 void for_each_part(const PassSizes& s, int64_t threads, Work work) {
-  parallel_for(s.heads * s.parts, threads, [&](int64_t item) { work(item / s.parts, item % s.parts, item); });
+  const int64_t products = s.heads * s.group * s.length * s.features * s.values;
+  parallel_for(s.heads * s.parts, std::min(threads, products / MIN_WORK + 1),
+               [&](int64_t item) { work(item / s.parts, item % s.parts, item); });
 }
 
 // t: k, v, valid, and for each part S and z, padded and zero
