@@ -281,6 +281,11 @@ struct Tensor {  // [Bh, G, L, width] by strides
   Tensor<const T> input() const { return {data, bh, g, l}; }
 };
 
+// Threads that so many multiply-adds are worth: beside the waiting threads of torch, one starts slowly
+inline int64_t limit_threads(int64_t threads, int64_t products) {
+  return std::max<int64_t>(std::min(threads, products >> 24), 1);
+}
+
 // Every item once, on so many threads, which live for one call: OpenMP's would be a second pool beside torch's own
 template <typename Work>
 void parallel_for(int64_t items, int64_t threads, Work work) {

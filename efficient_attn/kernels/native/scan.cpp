@@ -12,6 +12,7 @@ namespace {
 
 struct ScanSizes {
   int64_t heads, group, length, features, values, chunk;
+  int64_t threads(int64_t most) const { return limit_threads(most, heads * group * length * features * values); }
 };
 
 // tril(a b^T) of a chunk, from b^T
@@ -143,7 +144,7 @@ void scan_backward(const ScanSizes& s, int64_t head, Tensor<const T> x_, Tensor<
 
 template <typename T>
 void attend(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // x, y, v, top, total
-  parallel_for(s.heads, threads, [=](int64_t head) {
+  parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
     scan_forward<T>(s, head, t[2].input(), t[3].input(), t[4].input(), s.features, s.values, t[0].rows(head, 0, 0),
                     t[1].rows(head, 0, 0).data, t[5], t[6], {});
   });
@@ -151,7 +152,7 @@ void attend(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // x, y,
 
 template <typename T>
 void backward_queries(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // top, total, y, v, grad_x
-  parallel_for(s.heads, threads, [=](int64_t head) {
+  parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
     scan_forward<T>(s, head, t[2].input(), t[5].input(), t[4].input(), s.values, s.features, t[0].rows(head, 0, 0),
                     t[1].rows(head, 0, 0).data, t[6], {}, t[3].input());
   });
@@ -159,7 +160,7 @@ void backward_queries(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {
 
 template <typename T>
 void backward_keys(const Tensor<T>* t, const ScanSizes& s, int64_t threads) {  // x, y, v, top, total, grad_y, grad_v
-  parallel_for(s.heads, threads, [=](int64_t head) {
+  parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
     scan_backward<T>(s, head, t[2].input(), t[3].input(), t[4].input(), t[5].input(), t[6].input(),
                      t[0].rows(head, 0, 0), t[1].rows(head, 0, 0).data, t[7], t[8]);
   });

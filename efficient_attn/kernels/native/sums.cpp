@@ -16,9 +16,8 @@ namespace {
 typedef Simd<float> X;
 typedef X::Vec Vec;
 
-constexpr int64_t ROWS = 64;           // at a time: a multiple of the tallest tile
-constexpr int64_t MIN_WORK = 1 << 20;  // multiply-adds that are worth a thread, which is started in every call
-constexpr int64_t BLOCKS = 64;         // of rows, whose sums are added up before they are added to all others
+constexpr int64_t ROWS = 64;    // at a time: a multiple of the tallest tile
+constexpr int64_t BLOCKS = 64;  // of rows, whose sums are added up before they are added to all others
 
 enum Map { RELU, ELU_PLUS_ONE };
 
@@ -158,9 +157,8 @@ void visit_rows(const PassSizes& s, int64_t part, Visit visit) {
 
 template <typename Work>
 void for_each_part(const PassSizes& s, int64_t threads, Work work) {
-  const int64_t products = s.heads * s.group * s.length * s.features * s.values;
-  parallel_for(s.heads * s.parts, std::min(threads, products / MIN_WORK + 1),
-               [&](int64_t item) { work(item / s.parts, item % s.parts, item); });
+  threads = limit_threads(threads, s.heads * s.group * s.length * s.features * s.values);
+  parallel_for(s.heads * s.parts, threads, [&](int64_t item) { work(item / s.parts, item % s.parts, item); });
 }
 
 // t: k, v, valid, and for each part S and z, padded and zero
