@@ -158,3 +158,18 @@ def test_default_scans_select_cpp_where_it_is_built(monkeypatch: pytest.MonkeyPa
         state = attn.absorb(k[:, :, :100], v[:, :, :100], attn.init_state(1, 700))
         late, _ = attn.step(q[:, :, 100:], k[:, :, 100:], v[:, :, 100:], state)
     assert_agree([late], [want[:, :, 100:]])
+
+
+@needs_cpp
+def test_threads_of_large_stretches_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones start none."""
+    heads, length, width = 3, 1400, 128
+    x, y, v = (draw(*size, dtype=torch.float32) for size in ((heads, 2, length, width), *[(heads, length, width)] * 2))
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        state = make_states(heads, width, width, torch.float32)[0]
+        outputs = attend(native, x, y, v, state)
+        grads = OutputGrads(x[..., :width] * 0.5, None)
+        results.append([*outputs, state.kv, *native.backward_keys(x, Stretch(y, v, None), grads, state, [None])])
+    torch.testing.assert_close(*results, rtol=0, atol=0)  # threads have whole heads

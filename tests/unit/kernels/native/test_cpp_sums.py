@@ -115,3 +115,17 @@ def test_long_sums_round_little() -> None:
     _, _, kv, z = cpp_sums.attend(relu, q, k, v, None, divides=True)
     torch.testing.assert_close(z[0, :2].double(), k.double().sum(1)[0], rtol=4e-6, atol=0)
     torch.testing.assert_close(kv[0, :2, 0].double(), (k.double() * v.double()).sum(1)[0], rtol=4e-6, atol=0)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_threads_of_large_calls_compute_the_same(monkeypatch: pytest.MonkeyPatch, heads: int) -> None:
+    """Small calls start none."""
+    q, k, v, grad = _draw((heads, 2, 4200, 4100, 64, 64), torch.float32)
+    results = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        outputs = cpp_sums.attend(elu_plus_one, q, k, v, None, divides=True)
+        results.append((*outputs, *cpp_sums.backward(elu_plus_one, grad, (q, k, v, None), outputs, divides=True)))
+    for other in results[1:]:
+        for got, want in zip(other, results[0], strict=True):
+            torch.testing.assert_close(got / want.abs().max(), want / want.abs().max(), rtol=0, atol=3e-6)
