@@ -83,14 +83,14 @@ class Roofline:
 def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, *, rough: bool = False) -> Roofline:
     """Measure the rates, in half a second, or up to three where caches are large.
 
-    threads: those of the measured code, by default torch's. rough: only torch's square product and memory, in a fifth
+    threads: those of the measured code, by default torch's. rough: only torch's square product and memory, in a tenth
     of the time, and up to 20% off.
     """
     torch_dtype = getattr(torch, dtype)
     is_half = device == "cpu" and torch_dtype.itemsize < 4  # often computed in float32 there, and slower
     with use_threads(threads), torch.no_grad():
         if rough:
-            read = _measure_memory_read(device, MEMORY_REPEATS, BUFFER_BYTES // 4)
+            read = _measure_memory_read(device, 1, BUFFER_BYTES // 4)
             return Roofline(_measure_product_roughly(device, torch.float32 if is_half else torch_dtype).rate, read.rate)
         best = _measure_products(device, torch.float32 if is_half else torch_dtype)
         if is_half and _measure_product_roughly(device, torch_dtype).rate > best.rate / 2:
@@ -158,7 +158,7 @@ def _measure_products(device: str, dtype: torch.dtype) -> MeasuredRate:
 
 def _measure_product_roughly(device: str, dtype: torch.dtype) -> MeasuredRate:
     n = _find_size(device, dtype)
-    return _measure_product("torch.mm", (n, n, n), GEMM_REPEATS, device, dtype)
+    return _measure_product("torch.mm", (n, n, n), 2, device, dtype)
 
 
 def _find_size(device: str, dtype: torch.dtype) -> int:

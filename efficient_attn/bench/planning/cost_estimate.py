@@ -17,7 +17,7 @@ from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
 from ...instruments.environment import describe_absence, find_available_memory, find_total_memory
-from ...instruments.roofline import Roofline, measure_roofline_rates
+from ...instruments.roofline import Roofline, measure_roofline_rates, merge_rooflines
 from ...instruments.timing import MIN_SAMPLE_S, SampleCost, plan_samples
 from ...layers.named import find_baseline
 from ..case import Case, group_cases
@@ -39,6 +39,7 @@ CONTEXT_WRITES = 4  # bytes that creating a context's state moves, relative to t
 INPUT_COPIES = 2  # memory of inputs relative to their size: the drawn rows, and the tensors passed
 INPUT_WRITES = 2  # bytes that changing the inputs moves, relative to their size
 VERIFY_S = 0.02  # for each round: the reference on some rows of a timed call
+ROUGH_MEASUREMENTS = 3  # of the machine, of which the best counts
 STATE_LENGTHS = (256, 512)  # contexts from whose states the size of a larger one is extrapolated
 CALLS = 7  # calls in preparation: a first one, two for verification, two to count memory, two to calibrate
 FIXED_S = 0.3  # for verifying and profiling a case of any size
@@ -95,7 +96,8 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None, jobs: 
             continue
         setting = group.config.device, group.config.dtype, group.config.threads
         if setting not in rates:
-            rates[setting] = best or measure_roofline_rates(*setting, rough=True)
+            measured = (measure_roofline_rates(*setting, rough=True) for _ in range(ROUGH_MEASUREMENTS))
+            rates[setting] = best or merge_rooflines(list(measured))
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _estimate_seconds(group, guesses, rates[setting])
         budget_s = group.sampling.budget_s if find_task(group.target).work is not None else math.inf
