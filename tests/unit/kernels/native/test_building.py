@@ -53,6 +53,7 @@ def test_a_failed_build_is_not_tried_again(cache: Path, monkeypatch: pytest.Monk
 
 
 @needs_cpp
+@pytest.mark.sampled(3)
 def test_a_damaged_library_is_not_loaded_but_built_again(cache: Path) -> None:
     assert building.why_no_native("scan") is None
     (library,) = cache.iterdir()

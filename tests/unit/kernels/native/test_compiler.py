@@ -17,7 +17,7 @@ needs_cpp = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 @needs_cpp
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("processors", compiler.list_classes())
 @pytest.mark.parametrize("name", compiler.LIBRARIES)
 def test_every_class_compiles_and_names_its_files(name: str, processors: str, tmp_path: Path) -> None:
