@@ -20,6 +20,12 @@ def in_functorch_transform() -> bool:
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def have_numbers(*tensors: Tensor) -> bool:
+    """Whether C++ may read these: tensors of other classes, and all in tracing and transformations, hide theirs."""
+    is_hidden = torch.compiler.is_compiling() or in_functorch_transform()
+    return not is_hidden and all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+
+
 def any_functorch_wrapped(tensors: Iterable[Tensor]) -> bool:
     """Whether a transformation of torch.func follows any of these, as it does parameters in ``functional_call``."""
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]

@@ -19,10 +19,10 @@ import torch
 from interleaving import format_estimate, time_interleaved
 
 from efficient_attn.kernels.autotuning import autotuner
-from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
+from efficient_attn.kernels.autotuning.candidates import GRADIENTS, Tunable, TuningPoint
 from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.linear.bidirectional import SUMS
-from efficient_attn.kernels.linear.scan import GRADIENTS, SCAN
+from efficient_attn.kernels.linear.scan import SCAN
 from efficient_attn.kernels.native.building import build_all
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.kernels.softmax.decode import DECODE

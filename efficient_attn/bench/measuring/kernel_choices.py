@@ -14,12 +14,14 @@ from ...instruments.global_state import use_threads
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable
 from ...kernels.half_precision import HALF
+from ...kernels.linear.bidirectional import SUMS
+from ...kernels.linear.scan import SCAN
 from ...kernels.native import building
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
 from ..readiness import Finding
 
-TUNABLES = (PRODUCTS, HALF, DECODE)  # measured before a run, and reported by ``doctor``
+TUNABLES = (PRODUCTS, HALF, DECODE, SCAN, SUMS)  # measured before a run, and reported by ``doctor``
 LIMIT_S = 120.0
 
 Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the tunable

@@ -55,14 +55,13 @@ def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) ->
 
 def find_table(tunable: Tunable, threads: int) -> TimingTable:
     """The timings of an operation: those in use, else those stored for this machine, else new ones, then stored too."""
-    with _LOCK:
-        table = _load_table(tunable, threads)
-        if not table.timings and not _is_off():
-            table = cache.read(tunable, threads)  # another process may have stored one meanwhile
-            if not table.timings:
-                table = cache.write(tunable, threads, calibrate(tunable, threads), previous=table)
-            use_tables({tunable.name: table}, threads)
-        return table
+    table = _load_table(tunable, threads)
+    if not table.timings and not is_off(VARIABLE):
+        table = cache.read(tunable, threads)  # another process may have stored one meanwhile
+        if not table.timings:  # without the lock, because the timed calls select kernels too, in another thread
+            table = cache.write(tunable, threads, calibrate(tunable, threads), previous=table)
+        use_tables({tunable.name: table}, threads)
+    return table
 
 
 def _load_table(tunable: Tunable, threads: int) -> TimingTable:
@@ -71,12 +70,13 @@ def _load_table(tunable: Tunable, threads: int) -> TimingTable:
     with _LOCK:
         if key not in _TABLES:
             off = TimingTable(source=f"by rule: {VARIABLE} is off")
-            _TABLES[key] = off if _is_off() else cache.read(tunable, threads)
+            _TABLES[key] = off if is_off(VARIABLE) else cache.read(tunable, threads)
         return _TABLES[key]
 
 
-def _is_off() -> bool:
-    return os.environ.get(VARIABLE, "").lower() in ("off", "0", "no")
+def is_off(variable: str) -> bool:
+    """Whether an environment variable switches something off."""
+    return os.environ.get(variable, "").lower() in ("off", "0", "no")
 
 
 def find_tables(tunables: Iterable[Tunable], threads: int) -> dict[str, TimingTable]:

@@ -33,10 +33,15 @@ def describe_environment() -> dict[str, str]:
     return {"machine": f"{identity['name']}#{identity['digest']}", "torch": f"{build} {onednn} {variables}".strip()}
 
 
+def user_folder() -> Path:
+    """The package's folder in the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn"
+
+
 def folder() -> Path:
     """The folder of the files."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "choices"
+    return user_folder() / "choices"
 
 
 def find_file(tunable: Tunable, threads: int) -> Path:

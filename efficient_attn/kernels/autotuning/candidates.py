@@ -1,9 +1,10 @@
 """An operation with several implementations, of which shape and machine determine the fastest, and their timing."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -11,6 +12,7 @@ import torch
 LIMIT_S = 0.9  # of one selection; there are three, which take at most three seconds together
 ROUNDS = 5
 ELIMINATION_RATIO = 3.0  # times the fastest: a candidate this slow in its second call is dropped
+GRADIENTS = " gradients"  # suffix of kinds of calls that autograd follows
 MIN_SAMPLE_S = 2e-4  # a candidate is repeated until a sample takes this long
 
 
@@ -60,6 +62,28 @@ class TimingTable:
         """The seconds and timings."""
         timings = [[point.kind, list(point.sizes), dict(times)] for point, times in self.timings]
         return {"seconds": self.seconds, "timings": timings}
+
+
+def format_kind(dtype: torch.dtype, *, trains: bool) -> str:
+    """The kind of a call in a dtype, whose gradients are required or not."""
+    return str(dtype).removeprefix("torch.") + GRADIENTS * trains
+
+
+def make_calls(
+    point: TuningPoint, sizes: Iterable[Sequence[int]], computations: Mapping[str, Callable[..., torch.Tensor]]
+) -> Candidates:
+    """Candidates that compute with tensors of these sizes, in the dtype of a kind of `format_kind`, and the gradients
+    of them all if it has them."""
+    trains, dtype = point.kind.endswith(GRADIENTS), getattr(torch, point.kind.removesuffix(GRADIENTS))
+    inputs = [torch.ones(*size, dtype=dtype, requires_grad=trains) for size in sizes]
+
+    def call(compute: Callable[..., torch.Tensor]) -> None:
+        with torch.set_grad_enabled(trains):
+            out = compute(*inputs)
+            if trains:
+                torch.autograd.grad(out, inputs, out)
+
+    return {name: partial(call, compute) for name, compute in computations.items()}
 
 
 def calibrate(tunable: Tunable, threads: int) -> TimingTable:

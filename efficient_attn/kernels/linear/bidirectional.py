@@ -9,19 +9,17 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ...feature_maps import elu_plus_one
 from ..autotuning.autotuner import choose
-from ..autotuning.candidates import Candidates, Tunable, TuningPoint
-from ..custom_ops import in_functorch_transform
+from ..autotuning.candidates import GRADIENTS, Candidates, Tunable, TuningPoint, format_kind, make_calls
+from ..custom_ops import have_numbers
 from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_sums
 from ..native.building import is_available, load_library
 from . import sums
 from .linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 
-GRADIENTS = " gradients"  # suffix of kinds of calls that autograd follows
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -29,13 +27,11 @@ def is_chosen(config: LinearConfig, q: Tensor, keys: KeyInputs) -> bool:
     """Whether `attend` supports a call, with queries ``q [Bh, G, N, D]``, and is selected for it."""
     supported = config.phi in cpp_sums.MAPS and config.divisor in (None, replace_zero_by_one) and not config.decays
     supported = supported and keys.logs is None and q.device.type == "cpu" and q.dtype in DTYPES
-    # other tensors may have no numbers, as in tracing
-    supported = supported and all(type(x) in (Tensor, Parameter) and x.dtype == q.dtype for x in (q, keys.k, keys.v))
-    if not supported or torch.compiler.is_compiling() or in_functorch_transform():
+    if not supported or not q.dtype == keys.k.dtype == keys.v.dtype or not have_numbers(q, keys.k, keys.v):
         return False
     if config.native:
         return load_library("sums")[0] is not None
-    kind = str(q.dtype).removeprefix("torch.") + (GRADIENTS if wants_gradient(q, keys.k, keys.v) else "")
+    kind = format_kind(q.dtype, trains=wants_gradient(q, keys.k, keys.v))
     sizes = len(q), q.shape[1], max(q.shape[2], keys.k.shape[1]), q.shape[3], keys.v.shape[2]
     return choose(SUMS, kind, *sizes) == "cpp"
 
@@ -72,20 +68,17 @@ def _gradients(config: LinearConfig, grad: Tensor, *saved: Any) -> tuple[Tensor 
 def _make_candidates(point: TuningPoint) -> Candidates:
     """The calls of a point, whose sizes are key-value heads, query heads of each, positions, width and columns of v."""
     heads, group, length, width, columns = point.sizes
-    trains, dtype = point.kind.endswith(GRADIENTS), getattr(torch, point.kind.removesuffix(GRADIENTS))
-    sizes = (heads, group, length, width), (heads, length, width), (heads, length, columns)
-    q, k, v = (torch.ones(size, dtype=dtype, requires_grad=trains) for size in sizes)
-    config, keys = LinearConfig(elu_plus_one, replace_zero_by_one, wide_rows=trains), KeyInputs(k, v)
+    config = LinearConfig(elu_plus_one, replace_zero_by_one, wide_rows=point.kind.endswith(GRADIENTS))
 
-    def call(*, native: bool) -> None:
-        with torch.set_grad_enabled(trains):
-            out = attend(config, q, keys) if native else sums.read(config, q, sums.sum_keys(config, keys))
-            out = out.to(dtype)
-            if trains:
-                torch.autograd.grad(out, (q, k, v), out)
+    def in_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sums.read(config, q, sums.sum_keys(config, KeyInputs(k, v))).to(q.dtype)
 
-    names = ("torch", "cpp") if is_available("sums") else ("torch",)
-    return {name: partial(call, native=name == "cpp") for name in names}
+    computations = {"torch": in_torch}
+    if is_available("sums"):
+        computations["cpp"] = lambda q, k, v: attend(config, q, KeyInputs(k, v)).to(q.dtype)
+    return make_calls(
+        point, ((heads, group, length, width), (heads, length, width), (heads, length, columns)), computations
+    )
 
 
 def _list_points() -> tuple[TuningPoint, ...]:

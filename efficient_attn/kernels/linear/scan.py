@@ -14,22 +14,20 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ...feature_maps import relu
 from ..autotuning.autotuner import choose
-from ..autotuning.candidates import Candidates, Tunable, TuningPoint
-from ..custom_ops import in_functorch_transform
+from ..autotuning.candidates import GRADIENTS, Candidates, Tunable, TuningPoint, format_kind, make_calls
+from ..custom_ops import have_numbers
 from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_scan
 from ..native.building import is_available
 from . import chunks, scan_op
 from .chunks import CHUNK
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
+from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
 from .scan_state import ScanState
 from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
-GRADIENTS = " gradients"  # suffix of kinds of calls that autograd follows
 TIMED_LENGTH = 512  # positions, whose number does not matter: time is that of each
 
 
@@ -47,11 +45,10 @@ def scan(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = N
 def is_native(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | None = None) -> bool:
     """Whether the C++ kernel supports a call, and is selected for it."""
     weighted = keys.logs is not None or config.phi.scaled or config.decays
-    is_plain = all(type(x) in (Tensor, Parameter) for x in (q, keys.k, keys.v))  # see `decode.attend_in_one_pass`
-    if weighted or not is_plain or q.device.type != "cpu" or in_functorch_transform():
+    if weighted or q.device.type != "cpu" or not have_numbers(q, keys.k, keys.v):
         return False
     tensors = (q, keys.k, keys.v, *config.parameters, *(() if past is None else (past.kv,)))
-    kind = str(config.widen(q[:0]).dtype).removeprefix("torch.") + (GRADIENTS if wants_gradient(*tensors) else "")
+    kind = format_kind(config.widen(q[:0]).dtype, trains=wants_gradient(*tensors))
     sizes = len(q), q.shape[1], config.phi.width(q.shape[3]), keys.v.shape[2]
     return choose(SCAN, kind, *sizes) == "cpp"
 
@@ -59,19 +56,14 @@ def is_native(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums | Non
 def _make_candidates(point: TuningPoint) -> Candidates:
     """The calls of a point, whose sizes are key-value heads, query heads of each, features and columns of values."""
     heads, group, features, columns = point.sizes
-    trains, dtype = point.kind.endswith(GRADIENTS), getattr(torch, point.kind.removesuffix(GRADIENTS))
+
+    def compute(q: Tensor, k: Tensor, v: Tensor, *, native: bool) -> Tensor:
+        config = LinearConfig(relu, replace_zero_by_one, native=native)
+        return _ScanFunction.apply(config, q, k, v, None, None, *NO_PAST)[0]
+
     sizes = (heads, group, TIMED_LENGTH, features), (heads, TIMED_LENGTH, features), (heads, TIMED_LENGTH, columns)
-    q, k, v = (torch.ones(size, dtype=dtype, requires_grad=trains) for size in sizes)
-
-    def call(*, native: bool) -> None:
-        with torch.set_grad_enabled(trains):
-            config = LinearConfig(relu, torch.abs, native=native)
-            out = _ScanFunction.apply(config, q, k, v, None, None, *NO_PAST)[0]
-            if trains:
-                torch.autograd.grad(out, (q, k, v), out)
-
     names = ("chunks", "cpp") if is_available("scan") else ("chunks",)
-    return {name: partial(call, native=name == "cpp") for name in names}
+    return make_calls(point, sizes, {name: partial(compute, native=name == "cpp") for name in names})
 
 
 def _list_points() -> tuple[TuningPoint, ...]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from math import gcd
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from ..autotuning.autotuner import is_off
+from ..autotuning.cache import user_folder
 from .compiler import FOLDER, LIBRARIES, CompilerError, compile_library, is_intact, library_name, list_classes
 
 PACKAGED = FOLDER / "built"  # in a wheel
@@ -30,8 +32,7 @@ _failures: dict[str, str] = {}  # of builds, which are not tried twice
 
 def cache_folder() -> Path:
     """The folder of libraries that are built on this machine."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "native"
+    return user_folder() / "native"
 
 
 def load_library(name: str, *, build: bool = False) -> tuple[ctypes.CDLL | None, str | None]:
@@ -80,7 +81,7 @@ def find_class() -> str:
 
 def build_all() -> dict[str, str | None]:
     """Build the libraries that this machine does not have; for each, why it is not used, if it is not."""
-    if _is_off():
+    if is_off(VARIABLE):
         return dict.fromkeys(LIBRARIES, f"{VARIABLE} is off")
     with ThreadPoolExecutor(len(LIBRARIES)) as executor:
         return dict(zip(LIBRARIES, executor.map(why_no_native, LIBRARIES), strict=True))
@@ -105,11 +106,7 @@ def why_no_native(name: str) -> str | None:
 
 def is_available(name: str) -> bool:
     """Whether a library may be selected: it is built, and not switched off."""
-    return not _is_off() and load_library(name)[0] is not None
-
-
-def _is_off() -> bool:
-    return os.environ.get(VARIABLE, "").lower() in ("off", "0", "no")
+    return not is_off(VARIABLE) and load_library(name)[0] is not None
 
 
 def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
@@ -119,6 +116,12 @@ def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
     run = getattr(cdll, f"{function}_{str(like.dtype).removeprefix('torch.')}")
     run(*arguments, ctypes.c_int64(torch.get_num_threads()))
+
+
+def count_parts(heads: int) -> int:
+    """The number of parts of every head that gives each of torch's threads equally many."""
+    threads = torch.get_num_threads()
+    return threads // gcd(threads, heads)
 
 
 def make_integers(*values: int) -> ctypes.Array[ctypes.c_int64]:

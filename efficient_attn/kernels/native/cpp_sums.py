@@ -1,12 +1,10 @@
 """Bidirectional linear attention in C++ (sums.cpp): sums over keys read by every query, and the gradients."""
 
-from math import gcd
-
 import torch
 from torch import Tensor
 
 from ...feature_maps import FeatureMap, elu_plus_one, relu
-from .building import call, make_integers
+from .building import call, count_parts, make_integers
 
 MAPS = relu, elu_plus_one  # in the order of sums.cpp
 PADDING = 16  # rows and columns of sums are a multiple of it, as it is of any vector's width
@@ -19,7 +17,7 @@ def attend(
     ``[Bh, F', E']`` and z ``[Bh, F']``. q ``[Bh, G, N, D]``, k ``[Bh, M, D]``, v ``[Bh, M, E]``, valid ``[Bh, M]``.
     divides: by the sums of weights, or 1 where these are zero."""
     q, k, v = map(_contiguous_rows, (q, k, v))
-    parts = _count_parts(len(k))
+    parts = count_parts(len(k))
     part_sums = _make_sums(parts, k, v)
     _call("sum_keys", phi, divides, parts, v.shape[2], k, v, valid, *part_sums)
     kv, z = _add_parts(parts, part_sums)
@@ -41,7 +39,7 @@ def backward(
     q, k, v, valid = tensors
     out, totals, kv, z = results
     q, k, v, grad = map(_contiguous_rows, (q, k, v, grad))
-    parts, width = _count_parts(len(k)), v.shape[2]
+    parts, width = count_parts(len(k)), v.shape[2]
     grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
     part_grads = _make_sums(parts, k, v)
     backward_tensors = (q, kv.mT.contiguous(), z, grad, out, totals, grad_q, *part_grads)
@@ -50,12 +48,6 @@ def backward(
     key_tensors = (k, v, valid, grad_kv, grad_kv.mT.contiguous(), grad_z, grad_k, grad_v)
     _call("sum_backward", phi, divides, parts, width, *key_tensors)
     return grad_q, grad_k, grad_v
-
-
-def _count_parts(heads: int) -> int:
-    """The number of parts of a head's rows that gives every thread equally many."""
-    threads = torch.get_num_threads()
-    return threads // gcd(threads, heads)
 
 
 def _make_sums(parts: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

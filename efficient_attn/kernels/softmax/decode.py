@@ -11,19 +11,17 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from math import gcd
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Parameter
 
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint
-from ..custom_ops import in_functorch_transform, make_op
+from ..custom_ops import have_numbers, make_op
 from ..derivatives import vmap_serially, wants_gradient
 from ..half_precision import has_native_products
-from ..native.building import call, is_available, make_integers
+from ..native.building import call, count_parts, is_available, make_integers
 from ..products import has_onednn
 from .merge import FusedInputs, FusedOptions, attend, join_parts
 
@@ -33,12 +31,13 @@ LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on one
 PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # other dtypes were not timed
 IDLE = "idle"  # suffix of kinds of calls that leave threads idle
+MASKED = " masked"  # suffix of kinds with hidden keys, which only C++ supports, so that they are not timed
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None = None) -> Tensor | None:
     """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient. None
     for calls that were not timed: of more rows, with a gradient, over few keys, or with hidden keys (see
-    `attend_in_one_pass`) where ``cpp`` is not chosen."""
+    `attend_in_one_pass`) where C++ is not built."""
     supported = q.shape[2] <= MAX_ROWS and q.dtype in TUNED_DTYPES and q.device.type == "cpu"
     supported = supported and (valid is None or is_available("decode"))
     supported = supported and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
@@ -47,11 +46,11 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | No
     if not supported or torch.compiler.is_compiling() or wants_gradient(q, k, v):
         return None
     heads = q.shape[0] * q.shape[1]
-    idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
+    idle = count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
     kind = _format_kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
-    implementation = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
+    implementation = choose(DECODE, kind + MASKED * (valid is not None), heads, *q.shape[2:3], *k.shape[2:])
     if valid is not None:
-        return attend_in_one_pass(q, k, v, scale, valid) if implementation == "cpp" else None
+        return attend_in_one_pass(q, k, v, scale, valid)
     return IMPLEMENTATIONS[implementation](q, k, v, scale)
 
 
@@ -87,7 +86,7 @@ def _attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     rows, (m, width) = q.flatten(0, 1)[:, None], k.shape[2:]
-    count = _count_parts(len(rows))
+    count = count_parts(len(rows))
     size = m // count
 
     def view_parts(x: Tensor, first: int, count: int, size: int) -> Tensor:
@@ -104,12 +103,6 @@ def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         rest = attend(FusedInputs(rows, keys, values, None), options)
         outs, sums = (torch.cat(both, 1) for both in zip((outs, sums), rest, strict=True))
     return join_parts(outs, sums).view(q.shape)
-
-
-def _count_parts(heads: int) -> int:
-    """The number of parts of a head's keys that gives every thread equally many."""
-    threads = torch.get_num_threads()
-    return threads // gcd(threads, heads)
 
 
 def _heads_in_order(x: Tensor) -> bool:
@@ -188,9 +181,7 @@ def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None = None) -> Tensor:
     """softmax(scale q k^T) v as decode.cpp does it; no gradient. valid: bool, ``[B, M]``, the keys that are seen; rows
     that see none get zeros."""
-    is_plain = all(type(x) in (Tensor, Parameter) for x in (q, k, v))  # others may have no memory, as in tracing
-    traced = torch.compiler.is_compiling() or in_functorch_transform() or not is_plain
-    return (_decode_op if traced else _call_cpp)(q, k, v, scale, valid)
+    return (_call_cpp if have_numbers(q, k, v) else _decode_op)(q, k, v, scale, valid)
 
 
 def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float, valid: Tensor | None) -> Tensor:

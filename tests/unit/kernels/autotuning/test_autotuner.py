@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,33 @@ def test_any_size_gets_an_implementation(sizes: tuple[int, int]) -> None:
     )
     autotuner.use_tables({"toy": TABLE}, torch.get_num_threads())
     assert autotuner.choose(toy, "a", *sizes) in toy.implementations
+
+
+def test_timed_calls_may_select_kernels_themselves(
+    tunable: Tunable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They run in another thread, which would wait forever if the one that waits for them held the lock."""
+    monkeypatch.delenv(autotuner.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(autotuner, "_TABLES", {})
+    acquired: list[bool] = []
+
+    def select_another() -> None:
+        acquired.append(autotuner._LOCK.acquire(timeout=5))
+        if acquired[-1]:
+            autotuner._LOCK.release()
+            autotuner.choose(tunable, "a", 4, 64)
+
+    points = (TuningPoint("a", (1, 1)),)
+    outer = replace(tunable, name="outer", points=points, make_candidates=lambda point: {"slow": select_another})
+    assert autotuner.find_table(outer, torch.get_num_threads()).timings
+    assert all(acquired)
+
+
+def test_candidates_that_are_not_available_are_not_selected(tunable: Tunable) -> None:
+    """As C++ in the table of an earlier session, on a machine that has none now."""
+    without_fast = replace(tunable, is_available=lambda name: name != "fast")
+    assert autotuner.choose(without_fast, "a", 4, 64) == "slow"
+    without_any = replace(tunable, is_available=lambda name: False)
+    autotuner.clear_choices()
+    assert autotuner.choose(without_any, "a", 4, 64) == "slow"  # by rule

@@ -87,7 +87,7 @@ def test_a_second_derivative_is_refused() -> None:
         grad.sum().backward()
 
 
-def test_candidates_compute_the_same() -> None:
+def test_both_candidates_are_timed() -> None:
     for point in bidirectional.SUMS.points:
         if "gradients" in point.kind or point.sizes[0] > 4:
             continue
