@@ -24,6 +24,7 @@ CountTokens = Callable[[str], int]  # the number of tokens in a text
 
 N_NEEDLES = 10  # in a haystack, each with a question, except for `multi_value`
 N_ANSWERS = 10  # that are compared: a right one, and wrong ones
+N_DISTRACTORS = 1  # of each needle of `single`; with three, SmolLM2-135M finds less than 90% at 1,024 tokens
 N_PASSAGES = 32  # of a set for encoders (`passages`)
 N_KEYS, N_VALUES = 4, 4  # of `multi_value`: keys, each with a question, and values of each
 QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
@@ -49,17 +50,14 @@ SUBJECTS = {
     _subjects("the {} is in", "best restaurant", "longest tunnel", "oldest library", "tallest tower"): (
         "Berlin Madrid Vienna Tokyo Rome Dublin Sydney Toronto Prague Lisbon Cairo Oslo Milan"
     ),
-    _subjects("the fruit {} is a", "in the bowl", "on the cake", "under the table", "in the red basket"): (
-        "banana mango lemon cherry peach grape pear plum coconut strawberry fig berry kiwi"
-    ),
     _subjects("the instrument {} is a", "in the hall", "on the stage", "in the attic", "beside the bed"): (
         "piano guitar violin trumpet flute drum harp horn bass pipe bell keyboard"
     ),
     _subjects("the name of the {} is", "new cook", "old captain", "tall guard", "youngest sister"): (
         "Oliver Hannah Emily Lucas Sophie Clara Victor Julia Simon Alice Oscar Laura Peter"
     ),
-    _subjects("the {} love to play", "twins", "neighbors", "cousins", "miners"): (
-        "tennis football hockey golf soccer baseball basketball chess cricket rugby poker cards"
+    _subjects("the {} married", "daughter of the mayor", "sister of the butcher", "niece of the hermit"): (
+        "Edward Walter Harold Frank Arthur Albert Ralph Howard Ernest Leonard Stanley Norman Gilbert"
     ),
     _subjects(
         "for {} were given", "dinner the guests", "lunch the workers", "breakfast the children", "supper the dogs"
@@ -70,8 +68,8 @@ SUBJECTS = {
     _subjects("{} lies a", "in the drawer", "under the sofa", "behind the stove", "beside the lamp"): (
         "hammer knife rope broom needle brush candle pencil mirror bottle spoon ribbon"
     ),
-    _subjects("the {} is dressed as a", "child", "uncle", "host", "tourist"): (
-        "pirate king prince witch clown fairy princess knight ghost robot lion monk"
+    _subjects("the {} moved to", "shepherd", "chemist", "jeweler", "blacksmith"): (
+        "London Munich Athens Warsaw Naples Venice Florence Zurich Hamburg Bombay Nairobi Montreal Geneva"
     ),
     _subjects("the {} is made of", "boat", "statue", "mask", "tiny box"): (
         "glass paper leather rubber plastic straw bamboo copper tin wax clay silk"
@@ -193,7 +191,7 @@ def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
 
 
 def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
-    """Needles of different kinds. The first wrong answers are said in the text of other subjects of the same kind, and
+    """Needles of different kinds. The first wrong answer is said in the text of another subject of the same kind, and
     the others occur nowhere."""
     unused_answers = {
         subjects: [word for word in words.split() if word.lower() not in document_words]
@@ -204,7 +202,7 @@ def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
         raise UsageError("needles: this text contains too many of the words that needles use as answers")
     for subjects in rng.sample(usable, N_NEEDLES):
         answers = rng.sample(unused_answers[subjects], N_ANSWERS)
-        names = rng.sample(subjects, len(subjects))  # the first is asked about
+        names = rng.sample(subjects, 1 + N_DISTRACTORS)  # the first is asked about
         sentence, *distractors = (
             f"{name[0].upper()}{name[1:]} {answer}." for name, answer in zip(names, answers, strict=False)
         )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..integrations.haystack_scoring import HaystackResult
 
 PASSAGES: Literal["passages"] = "passages"
-MIN_TOKENS = 672  # of a haystack: needles and distractors, and as much text between them
+MIN_TOKENS = 448  # of a haystack: needles and distractors, and as much text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
 MIN_SINGLE = 0.9  # accuracy that the original model has to reach on single needles
 MIN_CHANCE_RATIO = 2  # accuracy relative to chance that the original model has to exceed

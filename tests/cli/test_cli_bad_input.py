@@ -103,7 +103,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "run retrieval --model minilm --seq-len 512 --out out",
         ("--model minilm", "not for its kind, encoder", "give a decoder"),
     ),
-    "haystack without room": ("run retrieval --seq-len 64 --out out", ("seq_len 64 is too short", "at least 672")),
+    "haystack without room": ("run retrieval --seq-len 64 --out out", ("seq_len 64 is too short", "at least 448")),
     "haystack of little text": ("run retrieval --text @failing.py --out out", ("0 of its documents", "768 tokens")),
     "needles": ("plan retrieval --set needles=singel", ("--set: needles", "'singel'", "did you mean 'single'?")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),

@@ -59,7 +59,7 @@ def test_a_haystack_fits_and_is_nearly_full(family: NeedleFamily) -> None:
 def test_needles_lie_between_sentences_at_even_depths(family: NeedleFamily) -> None:
     made = make(family)
     sentences = [x for x in re.split(r"(?<=\.) ", made.text) if not x.startswith("The honorable")]
-    assert len(sentences) == {"single": 40, "multi_value": 16, "variables": 20}.get(family, 10)
+    assert len(sentences) == {"single": 20, "multi_value": 16, "variables": 20}.get(family, 10)
     depths = sorted(depth for q in made.questions for depth in q.depths)
     assert all(0 < depth < 1 for depth in depths)
     if family != "variables":  # of which only the values' depths are in questions
@@ -76,7 +76,7 @@ def test_wrong_answers_to_single_needles_are_said_of_other_things() -> None:
         right = question.answers[question.right[0]]
         assert said_of(question.text, made.text) == right.strip()
         said = [x for x in question.answers if re.search(rf" {x.strip()}\.", made.text)]
-        assert len(said) == 4  # the right one, and those of three other subjects
+        assert len(said) == 2  # the right one, and that of another subject
         assert right in said
     assert len({question.text for question in made.questions}) == N_NEEDLES
 
@@ -89,7 +89,7 @@ def test_distractors_precede_and_follow_the_needles() -> None:
         for question in made.questions:
             at = sorted(made.text.find(f"{answer}.") for answer in question.answers if f"{answer}." in made.text)
             ranks.add(at.index(made.text.find(f"{question.answers[question.right[0]]}.")))
-    assert ranks == {0, 1, 2, 3}
+    assert ranks == {0, 1}
 
 
 def test_all_values_of_a_key_are_right() -> None:

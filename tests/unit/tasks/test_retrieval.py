@@ -76,8 +76,8 @@ def test_unusable_models_lengths_and_devices_are_refused(keys: dict[str, Any]) -
         tiny_suites.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [256]})
     with pytest.raises(UsageError, match="passages needles are not for its kind, decoder; give an encoder"):
         tiny_suites.plan(SUITE, keys={"needles": "passages"})
-    with pytest.raises(UsageError, match="seq_len 512 is too short for needles; give at least 672"):
-        tiny_suites.plan(SUITE, axes={"seq_len": [512]})
+    with pytest.raises(UsageError, match="seq_len 256 is too short for needles; give at least 448"):
+        tiny_suites.plan(SUITE, axes={"seq_len": [256]})
     with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
         tiny_suites.plan(SUITE, axes={"seq_len": [9000]})
     with pytest.raises(UsageError, match="at most 0 of its documents have 8000 tokens, and each of 2 rounds"):
